@@ -1,7 +1,9 @@
 #include "cohort/python/module/session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,6 +100,52 @@ PyObject* Finalize(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+std::optional<runtime::VariableCall::Kind> KindOf(std::string_view name) {
+  using Kind = runtime::VariableCall::Kind;
+  static constexpr std::pair<std::string_view, Kind> kKinds[] = {
+      {"get", Kind::kGet},       {"set", Kind::kSet},     {"add", Kind::kAdd}, {"compare_set", Kind::kCompareSet},
+      {"delete", Kind::kDelete}, {"count", Kind::kCount},
+  };
+  for (const auto& [known, kind] : kKinds) {
+    if (name == known) return kind;
+  }
+  return std::nullopt;
+}
+
+// Runtime::CallVariable, for cohort.torch's store.
+PyObject* CallVariable(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"kind", "key", "value", "expected", "amount", "timeout", nullptr};
+  const char *kind = nullptr, *key = "", *value = "", *expected = "";
+  Py_ssize_t key_size = 0, value_size = 0, expected_size = 0;
+  long long amount = 0;
+  double seconds = 60;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|s#y#y#Ld:variable", const_cast<char**>(names), &kind, &key,
+                                   &key_size, &value, &value_size, &expected, &expected_size, &amount, &seconds)) {
+    return nullptr;
+  }
+  const auto known = KindOf(kind);
+  if (!known.has_value()) {
+    PyErr_Format(PyExc_ValueError, "%s is no call on a variable: get, set, add, compare_set, delete, count", kind);
+    return nullptr;
+  }
+  const runtime::VariableCall call = {.kind = *known,
+                                      .key = std::string(key, static_cast<size_t>(key_size)),
+                                      .value = std::string(value, static_cast<size_t>(value_size)),
+                                      .expected = std::string(expected, static_cast<size_t>(expected_size)),
+                                      .amount = amount};
+  absl::StatusOr<runtime::VariableResult> result = absl::UnknownError("");
+  {
+    GilRelease release;
+    const std::chrono::duration<double> limit(std::clamp(seconds, 0.0, 1e9));
+    result = RuntimeOf(self).CallVariable(
+        call, runtime::Deadline::After(std::chrono::duration_cast<std::chrono::nanoseconds>(limit)));
+  }
+  if (absl::IsNotFound(result.status())) Py_RETURN_NONE;
+  if (!result.ok()) return Raise(result.status());
+  return Py_BuildValue("Oy#L", result->found ? Py_True : Py_False, result->value.data(),
+                       static_cast<Py_ssize_t>(result->value.size()), static_cast<long long>(result->number));
+}
+
 PyObject* GetIdentity(PyObject* self, void*) {
   const runtime::Identity& identity = RuntimeOf(self).identity();
   const Ref nodes(PyTuple_New(static_cast<Py_ssize_t>(identity.nodes.size())));
@@ -151,6 +199,10 @@ bool AddRuntime(PyObject* module) {
   static PyMethodDef methods[] = {
       {"finalize", Finalize, METH_NOARGS,
        "Ends in order, without waiting for other ranks. Raises a failure that no call has reported yet."},
+      {"variable", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(CallVariable)),
+       METH_VARARGS | METH_KEYWORDS,
+       "variable(kind, key='', value=b'', expected=b'', amount=0, timeout=60): one call on the job's variables; "
+       "(found, value, number), or None if the time of a get ran out."},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyGetSetDef properties[] = {

@@ -1,5 +1,5 @@
-"""Runs a script of ranks under dlaunch: launch.py <dlaunch> <python> <ranks> <modules that it needs, or -> <script>
-[argument...]. It fails unless the exit status is COHORT_TEST_EXIT (0), and the output has the regular expression
+"""Runs a script of ranks under dlaunch: launch.py <dlaunch> <python> <ranks, or nodes x ranks: 2x2> <modules that it needs, or ->
+<script> [argument...]. It fails unless the exit status is COHORT_TEST_EXIT (0), and the output has the regular expression
 COHORT_TEST_PRINTS. No rank may end by SIGSEGV or SIGABRT. Skips, with the reason, where a module is absent."""
 
 import os
@@ -14,7 +14,9 @@ if needs != "-":
         reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
         print(f"skipped: {os.path.basename(script)}: {python} cannot import {needs}: {reason}")
         sys.exit(77)
-command = [dlaunch, "--nproc-per-node", ranks, "--", python, script, *sys.argv[6:]]
+nodes, _, per_node = ranks.rpartition("x")
+placement = ["--simulate-nodes", nodes] if nodes else []
+command = [dlaunch, *placement, "--nproc-per-node", per_node, "--", python, script, *sys.argv[6:]]
 expected = int(os.environ.get("COHORT_TEST_EXIT", "0"))
 ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                      check=False)

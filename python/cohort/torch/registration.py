@@ -1,6 +1,7 @@
-"""Makes the backend known to torch.distributed."""
+"""Makes the backend and the store known to torch.distributed."""
 
 import os
+import sys
 
 from cohort.communicator import add_internal_folder
 
@@ -8,7 +9,7 @@ _registered = False
 
 
 def register():
-    """Registers the backend "cohort" once. Does nothing where torch was built without torch.distributed."""
+    """Registers the backend "cohort" and the store "cohort://" once. Does nothing where torch was built without torch.distributed."""
     global _registered
     import torch
     import torch.distributed as dist
@@ -16,10 +17,16 @@ def register():
     if _registered or not dist.is_available():
         return
     from cohort.torch.process_group import create
+    from cohort.torch.store import instead_of, rendezvous
 
     add_internal_folder(os.path.dirname(os.path.abspath(torch.__file__)))
     try:
         dist.Backend.register_backend("cohort", create, extended_api=True, devices=["cpu"])
     except TypeError:  # PyTorch 1.13 knows no devices
         dist.Backend.register_backend("cohort", create, extended_api=True)
+    dist.register_rendezvous_handler("cohort", rendezvous)
+    # The function dist.rendezvous hides the module of this name, whose table has no function that replaces an entry.
+    handlers = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
+    if "env" in handlers:
+        handlers["env"] = instead_of(handlers["env"])
     _registered = True

@@ -1,0 +1,193 @@
+"""The store of torch.distributed inside the job: init_method="cohort://".
+
+Its values live in dlaunch's rendezvous. A rank reaches them through its node's agent, so no port is opened and
+MASTER_ADDR is not needed. It serves every backend. Under dlaunch it also takes the place of PyTorch's TCPStore where a
+program names no store."""
+
+import datetime
+import os
+import threading
+import time
+import uuid
+from urllib.parse import parse_qs, urlparse
+
+import torch.distributed as dist
+
+from cohort import _comm, job
+
+# A variable of the job has at most 48 KiB together with its name. A longer value lies in variables of its own, which
+# the value of its key names.
+_PART = 40_000
+_PARTS = b"\xffcohort parts "
+# Ctrl-C ends a wait within this time.
+_SLICE = 0.5
+
+_Error = getattr(dist, "DistStoreError", RuntimeError)
+_kept = []  # C++ holds stores, but not the Python objects that they call
+
+
+class Store(dist.Store):
+    """torch.distributed.Store on the job's variables. Any thread may call. `get` and `wait` block until the keys are
+    there, and raise DistStoreError (PyTorch 1.13: RuntimeError) after the timeout. The other calls return at once, and
+    raise cohort.Error where the job is ending. Values may have 32 MiB; all of a job together have at most 64 MiB."""
+
+    def __init__(self, timeout=datetime.timedelta(seconds=300)):
+        super().__init__()
+        self._runtime = job.runtime(progress_thread=True)
+        self.set_timeout(timeout)
+        self._lock = threading.Lock()  # appends of this process
+        _kept.append(self)
+
+    def clone(self):
+        return Store(self.timeout)
+
+    def has_extended_api(self):
+        return True
+
+    def set(self, key, value):
+        before = self._now(key)
+        self._call("set", key, self._split(value))
+        self._drop(before)
+
+    def get(self, key):
+        return self._whole(self._await(key, self.timeout))
+
+    def wait(self, keys, timeout=None):
+        until = time.monotonic() + (timeout or self.timeout).total_seconds()
+        for key in keys:
+            self._await(key, datetime.timedelta(seconds=max(0, until - time.monotonic())))
+
+    def check(self, keys):
+        return all(self._now(key) is not None for key in keys)
+
+    def add(self, key, amount):
+        return self._call("add", key, amount=amount)[2]
+
+    def compare_set(self, key, expected, desired):
+        found, value, _ = self._call("compare_set", key, _bytes(desired), _bytes(expected))
+        return self._whole(value) if found else value
+
+    def append(self, key, value):
+        with self._lock:
+            while True:
+                before = self._now(key)
+                expected = b"" if before is None else before
+                desired = self._split(self._whole(expected) + _bytes(value))
+                if self._call("compare_set", key, desired, expected)[1] == desired:
+                    return self._drop(before)
+
+    def delete_key(self, key):
+        before = self._now(key)
+        deleted = self._call("delete", key)[0]
+        self._drop(before)
+        return deleted
+
+    def num_keys(self):
+        return self._call("count", "")[2]
+
+    def multi_get(self, keys):
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys, values):
+        for key, value in zip(keys, values):
+            self.set(key, value)
+
+    def _call(self, kind, key, value=b"", expected=b"", amount=0, timeout=60.0):
+        return self._runtime.variable(kind, key, value, expected, amount, timeout)
+
+    def _now(self, key):
+        found = self._call("get", key, timeout=0)
+        return None if found is None else found[1]
+
+    def _await(self, key, timeout):
+        until = time.monotonic() + timeout.total_seconds()
+        while True:
+            found = self._call("get", key, timeout=min(_SLICE, max(0, until - time.monotonic())))
+            if found is not None:
+                return found[1]
+            if time.monotonic() >= until:
+                raise _Error(f"no rank has set the key {key} within {timeout.total_seconds():.0f} s: a rank is late, "
+                             "has not come so far, or makes its process groups in another order")
+
+    def _split(self, value):
+        """The value as its variable has it; a long one is set in parts first."""
+        value = _bytes(value)
+        if len(value) <= _PART and not value.startswith(_PARTS):
+            return value
+        name = f"parts/{uuid.uuid4().hex}"
+        count = -(-len(value) // _PART)
+        for i in range(count):
+            self._call("set", f"{name}/{i}", value[i * _PART:(i + 1) * _PART])
+        return _PARTS + f"{name} {count}".encode()
+
+    def _whole(self, value):
+        if not value.startswith(_PARTS):
+            return value
+        return b"".join(self._await(part, self.timeout) for part in _parts(value))
+
+    def _drop(self, value):
+        """Deletes the parts of a value that nobody finds any more."""
+        for part in _parts(value) if value is not None and value.startswith(_PARTS) else ():
+            self._call("delete", part)
+
+
+def _parts(value):
+    name, count = value[len(_PARTS):].decode().split()
+    return [f"{name}/{i}" for i in range(int(count))]
+
+
+def _bytes(value):
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def rendezvous(url, timeout=datetime.timedelta(seconds=300), **_):
+    """The handler of cohort://. Without dlaunch the job has one rank, whose store is in its own memory."""
+    store = Store(timeout) if os.environ.get("COHORT_AGENT") else dist.HashStore()
+    runtime = job.runtime(progress_thread=True)
+    here = (runtime.rank, runtime.world_size)
+    asked = _asked(url, here)
+    if asked != here:
+        raise _comm.FailedPreconditionError(
+            f"init_process_group was told rank {asked[0]} of {asked[1]}, and this process is rank {here[0]} of {here[1]}: "
+            "leave rank and world_size out")
+    yield store, *here
+    raise RuntimeError("cohort:// meets once; a restarted rank is a new process")
+
+
+def instead_of(env_handler):
+    """A handler of env:// that meets in the job where the program named no other place, and by `env_handler` where it
+    did."""
+
+    def handler(url, *arguments, **options):
+        return (rendezvous if _is_job(url) else env_handler)(url, *arguments, **options)
+
+    return handler
+
+
+def _is_job(url):
+    variables = os.environ
+    if not variables.get("COHORT_AGENT") or variables.get("COHORT_TORCH_STORE") == "tcp":
+        return False
+    try:
+        here = (int(variables["RANK"]), int(variables["WORLD_SIZE"]))
+    except (KeyError, ValueError):
+        return False
+    given = _first_environment()
+    named = any(variables.get(name) != given.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
+    return not named and _asked(url, here) == here
+
+
+def _asked(url, here):
+    query = parse_qs(urlparse(url).query)
+    rank, size = (int(query[name][0]) if name in query else -1 for name in ("rank", "world_size"))
+    return (here[0] if rank < 0 else rank), (here[1] if size < 0 else size)
+
+
+def _first_environment():
+    """The variables that this process was started with."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return {}
+    return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
