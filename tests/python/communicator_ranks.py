@@ -394,6 +394,33 @@ def forked(world):
     assert (data == world.size**2).all()
 
 
+def variables(world):
+    """The job's variables: each number is given once, one rank wins, all see what one set, waits end."""
+    call = cohort.runtime().variable
+    given = [call("add", "tickets", amount=2)[2] for _ in range(25)]
+    call("set", f"given/{world.rank}", value=repr(given).encode())
+    every = [n for r in range(world.size) for n in eval(call("get", f"given/{r}")[1])]  # noqa: S307
+    assert sorted(every) == list(range(2, 50 * world.size + 1, 2)), every
+    winner = call("compare_set", "winner", value=str(world.rank).encode())[1]
+    assert call("compare_set", "winner", value=b"late")[1] == winner
+    for r in range(world.size):  # one after the other, by waiting for the one before
+        if r == world.rank:
+            assert r == 0 or call("get", f"turn/{r - 1}") == (True, b"", 0)
+            call("set", f"turn/{r}")
+    begin = time.monotonic()
+    assert call("get", "never", timeout=0.3) is None and 0.3 <= time.monotonic() - begin
+    raises(cohort.InvalidArgumentError, lambda: call("add", "winner", amount=2**62) and call("add", "winner", amount=2**62),
+           "64 bits")
+    raises(cohort.InvalidArgumentError, lambda: call("set", "x", value=bytes(50_000)), "49152")
+    raises(cohort.InvalidArgumentError, lambda: call("set", ""), "1 to 1024 bytes")
+    raises(ValueError, lambda: call("swap", "x"), "swap is no call")
+    world.barrier()
+    deleted = [call("delete", f"turn/{world.rank}")[0] for _ in range(2)]
+    assert deleted == [True, False]
+    world.barrier()
+    assert call("count")[2] == 2 + world.size
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](cohort.init())
     cohort.finalize()
