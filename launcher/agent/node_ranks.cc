@@ -84,13 +84,13 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
   v1::FromAgent reply;
   switch (message.kind_case()) {
     case v1::ToAgent::kPut:
-      service_.OnPutReply(message.put());
+      service_.store().OnPutReply(message.put());
       break;
     case v1::ToAgent::kGet:
-      service_.OnGetReply(message.get());
+      service_.store().OnGetReply(message.get());
       break;
     case v1::ToAgent::kVariable:
-      service_.OnVariableReply(message.variable());
+      service_.store().OnVariableReply(message.variable());
       break;
     case v1::ToAgent::kGroupFailure:
       service_.OnGroupFailure(message.group_failure());

@@ -46,6 +46,9 @@ RankService::RankService(EventLoop* loop, const v1::Assignment& assignment, std:
       socket_(loop, {[this](RankSocket::PeerId from, const std::string& packet) { OnPacket(from, packet); },
                      [this](RankSocket::PeerId from) { OnClosed(from); }}),
       peer_of_rank_(assignment.placement().ranks_size(), 0),
+      store_({.to_rendezvous = callbacks_.to_rendezvous,
+              .to_rank = [this](RankSocket::PeerId to,
+                                const v1::AgentMessage& message) { SendToRank(peers_.at(to).local_rank, message); }}),
       preemption_(assignment.placement().ranks_size()) {}
 
 absl::Status RankService::Start(const std::string& address) {
@@ -107,13 +110,13 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       OnNodes(from, message.nodes());
       break;
     case v1::RankMessage::kPut:
-      OnPut(from, message.put());
+      store_.OnPut(from, message.put());
       break;
     case v1::RankMessage::kGet:
-      OnGet(from, message.get());
+      store_.OnGet(from, message.get());
       break;
     case v1::RankMessage::kVariable:
-      OnVariable(from, message.variable());
+      store_.OnVariable(from, message.variable());
       break;
     case v1::RankMessage::kStall:
       waits_->NoteGroup(message.stall());
@@ -161,7 +164,7 @@ void RankService::OnClosed(RankSocket::PeerId from) {
   const Peer peer = found->second;
   peers_.erase(found);
   peer_of_rank_[peer.local_rank] = 0;
-  std::erase_if(pending_, [&](const auto& entry) { return entry.second.peer == from; });
+  store_.Forget(from);
   if (!peer.goodbye) callbacks_.on_vanished(peer.local_rank, peer.pid);
 }
 
@@ -244,74 +247,6 @@ void RankService::OnNodes(RankSocket::PeerId from, const v1::NodesRequest& reque
   reply.set_request(request.request());
   AddPage(assignment_.nodes(), request.first(), reply.mutable_nodes());
   SendToRank(peers_.at(from).local_rank, message);
-}
-
-void RankService::OnPut(RankSocket::PeerId from, const v1::PutRequest& request) {
-  const uint64_t id = next_request_++;
-  pending_[id] = {from, request.request(), ""};
-  v1::FromAgent up;
-  *up.mutable_put() = request;
-  up.mutable_put()->set_request(id);
-  callbacks_.to_rendezvous(up);
-}
-
-void RankService::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) {
-  const auto cached = cache_.find(request.key());
-  if (cached != cache_.end()) {
-    v1::AgentMessage message;
-    message.mutable_get()->set_request(request.request());
-    message.mutable_get()->set_found(true);
-    message.mutable_get()->set_value(cached->second);
-    SendToRank(peers_.at(from).local_rank, message);
-    return;
-  }
-  const uint64_t id = next_request_++;
-  pending_[id] = {from, request.request(), request.key()};
-  v1::FromAgent up;
-  *up.mutable_get() = request;
-  up.mutable_get()->set_request(id);
-  callbacks_.to_rendezvous(up);
-}
-
-void RankService::OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request) {
-  const uint64_t id = next_request_++;
-  pending_[id] = {from, request.request(), ""};
-  v1::FromAgent up;
-  *up.mutable_variable() = request;
-  up.mutable_variable()->set_request(id);
-  callbacks_.to_rendezvous(up);
-}
-
-void RankService::OnVariableReply(const v1::VariableReply& reply) {
-  const auto node = pending_.extract(reply.request());
-  if (node.empty()) return;  // its rank has gone
-  v1::AgentMessage message;
-  *message.mutable_variable() = reply;
-  message.mutable_variable()->set_request(node.mapped().request);
-  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
-}
-
-void RankService::OnPutReply(const v1::PutReply& reply) {
-  const auto node = pending_.extract(reply.request());
-  if (node.empty()) return;  // its rank has gone
-  v1::AgentMessage message;
-  *message.mutable_put() = reply;
-  message.mutable_put()->set_request(node.mapped().request);
-  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
-}
-
-void RankService::OnGetReply(const v1::GetReply& reply) {
-  const auto node = pending_.extract(reply.request());
-  if (node.empty()) return;
-  const size_t bytes = node.mapped().key.size() + reply.value().size();
-  if (reply.found() && cache_bytes_ + bytes <= kMaxCacheBytes &&
-      cache_.emplace(node.mapped().key, reply.value()).second) {
-    cache_bytes_ += bytes;
-  }
-  v1::AgentMessage message;
-  *message.mutable_get() = reply;
-  message.mutable_get()->set_request(node.mapped().request);
-  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
 }
 
 bool RankService::SaidAlready(const v1::GroupFailure& failure) {

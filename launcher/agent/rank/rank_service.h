@@ -17,6 +17,7 @@
 #include "cohort/launcher/agent/rank/node_preemption.h"
 #include "cohort/launcher/agent/rank/rank_socket.h"
 #include "cohort/launcher/agent/rank/rank_waits.h"
+#include "cohort/launcher/agent/rank/store_relay.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/segment/segment.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -47,9 +48,6 @@ class RankService {
   absl::Status Start(const std::string& address);
 
   // Messages of the rendezvous for ranks.
-  void OnPutReply(const v1::PutReply& reply);
-  void OnGetReply(const v1::GetReply& reply);
-  void OnVariableReply(const v1::VariableReply& reply);
   void OnGroupFailure(const v1::GroupFailure& failure);
   void OnRanksLost(const v1::RanksLost& lost);
   v1::InspectReply Inspect(const v1::InspectRequest& request);
@@ -66,21 +64,16 @@ class RankService {
   void MarkLost(int local_rank);
   // Marks it as ended in order.
   void MarkEnded(int local_rank);
+  // Takes the rendezvous' answers to calls on the store.
+  StoreRelay& store() { return store_; }
   // The calls and waits of the ranks. After Start.
   RankWaits& waits() { return *waits_; }
 
  private:
-  static constexpr size_t kMaxCacheBytes = 64u << 20;
-
   struct Peer {
     int local_rank = -1;  // until its hello
     pid_t pid = 0;
     bool goodbye = false;
-  };
-  struct Pending {
-    RankSocket::PeerId peer = 0;
-    uint64_t request = 0;  // the rank's number for it
-    std::string key;
   };
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
@@ -91,9 +84,6 @@ class RankService {
   std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const;
   void Welcome(RankSocket::PeerId to, int local_rank);
   void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);
-  void OnPut(RankSocket::PeerId from, const v1::PutRequest& request);
-  void OnGet(RankSocket::PeerId from, const v1::GetRequest& request);
-  void OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request);
   void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
   void SendToRank(int local_rank, const v1::AgentMessage& message);
   void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later
@@ -111,11 +101,8 @@ class RankService {
   std::unique_ptr<RankWaits> waits_;
   std::unordered_map<RankSocket::PeerId, Peer> peers_;
   std::vector<RankSocket::PeerId> peer_of_rank_;  // 0: not connected
-  uint64_t next_request_ = 1;
+  StoreRelay store_;
   std::pair<uint64_t, uint64_t> last_expired_;  // the group, by id and epoch, that SaidAlready saw last
-  std::unordered_map<uint64_t, Pending> pending_;
-  std::unordered_map<std::string, std::string> cache_;  // of the key-value store: keys are written once
-  size_t cache_bytes_ = 0;
   NodePreemption preemption_;
   // News of failures for local ranks that have not said hello, which hear of them then.
   static constexpr size_t kMaxEarlyNews = 4096;

@@ -234,19 +234,19 @@ class Node {
       v1::PutReply reply;
       reply.set_request(request);
       reply.set_error(input->Text());
-      return service_.OnPutReply(reply);
+      return service_.store().OnPutReply(reply);
     }
     if (input->Bool()) {
       v1::VariableReply reply;
       reply.set_request(request);
       reply.set_value(input->Text());
-      return service_.OnVariableReply(reply);
+      return service_.store().OnVariableReply(reply);
     }
     v1::GetReply reply;
     reply.set_request(request);
     reply.set_found(input->Bool());
     reply.set_value(input->Text());
-    service_.OnGetReply(reply);
+    service_.store().OnGetReply(reply);
   }
   void Announce(FuzzInput* input) {
     const uint32_t what = input->Below(4);

@@ -117,7 +117,7 @@ class RankServiceTest : public testing::Test {
       ++puts_;
       v1::PutReply reply;
       reply.set_request(message.put().request());
-      service_->OnPutReply(reply);
+      service_->store().OnPutReply(reply);
     }
     if (message.has_get()) {
       ++gets_;
@@ -125,7 +125,7 @@ class RankServiceTest : public testing::Test {
       reply.set_request(message.get().request());
       reply.set_found(message.get().key() != "absent");
       reply.set_value("value of " + message.get().key());
-      service_->OnGetReply(reply);
+      service_->store().OnGetReply(reply);
     }
     if (message.has_stall()) ++stalls_;
     if (message.has_group_failure()) ++failures_;

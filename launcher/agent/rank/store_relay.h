@@ -1,0 +1,53 @@
+// Carries the ranks' calls on the job's key-value store and on its variables to the rendezvous, and the answers back.
+// Keeps copies of keys, which are written once; variables change, so none of those.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "cohort/launcher/agent/rank/rank_socket.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class StoreRelay {
+ public:
+  struct Callbacks {
+    std::function<void(const v1::FromAgent&)> to_rendezvous;
+    std::function<void(RankSocket::PeerId to, const v1::AgentMessage&)> to_rank;
+  };
+
+  explicit StoreRelay(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
+
+  // Calls of a rank.
+  void OnPut(RankSocket::PeerId from, const v1::PutRequest& request);
+  void OnGet(RankSocket::PeerId from, const v1::GetRequest& request);
+  void OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request);
+  // Answers of the rendezvous. One to a call that nobody waits for any more is dropped.
+  void OnPutReply(const v1::PutReply& reply);
+  void OnGetReply(const v1::GetReply& reply);
+  void OnVariableReply(const v1::VariableReply& reply);
+  // This rank has gone: nothing more is sent to it.
+  void Forget(RankSocket::PeerId peer);
+
+ private:
+  static constexpr size_t kMaxCacheBytes = 64u << 20;
+
+  struct Pending {
+    RankSocket::PeerId peer = 0;
+    uint64_t request = 0;  // the rank's number for it
+    std::string key;
+  };
+
+  const Callbacks callbacks_;
+  uint64_t next_request_ = 1;
+  std::unordered_map<uint64_t, Pending> pending_;
+  std::unordered_map<std::string, std::string> cache_;
+  size_t cache_bytes_ = 0;
+};
+
+}  // namespace cohort::launcher
