@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""port_lengths_test.py <trainer/examples>: no port is longer than 1.2 times the Python program that it was.
+"""port_lengths_test.py <trainer/examples/ports>: no port is longer than 1.2 times the Python program that it was.
 
 Lines that hold code count: not those that are empty or hold a comment or documentation only."""
 

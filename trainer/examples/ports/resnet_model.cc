@@ -1,4 +1,4 @@
-#include "cohort/trainer/examples/resnet_model.h"
+#include "cohort/trainer/examples/ports/resnet_model.h"
 
 #include "torch/torch.h"
 

@@ -8,7 +8,7 @@
 #include "CLI/CLI.hpp"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/local_device.h"
-#include "cohort/trainer/examples/resnet_model.h"
+#include "cohort/trainer/examples/ports/resnet_model.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
