@@ -35,6 +35,13 @@ void Dialer::OnSocket(uint64_t token) {
   for (Call& call : calls_) call.event = call.event || (call.socket != nullptr && call.socket->token() == token);
 }
 
+bool Dialer::AwaitsWelcome(int rank) const {
+  return std::any_of(calls_.begin(), calls_.end(), [rank](const Call& call) {
+    return call.rank == rank && !call.stopped && call.socket != nullptr &&
+           call.socket->handshake().state() == Handshake::State::kExpectWelcome;
+  });
+}
+
 absl::Status Dialer::Begin(Call& call) {
   COHORT_ASSIGN_OR_RETURN(const SocketAddress address, ParseAddress(call.addresses[call.next]));
   COHORT_ASSIGN_OR_RETURN(runtime::FileDescriptor socket, StartConnect(address, buffer_bytes_));

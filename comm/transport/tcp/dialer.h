@@ -31,6 +31,8 @@ class Dialer {
   void Stop(int rank);
   void OnSocket(uint64_t token);
   bool active() const { return !calls_.empty(); }
+  // Whether this side has confirmed a connection to `rank` and awaits the welcome.
+  bool AwaitsWelcome(int rank) const;
 
   // Goes on with all. `proved` takes a connection on which both sides are proved, and says whether it is the one to
   // use; if not, it is tried again. `failed`: the rank can't be reached. Both may call Stop. Returns whether anything

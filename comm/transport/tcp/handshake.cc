@@ -9,7 +9,7 @@ namespace cohort::comm::tcp {
 namespace {
 
 // Comes first in what is published and in every proof: another version of the wire has another word.
-constexpr std::string_view kFormat = "cohort-tcp-1";
+constexpr std::string_view kFormat = "cohort-tcp-2";
 
 std::string_view PurposeOf(HandshakeStep step) {
   switch (step) {
@@ -111,14 +111,13 @@ absl::StatusOr<std::optional<HandshakeFrame>> Handshake::Advance(const Handshake
       peer_nonce_ = frame.nonce;
       COHORT_RETURN_IF_ERROR(Check(frame, HandshakeStep::kAnswer));
       COHORT_RETURN_IF_ERROR(MakeKeys());
-      state_ = terms_->rank < peer_ ? State::kProved : State::kExpectWelcome;
+      state_ = State::kExpectWelcome;
       return Make(HandshakeStep::kConfirm);
     }
     case State::kExpectConfirm: {
       COHORT_RETURN_IF_ERROR(Check(frame, HandshakeStep::kConfirm));
       COHORT_RETURN_IF_ERROR(MakeKeys());
       state_ = State::kProved;
-      if (terms_->rank > peer_) return std::optional<HandshakeFrame>();
       return Make(HandshakeStep::kWelcome);
     }
     case State::kExpectWelcome:

@@ -10,9 +10,13 @@
 // The terms are the job, its epoch, both ranks and the wire's configuration. Both nonces are drawn for this connection,
 // so nothing recorded serves again: a repeated hello gets an answer that its sender can't confirm.
 //
-// Two processes may connect to each other at the same moment; one connection must win. The lower rank decides: it
-// uses the first connection on which the other one is proved, and closes the rest. The higher rank uses the connection
-// on which the lower one has confirmed, or welcomed. There is no welcome by a higher rank.
+// Two processes may connect to each other at the same moment; one connection must win. The lower rank decides, by its
+// confirmation or its welcome, for the first connection on which the other one is proved. It takes no other connection
+// while one that it has confirmed awaits its welcome. The higher rank uses the connection that the lower one decided
+// for.
+//
+// An initiator uses a connection only after the welcome. So an acceptor that closes one before, for want of room, costs
+// the initiator another attempt and nothing more.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +75,8 @@ class Handshake {
   State state() const { return state_; }
   // The world rank of the other side; -1 until its hello was right.
   int peer() const { return peer_; }
+  // Drawn by the other side; valid once its first frame was right.
+  const net::Nonce& peer_nonce() const { return peer_nonce_; }
   // The keys of the frames that this side sends and receives; in kProved.
   const net::SessionKey& send_key() const { return send_key_; }
   const net::SessionKey& receive_key() const { return receive_key_; }

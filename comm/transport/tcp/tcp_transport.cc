@@ -93,7 +93,7 @@ class TcpTransport : public Transport, public PeerKeeper {
   absl::Status Dial(Peer& peer, const std::string& text);
   void StopLookingUp(const Peer& peer);
   bool TakeAnswers();
-  bool Bind(Peer* peer, HandshakeSocket& socket);
+  bool Bind(Peer& peer, HandshakeSocket& socket);
   bool Handshakes();
   bool Look();
   void Note(Peer& peer);
@@ -251,25 +251,28 @@ absl::Status TcpTransport::Dial(Peer& peer, const std::string& text) {
 }
 
 // Both sides are proved. False: this connection is not the one to use.
-bool TcpTransport::Bind(Peer* peer, HandshakeSocket& socket) {
-  if (peer == nullptr || peer->state == PeerState::kConnected || peer->state == PeerState::kFailed) return false;
-  if (!watch_.Rename(socket.descriptor(), static_cast<uint64_t>(peer->world_rank)) || !socket.SendReply()) return false;
-  StopLookingUp(*peer);
+bool TcpTransport::Bind(Peer& peer, HandshakeSocket& socket) {
+  if (peer.state == PeerState::kConnected || peer.state == PeerState::kFailed) return false;
+  if (!watch_.Rename(socket.descriptor(), static_cast<uint64_t>(peer.world_rank)) || !socket.SendReply()) return false;
+  StopLookingUp(peer);
   const Handshake& handshake = socket.handshake();
-  peer->connection = std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key());
-  peer->state = PeerState::kConnected;
-  dialer_.Stop(peer->world_rank);
-  Note(*peer);
+  peer.connection = std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key());
+  peer.state = PeerState::kConnected;
+  dialer_.Stop(peer.world_rank);
+  Note(peer);
   return true;
 }
 
 bool TcpTransport::Handshakes() {
   bool moved = entrance_.Poll([this](std::unique_ptr<HandshakeSocket> socket) {
-    Peer* peer = Reaches(socket->handshake().peer()) ? FindPeer(socket->handshake().peer()) : nullptr;
-    Bind(peer, *socket);
+    const int rank = socket->handshake().peer();
+    if (!Reaches(rank)) return;
+    // The lower rank has decided for the connection that it has confirmed.
+    if (identity_.rank < rank && dialer_.AwaitsWelcome(rank)) return;
+    Bind(*FindPeer(rank), *socket);
   });
   moved |=
-      dialer_.Poll([this](int rank, HandshakeSocket& socket) { return Bind(FindPeer(rank), socket); },
+      dialer_.Poll([this](int rank, HandshakeSocket& socket) { return Bind(*FindPeer(rank), socket); },
                    [this](int rank, const absl::Status& status) {
                      FailPeer(*FindPeer(rank), absl::UnavailableError("can't connect to rank " + std::to_string(rank) +
                                                                       " at " + std::string(status.message())));
