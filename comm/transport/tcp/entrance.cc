@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "cohort/comm/transport/tcp/sockets.h"
@@ -19,6 +20,8 @@ constexpr size_t kMostStrangers = 256;
 // connect at once push each other out for ever.
 constexpr std::chrono::milliseconds kMayKeepPlace(100);
 constexpr size_t kMostOfOneRank = 4;
+// Hellos that are remembered. Each came from a rank of this job.
+constexpr size_t kMostGreetedKept = 1 << 16;
 // A rank says hello as soon as it is connected, unless it is busy; then it connects again.
 constexpr std::chrono::seconds kHelloLimit(10);
 constexpr std::chrono::seconds kConfirmLimit(120);
@@ -43,10 +46,9 @@ Entrance::Sockets::iterator Entrance::OldestStranger() {
   return std::find_if(sockets_.begin(), sockets_.end(), [](const auto& socket) { return !HasGreeted(*socket); });
 }
 
-// Ends the oldest connection on which nobody has greeted, else the oldest of all.
+// Ends the oldest connection on which nobody has greeted.
 bool Entrance::MakeRoom() {
-  auto oldest = OldestStranger();
-  if (oldest == sockets_.end()) oldest = sockets_.begin();
+  const auto oldest = OldestStranger();
   if (oldest == sockets_.end()) return false;
   sockets_.erase(oldest);
   return true;
@@ -65,8 +67,6 @@ bool Entrance::AcceptSome() {
         full_ = true;
         return moved;
       }
-      MakeRoom();
-      --strangers;
     }
     int error = 0;
     runtime::FileDescriptor socket = AcceptFrom(listener_.get(), &error);
@@ -80,6 +80,8 @@ bool Entrance::AcceptSome() {
       continue;  // that one was gone already
     }
     moved = true;
+    // Only now: the place would be taken away for nothing where nobody queues.
+    if (strangers >= kMostStrangers && MakeRoom()) --strangers;
     absl::StatusOr<Handshake> handshake = Handshake::Accept(*terms_);
     if (!handshake.ok() || !watch_->Add(socket.get(), next_token_)) continue;
     sockets_.push_back(std::make_unique<HandshakeSocket>(next_token_++, std::move(socket), *std::move(handshake),
@@ -99,7 +101,21 @@ void Entrance::EndLate() {
   });
 }
 
-// A hello that was recorded can be repeated without end: of one rank the latest connections stay.
+// Whether this hello comes for the first time. A rank draws a nonce for each, so one that comes again was recorded by
+// somebody, who may repeat it without end; its connections would push those of the true rank out.
+bool Entrance::NoteHello(const HandshakeSocket& socket) {
+  uint64_t beginning = 0;
+  std::memcpy(&beginning, socket.handshake().peer_nonce().data(), sizeof beginning);
+  if (!greeted_.insert(beginning).second) return false;
+  greeted_order_.push_back(beginning);
+  if (greeted_order_.size() > kMostGreetedKept) {
+    greeted_.erase(greeted_order_.front());
+    greeted_order_.pop_front();
+  }
+  return true;
+}
+
+// Hellos that were recorded and never came here look new. Of one rank the latest connections stay.
 void Entrance::EndOthersOf(const HandshakeSocket& socket) {
   const auto same = [&](const auto& other) { return other->handshake().peer() == socket.handshake().peer(); };
   if (static_cast<size_t>(std::count_if(sockets_.begin(), sockets_.end(), same)) <= kMostOfOneRank) return;
@@ -118,6 +134,10 @@ bool Entrance::Poll(const std::function<void(std::unique_ptr<HandshakeSocket>)>&
     const bool was_stranger = !HasGreeted(**found);
     const HandshakeSocket::State state = (*found)->Advance();
     if (was_stranger && (state != HandshakeSocket::State::kTalking || HasGreeted(**found))) accept_from_ = {};
+    if (was_stranger && HasGreeted(**found) && !NoteHello(**found)) {
+      sockets_.erase(found);
+      continue;
+    }
     if (state == HandshakeSocket::State::kTalking) {
       if (HasGreeted(**found)) EndOthersOf(**found);
       continue;

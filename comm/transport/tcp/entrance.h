@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +48,7 @@ class Entrance {
   Sockets::iterator OldestStranger();
   bool AcceptSome();
   bool MakeRoom();
+  bool NoteHello(const HandshakeSocket& socket);
   void EndLate();
   void EndOthersOf(const HandshakeSocket& socket);
 
@@ -61,6 +64,9 @@ class Entrance {
   std::chrono::steady_clock::time_point look_for_late_at_;
   Sockets sockets_;              // oldest first
   std::vector<uint64_t> ready_;  // tokens of those that have had an event
+  // Beginnings of the nonces of right hellos, and their order.
+  std::unordered_set<uint64_t> greeted_;
+  std::deque<uint64_t> greeted_order_;
 };
 
 }  // namespace cohort::comm::tcp
