@@ -23,6 +23,12 @@ constexpr uint64_t kSplitTag = 3;
 constexpr uint64_t kDuplicateTag = 4;
 constexpr uint64_t kFirstDeviceTag = 1000;  // plus the device's index
 
+std::unique_ptr<Group> MadeFrom(Group& parent, std::vector<int> members, uint64_t id) {
+  const GroupContext& context = parent.context();
+  return std::make_unique<Group>(parent.runtime(), std::move(members), id, context.transports, context.tuning,
+                                 context.determinism, context.fails_with);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runtime& runtime,
@@ -152,12 +158,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   std::sort(order.begin(), order.end());
   std::vector<int> chosen;
   for (const auto& [unused, rank] : order) chosen.push_back(members()[rank]);
-  runtime::Runtime& runtime = group_->runtime();
-  const uint64_t id = GroupId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
+  const uint64_t id = GroupId(group_->context().id, kSplitTag, split, chosen, group_->runtime().identity().epoch);
   group_->OnSplit(color, key, id);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports,
-                                               group_->context().tuning, group_->context().determinism)));
+  auto group = MadeFrom(*group_, std::move(chosen), id);
+  return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks) {
@@ -178,23 +182,20 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
     return absl::InvalidArgumentError(list + "lacks the caller, rank " + std::to_string(rank()) +
                                       "; only members make a subgroup");
   }
-  runtime::Runtime& runtime = group_->runtime();
   const uint64_t sequence = group_->derived().NextSubgroup(chosen);
-  const uint64_t id = GroupId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports,
-                                               group_->context().tuning, group_->context().determinism)));
+  const uint64_t epoch = group_->runtime().identity().epoch;
+  const uint64_t id = GroupId(group_->context().id, kSubgroupTag, sequence, chosen, epoch);
+  auto group = MadeFrom(*group_, std::move(chosen), id);
+  return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag) {
   if (group_->InChild()) return group_->WhyNotInChild();
-  runtime::Runtime& runtime = group_->runtime();
   std::vector<int> same = members();
   const uint64_t sequence = group_->derived().NextWith(tag);
-  const uint64_t id = GroupId(group_->context().id, tag, sequence, same, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports,
-                                               group_->context().tuning, group_->context().determinism)));
+  const uint64_t id = GroupId(group_->context().id, tag, sequence, same, group_->runtime().identity().epoch);
+  auto group = MadeFrom(*group_, std::move(same), id);
+  return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
 }
 
 absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOptions& options, Site site) {

@@ -38,7 +38,7 @@ absl::Status Finalized() {
 }  // namespace
 
 Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
-             Determinism determinism)
+             Determinism determinism, std::vector<int> fails_with)
     : links_(context_),
       providers_(context_, links_),
       recorder_(context_),
@@ -50,6 +50,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.size = static_cast<int>(members.size());
   context_.rank = static_cast<int>(std::find(members.begin(), members.end(), runtime.rank()) - members.begin());
   context_.members = std::move(members);
+  context_.fails_with = std::move(fails_with);
   context_.runtime = &runtime;
   if (OnOneNode(runtime.identity(), context_.members)) context_.source = this;
   context_.transports = std::move(transports);
@@ -61,8 +62,10 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());
   runtime.AddListener(this);
-  for (const int member : context_.members) {
-    if (const absl::Status lost = runtime.rank_status(member); !lost.ok() && status_.ok()) status_ = lost;
+  for (const std::vector<int>* ranks : {&context_.members, &context_.fails_with}) {
+    for (const int rank : *ranks) {
+      if (const absl::Status lost = runtime.rank_status(rank); !lost.ok() && status_.ok()) status_ = lost;
+    }
   }
   if (runtime.finalized() && status_.ok()) status_ = Finalized();
 }
@@ -261,16 +264,13 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
 void Group::UseTuning(const Tuning& tuning) {
   runtime::EngineLock lock(runtime().engine());
   context_.tuning = tuning;
-  OnTuning();
+  memo_.Clear();
+  providers_.OnTuning();
 }
 
 void Group::ExpectWindows() {
   runtime::EngineLock lock(runtime().engine());
   if (std::exchange(context_.windows, true)) return;
-  OnTuning();
-}
-
-void Group::OnTuning() {
   memo_.Clear();
   providers_.OnTuning();
 }
@@ -354,8 +354,11 @@ void Group::TellMembers(const absl::Status& status, int blamed) {
 }
 
 void Group::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {
-  if (!status_.ok() || std::none_of(ranks.begin(), ranks.end(), [this](int rank) { return HasMember(context_, rank); }))
-    return;
+  const auto concerns = [this](int rank) {
+    return HasMember(context_, rank) ||
+           std::binary_search(context_.fails_with.begin(), context_.fails_with.end(), rank);
+  };
+  if (!status_.ok() || std::none_of(ranks.begin(), ranks.end(), concerns)) return;
   const runtime::CallRecord* pending = providers_.Pending();
   FailHere(
       absl::UnavailableError(pending == nullptr ? text : text + " while others were in " + DescribePending(*pending)));

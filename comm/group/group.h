@@ -27,6 +27,7 @@
 namespace cohort::comm {
 
 class BatchState;
+class Communicator;
 template <typename State>
 class StatePool;
 
@@ -34,9 +35,9 @@ class StatePool;
 class Group final : public runtime::ProgressSource, public runtime::MembershipListener {
  public:
   // `members` are world ranks in group order, the caller among them. `id` is equal on all members and differs from
-  // every other group of the epoch.
+  // every other group of the epoch. The group also fails when one of `fails_with` is lost, world ranks in order.
   Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
-        Determinism determinism);
+        Determinism determinism, std::vector<int> fails_with = {});
   ~Group() override;
 
   const GroupContext& context() const { return context_; }
@@ -68,6 +69,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
   // Before its first call: this group is what Shrink left of `parent`.
   void SetShrunkFrom(const GroupContext& parent);
+  // comm/fail_with.h, beside which it is defined: communicators are above this folder.
+  static void FailWith(Communicator& group, const Communicator& whole);
   // Tells the providers of a split that all members take part in (Provider::OnSplit).
   void OnSplit(int color, int key, uint64_t child);
 
@@ -117,8 +120,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
   void TellMembers(const absl::Status& status, int blamed);
-  // Tells the providers that the figures in context_ have changed.
-  void OnTuning();
 
   GroupContext context_;
   GroupLinks links_;

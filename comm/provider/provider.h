@@ -27,7 +27,8 @@ struct GroupContext {
   uint32_t epoch = 0;
   int rank = 0;  // of the caller in the group
   int size = 1;
-  std::vector<int> members;  // world ranks, by group rank
+  std::vector<int> members;     // world ranks, by group rank
+  std::vector<int> fails_with;  // world ranks whose loss fails the group as well, in order
   runtime::Runtime* runtime = nullptr;
   // Set in a group made by Shrink: the group that failed, and the group ranks there that this one lacks.
   uint64_t shrunk_from = 0;

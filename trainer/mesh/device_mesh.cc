@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "cohort/comm/fail_with.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::trainer {
@@ -103,6 +104,7 @@ absl::StatusOr<comm::Communicator*> DeviceMesh::Whole::GroupOf(const Dims& dims)
   for (size_t i = 0; i < ranks.size(); ++i) in_order = in_order && ranks[i] == static_cast<int>(i);
   if (in_order && dims.size() > 1) return &world;
   COHORT_ASSIGN_OR_RETURN(auto group, world.Subgroup(ranks));
+  comm::FailWith(*group, world);  // all axes end together
   return (groups[dims] = std::move(group)).get();
 }
 

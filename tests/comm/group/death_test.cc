@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cohort/comm/fail_with.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"
 
@@ -73,6 +75,38 @@ TEST_P(KillTest, PendingAndLaterCallsNameTheDeadRank) {
 INSTANTIATE_TEST_SUITE_P(Victims, KillTest,
                          ::testing::Values(Setting{2, 0, false}, Setting{2, 1, true}, Setting{4, 0, false},
                                            Setting{4, 2, true}, Setting{7, 6, false}));
+
+// Rank 0 waits for rank 1, which waits for the dead rank 2.
+TEST(FailWithTest, AGroupThatFailsWithAnotherNamesADeadRankThatItHasNot) {
+  ProcessClusterOptions options;
+  options.ranks = 3;
+  const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
+    const std::vector<int> low = {0, 1}, high = {1, 2};
+    std::unique_ptr<comm::Communicator> together, plain, upper;
+    if (rank.rank < 2) {
+      const auto parent = *rank.world->Subgroup(low);
+      comm::FailWith(*parent, *rank.world);
+      together = *parent->Duplicate();  // as its parent
+      plain = *rank.world->Subgroup(low);
+    }
+    if (rank.rank > 0) upper = *rank.world->Subgroup(high);
+    if (const absl::Status status = rank.world->Barrier().Wait(); !status.ok()) return status.ToString();
+    int32_t ready = 0;  // to rank 2, which dies when the others are past the barrier
+    if (rank.rank < 2) rank.world->Send(ConstBuffer(&ready, 1), 2).Wait().IgnoreError();
+    for (int from = 0; rank.rank == 2 && from < 2; ++from) {
+      if (!rank.world->Recv(Buffer(&ready, 1), from).Wait().ok()) return "no message";
+    }
+    if (rank.rank == 2) kill(getpid(), SIGKILL);
+    const std::chrono::seconds limit(20);
+    const absl::Status status = (rank.rank == 0 ? together : upper)->Barrier().Wait(limit);
+    if (std::string wrong = CheckDeath(status, "rank 2"); !wrong.empty()) return wrong;
+    const auto later = *together->Duplicate();
+    if (std::string wrong = CheckDeath(later->Barrier().Wait(limit), "rank 2"); !wrong.empty()) return wrong;
+    return plain->Barrier().Wait(limit).ok() ? "" : "a group of the living has failed";
+  });
+  EXPECT_EQ(results[2].signal, SIGKILL);
+  for (const int rank : {0, 1}) EXPECT_EQ(results[static_cast<size_t>(rank)].text, "") << "rank " << rank;
+}
 
 // Between hosts there is no agent in this test: the transport sees the connection end.
 TEST(KillBetweenHostsTest, TheOthersEnd) {

@@ -1,0 +1,25 @@
+#include "cohort/comm/fail_with.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/group/group.h"
+
+namespace cohort::comm {
+
+void Group::FailWith(Communicator& group, const Communicator& whole) {
+  Group& self = *group.group_;
+  runtime::EngineLock lock(self.runtime().engine());
+  std::vector<int>& ranks = self.context_.fails_with;
+  ranks.insert(ranks.end(), whole.members().begin(), whole.members().end());
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  for (const int rank : ranks) {
+    if (const absl::Status lost = self.runtime().rank_status(rank); !lost.ok()) self.FailHere(lost);
+  }
+}
+
+void FailWith(Communicator& group, const Communicator& whole) { Group::FailWith(group, whole); }
+
+}  // namespace cohort::comm
