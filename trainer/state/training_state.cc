@@ -284,7 +284,12 @@ TrainingState OverMesh(TrainingState state, const DeviceMesh& mesh, const std::s
     set(state.parameters[i], ReplicaOn(*placement, mesh));
     if (state.states[i].has_value()) state.states[i] = ReplicaOn(*placement, mesh, owners);
   }
-  for (CheckpointTensor& buffer : state.buffers) set(buffer, ReplicaOn(Placement(buffer.sizes), mesh));
+  const bool stage =
+      std::all_of(state.parameters.begin(), state.parameters.end(), [](const CheckpointTensor& parameter) {
+        return Placements().OrWhole(parameter.data)->use(kPipelineAxis) == AxisUse::kOwned;
+      });
+  const char* const stages = stage ? kPipelineAxis : "";  // each has buffers of its own
+  for (CheckpointTensor& buffer : state.buffers) set(buffer, ReplicaOn(Placement(buffer.sizes), mesh, stages));
   return state;
 }
 

@@ -1,8 +1,12 @@
 // Checkpoints of any two ways to train: parameters and the optimizer's state move with all their bits.
+#include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
+#include "cohort/trainer/parallel/pipeline/pipeline.h"
+#include "cohort/trainer/parallel/pipeline/sharded_stages.h"
 #include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
 #include "cohort/trainer/placement/box_copy.h"
@@ -23,42 +27,57 @@ using Zero = ZeroRedundancyOptimizer<AdamW>;
 
 enum class Layers { kTensor, kTorchShard };
 
-// An embedding and two layers. On an axis of one rank they are ordinary ones; their names are the same in every way.
-struct Mlp : torch::nn::Module {
-  Mlp(Layers layers, const TensorAxis& axis) {
-    if (layers == Layers::kTorchShard) {
-      namespace nn = torchshard::nn;
-      const auto rows = register_module("tokens", nn::ParallelEmbedding(nn::ParallelEmbeddingOptions(11, 6).dim(0)));
-      const auto up = register_module("up", nn::ParallelLinear(nn::ParallelLinearOptions(6, 10).dim(1)));
-      const auto down = register_module("down", nn::ParallelLinear(nn::ParallelLinearOptions(10, 5).dim(0)));
-      call = [=](const at::Tensor& codes) {
-        const at::Tensor hidden = torch::tanh(up->forward(rows->forward(codes)));
-        torchshard::register_parallel_dim(hidden, -1);
-        return down->forward(hidden);
-      };
-    } else {
-      auto rows = register_module("tokens", VocabParallelEmbedding(VocabParallelEmbeddingOptions(11, 6), axis));
-      auto up = register_module("up", ColumnParallelLinear(ColumnParallelLinearOptions(6, 10), axis));
-      auto down = register_module("down", RowParallelLinear(RowParallelLinearOptions(10, 5), axis));
-      call = [=](const at::Tensor& codes) { return down->forward(torch::tanh(up->forward(rows->forward(codes)))); };
-    }
+// Rows of the embedding, and what it and the two layers after it give.
+struct Sizes {
+  int64_t tokens = 11, width = 6, hidden = 10, out = 5;
+};
+
+struct Tail : torch::nn::Module {
+  Tail() {
     scale = register_parameter("scale", torch::ones({}));
     count = register_buffer("count", torch::zeros({2}));
   }
-  at::Tensor forward(const at::Tensor& codes) { return call(codes) * scale; }
-
-  std::function<at::Tensor(const at::Tensor&)> call;
+  at::Tensor forward(const at::Tensor& x) { return x * scale; }
   at::Tensor scale, count;
 };
 
-// With values by name and element, which no way changes.
-std::shared_ptr<Mlp> MakeMlp(Layers layers, const TensorAxis& axis) {
-  auto mlp = std::make_shared<Mlp>(layers, axis);
-  init_parameters(*mlp, 11, [](const std::string& name, const std::vector<int64_t>& sizes) {
-    return sizes.size() > 1 ? LikeTorch(name, sizes) : InitRule::Constant(0.5);
+// An embedding and two layers. On an axis of one rank they are ordinary ones; names and initial values, by element, are
+// the same in every way.
+torch::nn::Sequential MakeMlp(Layers layers, const TensorAxis& axis, const Sizes& sizes) {
+  using torch::nn::Functional;
+  torch::nn::Sequential mlp;
+  const auto [tokens, width, hidden, out] = sizes;
+  if (layers == Layers::kTorchShard) {
+    namespace nn = torchshard::nn;
+    mlp->push_back("tokens", nn::ParallelEmbedding(nn::ParallelEmbeddingOptions(tokens, width).dim(0)));
+    mlp->push_back("up", nn::ParallelLinear(nn::ParallelLinearOptions(width, hidden).dim(1)));
+    mlp->push_back("act", Functional([](const at::Tensor& x) {
+                     const at::Tensor y = torch::tanh(x);
+                     torchshard::register_parallel_dim(y, -1);
+                     return y;
+                   }));
+    mlp->push_back("down", nn::ParallelLinear(nn::ParallelLinearOptions(hidden, out).dim(0)));
+  } else {
+    mlp->push_back("tokens", VocabParallelEmbedding(VocabParallelEmbeddingOptions(tokens, width), axis));
+    mlp->push_back("up", ColumnParallelLinear(ColumnParallelLinearOptions(width, hidden), axis));
+    mlp->push_back("act", Functional([](const at::Tensor& x) { return torch::tanh(x); }));
+    mlp->push_back("down", RowParallelLinear(RowParallelLinearOptions(hidden, out), axis));
+  }
+  mlp->push_back("tail", Tail());
+  init_parameters(*mlp, 11, [](const std::string& name, const std::vector<int64_t>& of) {
+    return of.size() > 1 ? LikeTorch(name, of) : InitRule::Constant(0.5);
   });
   return mlp;
 }
+
+// The layers as wrappers take them.
+struct Mlp : torch::nn::Module {
+  explicit Mlp(torch::nn::Sequential layers) : layers(std::move(layers)) {
+    for (const auto& item : this->layers->named_children()) register_module(item.key(), item.value());
+  }
+  at::Tensor forward(const at::Tensor& codes) { return layers->forward(codes); }
+  torch::nn::Sequential layers;
+};
 
 // One way to train: a model with its optimizer, and the state that checkpoints keep.
 struct Way {
@@ -73,19 +92,18 @@ struct Way {
   comm::Communicator* group = nullptr;  // saves and loads
   std::unique_ptr<comm::Communicator> alone;
   std::unique_ptr<DeviceMesh> mesh, data;
-  std::shared_ptr<Mlp> mlp;
-  std::shared_ptr<void> wrapper;
+  Sizes sizes;
   std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<void> wrapper, pipeline;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   TrainingState state;
-  std::function<at::Tensor(const at::Tensor&)> forward;
+  std::function<void(const at::Tensor&)> backward;
 
   // All ranks train on the same rows, so that every way does the same but for rounding.
   void Train() {
     for (int step = 0; step < 2; ++step) {
       optimizer->zero_grad();
-      const at::Tensor codes = torch::randint(11, {8}, at::detail::createCPUGenerator(step), torch::kInt64);
-      forward(codes).pow(2).mean().backward();
+      backward(torch::randint(sizes.tokens, {8}, at::detail::createCPUGenerator(step), torch::kInt64));
       optimizer->step();
     }
   }
@@ -93,56 +111,97 @@ struct Way {
 
 AdamWOptions Adam() { return AdamWOptions(0.05); }
 
-// "single", or "how:mesh", where how is ddp, zero1, zero2, fsdp or torchshard.
-std::unique_ptr<Way> Make(const std::string& name) {
+template <typename Module>
+std::function<void(const at::Tensor&)> BackwardOf(std::shared_ptr<Module> module) {
+  return [module = std::move(module)](const at::Tensor& codes) { module->forward(codes).pow(2).mean().backward(); };
+}
+
+// Stages of some of the layers each, sharded or whole.
+void MakePipeline(Way& way, const torch::nn::Sequential& mlp) {
+  DeviceMesh& mesh = *way.mesh;
+  const Axis axis = mesh.axis(kPipelineAxis).value();
+  const Schedule schedule = BuildSchedule("1f1b", {axis.size, axis.size, 2}).value();
+  const std::vector<NamedLayer> layers = LayersOf(mlp);
+  const auto module = TakeLayers(layers, CutByNumber(layers, axis.size), axis.rank);
+  std::vector<PipelineStage> stages;
+  if (mesh.has(kShardAxis)) {
+    way.data = mesh.Slice({kShardAxis}).value();
+    stages.emplace_back(axis.rank, std::make_shared<FullyShardedDataParallel<StageModule>>(module, *way.data));
+  } else {
+    stages.emplace_back(axis.rank, module);
+  }
+  const auto loss = [](const at::Tensor& output, const at::Tensor&) { return output.pow(2).mean(); };
+  const auto pipeline = std::make_shared<Pipeline>(stages, schedule, *axis.group, PipelineOptions{.loss = loss});
+  way.pipeline = pipeline;
+  way.backward = [pipeline](const at::Tensor& codes) { pipeline->step(codes, codes); };
+  if (mesh.has(kShardAxis)) {
+    const auto shards = std::make_shared<ShardedStages>(stages);
+    way.module = shards;
+    way.optimizer = std::make_unique<AdamW>(shards->parameters(), Adam());
+    way.state = StateOf(*shards, *way.optimizer, mesh);
+  } else {
+    way.module = module;
+    way.optimizer = std::make_unique<AdamW>(module->parameters(), Adam());
+    way.state = StateOf(*module, *way.optimizer, mesh);
+  }
+}
+
+// "single", or "how:mesh", where how is ddp, zero1, zero2, fsdp, torchshard or pipeline.
+std::unique_ptr<Way> Make(const std::string& name, const Sizes& sizes = {}) {
   auto way = std::make_unique<Way>();
   way->name = name;
   way->group = world.get();
+  way->sizes = sizes;
   const std::string how = name.substr(0, name.find(':'));
   if (how == "single") {
     way->alone = First(1);
     if (way->alone == nullptr) return nullptr;
     way->group = way->alone.get();
-    way->mlp = MakeMlp(Layers::kTensor, TensorAxis());
-    way->optimizer = std::make_unique<AdamW>(way->mlp->parameters(), Adam());
-    way->state = StateOf(*way->mlp, *way->optimizer, *way->alone);
-    way->forward = [mlp = way->mlp](const at::Tensor& codes) { return mlp->forward(codes); };
+    const auto mlp = std::make_shared<Mlp>(MakeMlp(Layers::kTensor, TensorAxis(), sizes));
+    way->module = mlp;
+    way->optimizer = std::make_unique<AdamW>(mlp->parameters(), Adam());
+    way->state = StateOf(*mlp, *way->optimizer, *way->alone);
+    way->backward = BackwardOf(mlp);
     return way;
   }
   way->mesh = init_device_mesh(*world, name.substr(how.size() + 1));
   DeviceMesh& mesh = *way->mesh;
   const TensorAxis axis = mesh.has(kTensorAxis) ? TensorAxis(mesh.axis(kTensorAxis).value()) : TensorAxis();
   if (how == "torchshard") torchshard::distributed::init_process_group(*world, mesh.size(kTensorAxis).value());
-  way->mlp = MakeMlp(how == "torchshard" ? Layers::kTorchShard : Layers::kTensor, axis);
+  const auto layers = MakeMlp(how == "torchshard" ? Layers::kTorchShard : Layers::kTensor, axis, sizes);
+  if (how == "pipeline") {
+    MakePipeline(*way, layers);
+    return way;
+  }
+  const auto mlp = std::make_shared<Mlp>(layers);
   if (how == "fsdp") {
     std::vector<std::string> data = {kShardAxis};
     if (mesh.has(kReplicateAxis)) data.emplace_back(kReplicateAxis);
     way->data = mesh.Slice(data).value();
-    const auto fsdp = std::make_shared<FullyShardedDataParallel<Mlp>>(way->mlp, *way->data);
+    const auto fsdp = std::make_shared<FullyShardedDataParallel<Mlp>>(mlp, *way->data);
     way->module = fsdp;
     way->optimizer = std::make_unique<AdamW>(fsdp->parameters(), Adam());
     way->state = StateOf(*fsdp, *way->optimizer, mesh);
-    way->forward = [fsdp](const at::Tensor& codes) { return fsdp->forward(codes); };
+    way->backward = BackwardOf(fsdp);
     return way;
   }
-  way->forward = [mlp = way->mlp](const at::Tensor& codes) { return mlp->forward(codes); };
+  way->module = mlp;
   const bool replicates = mesh.has(kReplicateAxis);
   comm::Communicator* replicas = replicates ? mesh.get_group(kReplicateAxis).value() : nullptr;
   std::shared_ptr<DistributedDataParallel<Mlp>> ddp;
   if (how == "zero1" || how == "zero2") {
-    auto zero = std::make_unique<Zero>(way->mlp->parameters(), *replicas, Adam());
-    ddp = how == "zero1" ? std::make_shared<DistributedDataParallel<Mlp>>(way->mlp, *replicas)
-                         : std::make_shared<ShardedDataParallel<Mlp>>(way->mlp, *zero, *replicas);
-    way->state = StateOf(*way->mlp, *zero, mesh);
+    auto zero = std::make_unique<Zero>(mlp->parameters(), *replicas, Adam());
+    ddp = how == "zero1" ? std::make_shared<DistributedDataParallel<Mlp>>(mlp, *replicas)
+                         : std::make_shared<ShardedDataParallel<Mlp>>(mlp, *zero, *replicas);
+    way->state = StateOf(*mlp, *zero, mesh);
     way->optimizer = std::move(zero);
   } else {
-    if (replicates) ddp = std::make_shared<DistributedDataParallel<Mlp>>(way->mlp, *replicas);
-    way->optimizer = std::make_unique<AdamW>(way->mlp->parameters(), Adam());
-    way->state = StateOf(*way->mlp, *way->optimizer, mesh);
+    if (replicates) ddp = std::make_shared<DistributedDataParallel<Mlp>>(mlp, *replicas);
+    way->optimizer = std::make_unique<AdamW>(mlp->parameters(), Adam());
+    way->state = StateOf(*mlp, *way->optimizer, mesh);
   }
-  if (ddp == nullptr) return way;
   way->wrapper = ddp;
-  way->forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
+  way->backward = ddp == nullptr ? BackwardOf(mlp) : BackwardOf(ddp);
   return way;
 }
 
@@ -151,13 +210,18 @@ std::vector<std::string> Ways() {
   std::vector<std::string> ways = {
       "single",          "ddp:replicate=" + n, "zero1:replicate=" + n,  "zero2:replicate=" + n,
       "fsdp:shard=" + n, "ddp:tensor=" + n,    "torchshard:tensor=" + n};
+  if (world->size() <= 5) ways.push_back("pipeline:pipeline=" + n);  // as many layers
   if (world->size() % 2 != 0 || world->size() < 4) return ways;
   const std::string half = std::to_string(world->size() / 2);
-  for (const char* composed : {"fsdp:replicate=2,shard=", "ddp:replicate=2,tensor=", "zero1:replicate=2,tensor=",
-                               "zero2:replicate=2,tensor=", "fsdp:shard=2,tensor="}) {
+  for (const char* composed :
+       {"fsdp:replicate=2,shard=", "ddp:replicate=2,tensor=", "zero1:replicate=2,tensor=", "zero2:replicate=2,tensor=",
+        "fsdp:shard=2,tensor=", "pipeline:pipeline=2,tensor=", "pipeline:pipeline=2,shard="}) {
     ways.push_back(composed + half);
   }
-  if (world->size() == 8) ways.emplace_back("fsdp:replicate=2,shard=2,tensor=2");
+  if (world->size() == 8) {
+    ways.emplace_back("fsdp:replicate=2,shard=2,tensor=2");
+    ways.emplace_back("pipeline:pipeline=2,shard=2,tensor=2");
+  }
   return ways;
 }
 
@@ -201,7 +265,9 @@ void ExpectHas(const Way& way, const std::map<std::string, at::Tensor>& whole, c
       }
     }
   }
-  EXPECT_FALSE(found.empty() && way.optimizer->param_groups().front().params().empty()) << what;
+  const auto& states = way.state.states;
+  const bool steps = std::any_of(states.begin(), states.end(), [](const auto& state) { return state.has_value(); });
+  EXPECT_EQ(found.empty(), !steps) << what;
 }
 
 using MeshCheckpoints = Checkpoints;
@@ -229,6 +295,35 @@ TEST_F(MeshCheckpoints, MoveBetweenAnyTwoWays) {
       if (way == nullptr) continue;
       LoadTrainingState(*way->group, At(std::to_string(from)), way->state);
       ExpectHas(*way, saved[from], ways[from] + " to " + to);
+    }
+  }
+}
+
+// From one process's checkpoint to every way, and from every way to one process.
+TEST_F(MeshCheckpoints, ARankReadsLittleMoreThanItKeeps) {
+  const Sizes sizes = {.tokens = 250, .width = 120, .hidden = 334, .out = 200};
+  const auto kept = [](const std::vector<CheckpointTensor>& tensors) {
+    return std::accumulate(tensors.begin(), tensors.end(), 0.0, [](double sum, const CheckpointTensor& tensor) {
+      return sum + static_cast<double>(tensor.data.nbytes());
+    });
+  };
+  const std::vector<std::string> ways = Ways();
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto way = Make(ways[i], sizes);
+    if (way == nullptr) continue;
+    way->Train();
+    SaveTrainingState(*way->group, At(std::to_string(i)), way->state, {});
+  }
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  for (size_t to = 0; to < ways.size(); ++to) {
+    for (size_t from = 0; from < ways.size(); ++from) {
+      if (to != 0 && from != 0) continue;
+      const auto way = Make(ways[to], sizes);
+      if (way == nullptr) continue;
+      LoadTrainingState(*way->group, At(std::to_string(from)), way->state);  // makes the optimizer's state
+      const std::vector<CheckpointTensor> own = CheckpointTensorsOf(way->state);
+      const auto read = LoadTensors(At(std::to_string(from)), CheckpointIndex::Read(At(std::to_string(from))), own);
+      EXPECT_LE(static_cast<double>(read), 1.1 * kept(own)) << ways[from] << " to " << ways[to];
     }
   }
 }
