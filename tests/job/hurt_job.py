@@ -18,7 +18,8 @@ GONE_SECONDS = 5
 
 class HurtJob:
     """Use in a `with` statement, whose end kills what is left. `title` says which trial this is; `program` (a path) is
-    what the ranks run, perhaps behind a `wrapper` that starts it. Every rank prints "ready" once it may be hurt."""
+    what the ranks run, perhaps behind a `wrapper` that starts it. Every rank prints "ready" once it may be hurt, or the
+    trial calls find_ranks by itself."""
 
     _count = 0
     _lock = threading.Lock()
@@ -89,6 +90,9 @@ class HurtJob:
     def wait_ready(self):
         if not wait_until(lambda: all("ready" in lines for lines in self.lines.values()), START_SECONDS):
             self.fail("the ranks did not come up")
+        self.find_ranks()
+
+    def find_ranks(self):
         self._pids = {rank_of(pid): pid for pid, command in processes_with(self._mark).items()
                       if command.startswith(self._program)}
         if set(self._pids) != set(self.ranks):

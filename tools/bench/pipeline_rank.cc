@@ -33,6 +33,7 @@ struct Options {
   int micro_batches = 8;
   int steps = 3;
   int width = 256;
+  std::string schedule;  // empty: all
 };
 
 double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -130,11 +131,13 @@ int main(int argc, char** argv) {
   app.add_option("--weight", options.weight_ms)->check(CLI::NonNegativeNumber);
   app.add_option("--micro-batches", options.micro_batches)->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  app.add_option("--schedule", options.schedule, "only this one");
   CLI11_PARSE(app, argc, argv);
   return cohort::trainer::RunRank("pipeline_rank", [&] {
     torch::set_num_threads(1);
     cohort::trainer::Job job;
     for (const auto& info : cohort::trainer::Schedules()) {
+      if (!options.schedule.empty() && info.name != options.schedule) continue;
       cohort::bench::Measure(job, std::string(info.name), options);
     }
   });

@@ -16,6 +16,8 @@
 #include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/vocab_parallel_embedding.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
+#include "cohort/trainer/state/model_memory.h"
+#include "cohort/trainer/state/training_state.h"
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/layers.h"
 #include "tests/trainer/ranks.h"
@@ -104,6 +106,37 @@ TEST(LoraRanks, TrainUnderFsdpAsInOneProcess) {
   FullyShardedDataParallel<Adaptable> fsdp(model, *world);
   Train([&](const at::Tensor& x) { return fsdp.forward(x); }, lora, Mine);
   ExpectSaved(lora, Expected());
+}
+
+// Parameters, gradients and Adam's two averages of the adapters; of the base its parameters alone.
+TEST(LoraRanks, MemoryIsThatOfTheFormula) {
+  for (const bool sharded : {false, true}) {
+    const auto model = Seeded();
+    const Lora lora(*model, Config());
+    std::vector<std::vector<int64_t>> adapters, base;
+    for (const at::Tensor& parameter : model->parameters()) {
+      (parameter.requires_grad() ? adapters : base).push_back(parameter.sizes().vec());
+    }
+    std::unique_ptr<FullyShardedDataParallel<Adaptable>> fsdp;
+    std::unique_ptr<DistributedDataParallel<Adaptable>> ddp;
+    if (sharded) {
+      fsdp = std::make_unique<FullyShardedDataParallel<Adaptable>>(model, *world);
+    } else {
+      ddp = std::make_unique<DistributedDataParallel<Adaptable>>(model, *world);
+    }
+    torch::optim::AdamW optimizer(lora.parameters(), torch::optim::AdamWOptions(0.05));
+    (sharded ? fsdp->forward(Mine(0)) : ddp->forward(Mine(0))).pow(2).mean().backward();
+    optimizer.step();
+    const ModelStateBytes bytes =
+        MeasureModelState(sharded ? StateOf(*fsdp, optimizer) : StateOf(*model, optimizer, *world));
+    const ModelStateFormula formula = {.mode = sharded ? DataParallelMode::kFsdp : DataParallelMode::kDdp,
+                                       .shards = world->size()};
+    const ModelStateBytes trained = PredictModelState(adapters, formula, world->rank());
+    const ModelStateBytes frozen = PredictModelState(base, formula, world->rank());
+    EXPECT_EQ(bytes.parameters, trained.parameters + frozen.parameters) << sharded;
+    EXPECT_EQ(bytes.gradients, trained.gradients) << sharded;
+    EXPECT_EQ(bytes.optimizer, trained.optimizer) << sharded;
+  }
 }
 
 // A forward pass without a backward pass leaves parameters whole. Files and loading are about this rank's parts.

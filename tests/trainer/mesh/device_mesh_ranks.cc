@@ -1,4 +1,5 @@
 // Meshes, their slices and joined axes, and what ranks must have in common.
+#include <chrono>
 #include <functional>
 
 #include "cohort/trainer/base/error.h"
@@ -22,10 +23,13 @@ int SumOverRanks(comm::Communicator& group, int value) {
   return sum;
 }
 
+// The error of `work`, which comes soon.
 std::string ErrorOf(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
   try {
     work();
   } catch (const DistributedError& error) {
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));  // 1 s on an idle machine
     EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
     return error.what_without_backtrace();
   }

@@ -66,6 +66,7 @@ TEST(MeshTraining, IsThatOfOneProcessWithDropoutClippingRecomputationAndAccumula
   ExpectEveryMeshTrainsAlike("all options", options, 1e-4);
 }
 
+// Norms and biases see a part of the sequence: their gradients are summed over the axis (Megatron-LM#1446).
 TEST(MeshTraining, IsThatOfOneProcessUnderSequenceParallelism) {
   const MeshOptions options = {.dropout = 0.2, .clip = 0.3, .accumulated = 2, .sequence_parallel = true};
   ExpectEveryMeshTrainsAlike("sequence parallel", options, 1e-4, "tensor");

@@ -71,6 +71,7 @@ std::unique_ptr<DeviceMesh> MeshOfTensors(const std::string& other) {
   return *std::move(mesh);
 }
 
+// Also where replicas have it (NeMo-RL#3788).
 TEST(PlacedNorm, CountsEachElementOfTheWholeModelOnce) {
   for (const bool joined : {false, true}) {
     const auto mesh = MeshOfTensors("replicate");

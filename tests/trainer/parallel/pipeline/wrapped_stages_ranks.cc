@@ -14,7 +14,9 @@
 #include "cohort/trainer/parallelize/replicated_shards.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
 #include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/placement/row_chunks.h"
 #include "cohort/trainer/state/grad_norm.h"
+#include "cohort/trainer/transfer/communication_ledger.h"
 #include "tests/trainer/parallel/pipeline/pipeline_model.h"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
@@ -258,7 +260,8 @@ torch::nn::Sequential Chain(bool tied) {
   return model;
 }
 
-// Two steps add up, as everywhere. The norm counts the weight once, and is that of all stages (torchtitan#596).
+// Also where optimizers or gradients are split (Megatron-LM#844). Two steps add up, as everywhere. The norm counts the
+// weight once, and is that of all stages (torchtitan#596).
 void ShareAWeight(Wrap wrap, const char* name) {
   const std::string what = std::string(NameOf(wrap)) + " under " + name;
   Grid grid(wrap);
@@ -270,7 +273,7 @@ void ShareAWeight(Wrap wrap, const char* name) {
   PipelineOptions options{.loss = Loss};
   options.shared_weights = {{0, "0.weight", stage_count - 1, "9.weight"}};
   Pipeline pipeline(For(stages), schedule, *grid.pipeline, options);
-  for (int step = 0; step < 2; ++step) {
+  for (int step = 0; step < (wrap == Wrap::kZero2 ? 1 : 2); ++step) {  // which frees other ranks' gradients
     const Batch batch = BatchOf(8, 9 + data * step + grid.data_rank());
     pipeline.step(batch.inputs, batch.targets);
     for (int r = 0; r < data; ++r) Alone(reference, BatchOf(8, 9 + data * step + r), 4);
@@ -302,7 +305,7 @@ void ShareAWeight(Wrap wrap, const char* name) {
 }
 
 TEST(WrappedStages, ASharedWeightHasTheSumOfBothStagesAndCountsOnce) {
-  for (const Wrap wrap : {Wrap::kNone, Wrap::kDdp, Wrap::kFsdp, Wrap::kHsdp}) {
+  for (const Wrap wrap : {Wrap::kNone, Wrap::kDdp, Wrap::kZero1, Wrap::kZero2, Wrap::kFsdp, Wrap::kHsdp}) {
     for (const char* const name : {"gpipe", "1f1b", "zbv"}) ShareAWeight(wrap, name);
   }
 }
@@ -346,6 +349,58 @@ void Accumulate(Wrap wrap, const char* name) {
 TEST(WrappedStages, NoSyncLeavesGradientsToTheNextStep) {
   for (const Wrap wrap : {Wrap::kDdp, Wrap::kZero1, Wrap::kZero2, Wrap::kFsdp, Wrap::kHsdp, Wrap::kDdpOfFsdp}) {
     for (const char* const name : {"1f1b", "zbv"}) Accumulate(wrap, name);
+  }
+}
+
+// Sends are counted where they are sent: outputs and gradients, and the sizes of each output once.
+void ExpectBytes(Wrap wrap, const char* name) {
+  using comm::CollectiveKind;
+  using Bytes = std::map<std::pair<std::string, CollectiveKind>, int64_t>;
+  Grid grid(wrap);
+  const int ranks = grid.pipeline->size(), shards = grid.shard->size();
+  const int stage_count = ranks * FindSchedule(name)->traits.least_stages_per_rank;
+  const Schedule schedule = *BuildSchedule(name, {ranks, stage_count, 4});
+  torch::nn::Sequential model = Model();
+  std::vector<Wrapped> stages = WrappedStages(schedule, model, wrap, grid);
+  Bytes expected;
+  constexpr int64_t kRows = 8, kFloat = 4, kSizes = 16 * 8;
+  for (const Wrapped& stage : stages) {
+    const auto crosses = [&](int from, int to) {
+      return to >= 0 && to < stage_count &&
+             schedule.rank_of_stage[static_cast<size_t>(from)] != schedule.rank_of_stage[static_cast<size_t>(to)];
+    };
+    const int at = stage.pipeline_stage->index;
+    int64_t& sent = expected[{"pipeline", CollectiveKind::kSend}];
+    if (crosses(at, at + 1)) sent += kRows * kWidth * kFloat + kSizes;
+    if (crosses(at, at - 1)) sent += kRows * kWidth * kFloat;
+    int64_t padded = 0;  // rows are rounded up to equal numbers on all shards
+    for (const at::Tensor& parameter : stage.parameters()) {
+      padded += RowChunkNumel(Placements().OrWhole(parameter)->sizes(), shards) * shards * kFloat;
+    }
+    if (shards > 1) {  // gathered once, for all micro-batches
+      expected[{"shard", CollectiveKind::kAllGather}] += padded;
+      expected[{"shard", CollectiveKind::kReduceScatter}] += padded;
+    }
+    if (grid.replicate->size() > 1) expected[{"replicate", CollectiveKind::kAllReduce}] += padded / shards;
+  }
+  Pipeline pipeline(For(stages), schedule, *grid.pipeline, {.loss = Loss});
+  const Batch batch = BatchOf(kRows, 20 + grid.data_rank());
+  for (int step = 0; step < 2; ++step) pipeline.step(batch.inputs, batch.targets);  // buckets settle
+  Bytes moved;
+  {
+    const CommunicationLedger ledger;
+    pipeline.step(batch.inputs, batch.targets);
+    for (const auto& [key, entry] : ledger.by_axis(*grid.mesh)) {
+      if (!key.first.empty() && key.second != CollectiveKind::kRecv && entry.bytes > 0) moved[key] = entry.bytes;
+    }
+  }
+  std::erase_if(expected, [](const auto& entry) { return entry.second == 0; });
+  EXPECT_EQ(moved, expected) << NameOf(wrap) << " under " << name;
+}
+
+TEST(WrappedStages, BytesOfEachAxisAreThoseOfItsFormula) {
+  for (const Wrap wrap : {Wrap::kNone, Wrap::kDdp, Wrap::kFsdp, Wrap::kHsdp}) {
+    for (const char* const name : {"gpipe", "1f1b", "interleaved", "zb_h1", "zbv"}) ExpectBytes(wrap, name);
   }
 }
 
