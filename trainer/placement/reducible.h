@@ -12,7 +12,8 @@ class Reducible {
   // True: forward and backward passes accumulate local gradients until Reduce, in any number and order. False: each
   // backward pass reduces by itself again. Collective where buffers are broadcast or replicas are compared.
   virtual void set_micro_batches_under_way(bool under_way) = 0;
-  // Reduces what was accumulated, over the replicas. Collective; blocks. Throws DistributedError.
+  // Reduces what was accumulated, over the replicas. Under the wrapper's no_sync it reduces nothing, and what was
+  // accumulated stays for the next call outside of it. Collective; blocks. Throws DistributedError.
   virtual void Reduce() = 0;
   // Gathers whole parameters for the passes to come, and frees them. Wrappers with whole parameters do nothing. Unshard
   // is collective and blocks; it throws DistributedError.
