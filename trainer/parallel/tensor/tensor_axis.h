@@ -1,6 +1,6 @@
 // TensorAxis: the ranks among which the matrices of a layer are cut, and how layers use them.
 //
-//   TensorAxis axis(mesh->axis("tensor"), {.sequence_parallel = true, .chunks = 4});
+//   TensorAxis axis(*mesh->axis("tensor"), {.sequence_parallel = true, .chunks = 4});
 //   auto up = ColumnParallelLinear(ColumnParallelLinearOptions(1024, 4096), axis);
 //
 // Tensor parallelism: Shoeybi et al., "Megatron-LM" (2019). Sequence parallelism: Korthikanti et al., "Reducing
