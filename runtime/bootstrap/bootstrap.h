@@ -92,9 +92,9 @@ struct VariableCall {
 };
 
 struct VariableResult {
-  bool found = false;      // kDelete: the variable was there; kCompareSet: it is there now
-  std::string value = {};  // kGet: the value. kCompareSet: the value now, or `expected` if there is none
-  int64_t number = 0;      // kAdd: the sum; kCount: how many
+  bool found = false;      // kSet, kDelete: the variable was there; kCompareSet: it is there now
+  std::string value = {};  // kGet: the value. kSet, kDelete: the former one. kCompareSet: that now, else `expected`
+  int64_t number = 0;      // kAdd: the sum; kCount: how many; kCompareSet: 1 if it has set
 };
 
 // Receives news from outside this process. The engine's owner calls it while it polls.

@@ -63,6 +63,24 @@ def shared():
     meet(store, "appended")
     words = store.get("appended").decode().split(";")[:-1]
     assert sorted(words) == sorted(4 * [str(r) for r in range(SIZE)]), words
+    for text in ("same;", 3 * "longer;" * 5000):  # of all ranks; a long one lies in parts
+        [store.append(f"appended/{text[:4]}", text) for _ in range(3)]
+        meet(store, f"appended/{text[:4]}")
+        assert store.get(f"appended/{text[:4]}").decode() == 3 * SIZE * text
+    many = [bytes([RANK]) * 100_000] * 8  # readers see a whole value while others replace it
+    for value in many:
+        store.set("replaced", value)
+        seen = store.get("replaced")
+        assert len(seen) == 100_000 and seen == seen[:1] * 100_000
+    meet(store, "replaced")
+    for key in ("replaced", "appended/same", "appended/long"):
+        if RANK == 0:
+            store.delete_key(key)
+    meet(store, "deleted")
+    if RANK == 0:
+        left = store.num_keys()
+        store.set("left", "")
+        assert left <= 40, left  # no part of a long value is left
     begin = time.monotonic()
     try:
         store.wait(["never"], datetime.timedelta(seconds=1))

@@ -2,12 +2,15 @@
 
 namespace cohort::launcher {
 
+uint64_t StoreRelay::Note(RankSocket::PeerId from, uint64_t request, std::string key) {
+  pending_[next_request_] = {from, request, std::move(key)};
+  return next_request_++;
+}
+
 void StoreRelay::OnPut(RankSocket::PeerId from, const v1::PutRequest& request) {
-  const uint64_t id = next_request_++;
-  pending_[id] = {from, request.request(), ""};
   v1::FromAgent up;
   *up.mutable_put() = request;
-  up.mutable_put()->set_request(id);
+  up.mutable_put()->set_request(Note(from, request.request(), ""));
   callbacks_.to_rendezvous(up);
 }
 
@@ -21,20 +24,16 @@ void StoreRelay::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) {
     callbacks_.to_rank(from, message);
     return;
   }
-  const uint64_t id = next_request_++;
-  pending_[id] = {from, request.request(), request.key()};
   v1::FromAgent up;
   *up.mutable_get() = request;
-  up.mutable_get()->set_request(id);
+  up.mutable_get()->set_request(Note(from, request.request(), request.key()));
   callbacks_.to_rendezvous(up);
 }
 
 void StoreRelay::OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request) {
-  const uint64_t id = next_request_++;
-  pending_[id] = {from, request.request(), ""};
   v1::FromAgent up;
   *up.mutable_variable() = request;
-  up.mutable_variable()->set_request(id);
+  up.mutable_variable()->set_request(Note(from, request.request(), ""));
   callbacks_.to_rendezvous(up);
 }
 

@@ -43,6 +43,9 @@ class StoreRelay {
     std::string key;
   };
 
+  // Remembers who asked, and returns the number under which the rendezvous is asked.
+  uint64_t Note(RankSocket::PeerId from, uint64_t request, std::string key);
+
   const Callbacks callbacks_;
   uint64_t next_request_ = 1;
   std::unordered_map<uint64_t, Pending> pending_;

@@ -36,14 +36,12 @@ std::optional<v1::VariableReply> Variables::Do(const Request& request, Waiter wa
   reply.set_error(WhyRefused(request));
   if (!reply.error().empty()) return reply;
   switch (request.kind()) {
-    case Request::KIND_GET: {
-      const std::string* const value = Find(request.key());
-      if (value == nullptr && waiters_.Add(request.key(), waiter, now, until)) return std::nullopt;
-      reply.set_found(value != nullptr);
-      if (value != nullptr) reply.set_value(*value);
+    case Request::KIND_GET:
+      if (Find(request.key()) == nullptr && waiters_.Add(request.key(), waiter, now, until)) return std::nullopt;
+      TakeValue(request.key(), &reply);
       break;
-    }
     case Request::KIND_SET:
+      TakeValue(request.key(), &reply);
       reply.set_error(Set(request.key(), request.value(), answered));
       break;
     case Request::KIND_ADD:
@@ -53,7 +51,8 @@ std::optional<v1::VariableReply> Variables::Do(const Request& request, Waiter wa
       CompareSet(request, &reply, answered);
       break;
     case Request::KIND_DELETE:
-      reply.set_found(Delete(request.key()));
+      TakeValue(request.key(), &reply);
+      Delete(request.key());
       break;
     case Request::KIND_COUNT:
       reply.set_number(static_cast<int64_t>(values_.size()));
@@ -67,6 +66,12 @@ std::optional<v1::VariableReply> Variables::Do(const Request& request, Waiter wa
 const std::string* Variables::Find(const std::string& key) const {
   const auto found = values_.find(key);
   return found == values_.end() ? nullptr : &found->second;
+}
+
+void Variables::TakeValue(const std::string& key, v1::VariableReply* reply) const {
+  const std::string* const value = Find(key);
+  reply->set_found(value != nullptr);
+  if (value != nullptr) reply->set_value(*value);
 }
 
 std::string Variables::Set(const std::string& key, const std::string& value, std::vector<Waiter>* answered) {
@@ -106,18 +111,18 @@ void Variables::CompareSet(const Request& request, v1::VariableReply* reply, std
   const std::string* const value = Find(request.key());
   if (value == nullptr ? request.expected().empty() : *value == request.expected()) {
     reply->set_error(Set(request.key(), request.value(), answered));
+    reply->set_number(reply->error().empty() ? 1 : 0);
   }
   const std::string* const now = Find(request.key());
   reply->set_found(now != nullptr);
   reply->set_value(now != nullptr ? *now : request.expected());
 }
 
-bool Variables::Delete(const std::string& key) {
+void Variables::Delete(const std::string& key) {
   const auto found = values_.find(key);
-  if (found == values_.end()) return false;
+  if (found == values_.end()) return;
   bytes_ -= key.size() + found->second.size();
   values_.erase(found);
-  return true;
 }
 
 }  // namespace cohort::launcher

@@ -40,7 +40,8 @@ class Variables {
   std::string Set(const std::string& key, const std::string& value, std::vector<Waiter>* answered);
   void Add(const v1::VariableRequest& request, v1::VariableReply* reply, std::vector<Waiter>* answered);
   void CompareSet(const v1::VariableRequest& request, v1::VariableReply* reply, std::vector<Waiter>* answered);
-  bool Delete(const std::string& key);
+  void Delete(const std::string& key);
+  void TakeValue(const std::string& key, v1::VariableReply* reply) const;
 
   std::unordered_map<std::string, std::string> values_;
   size_t bytes_ = 0;

@@ -6,7 +6,6 @@ program names no store."""
 
 import datetime
 import os
-import threading
 import time
 import uuid
 from urllib.parse import parse_qs, urlparse
@@ -21,6 +20,8 @@ _PART = 40_000
 _PARTS = b"\xffcohort parts "
 # Ctrl-C ends a wait within this time.
 _SLICE = 0.5
+# An answer may take as long, in seconds.
+_ANSWER = 60.0
 
 _Error = getattr(dist, "DistStoreError", RuntimeError)
 _kept = []  # C++ holds stores, but not the Python objects that they call
@@ -29,13 +30,13 @@ _kept = []  # C++ holds stores, but not the Python objects that they call
 class Store(dist.Store):
     """torch.distributed.Store on the job's variables. Any thread may call. `get` and `wait` block until the keys are
     there, and raise DistStoreError (PyTorch 1.13: RuntimeError) after the timeout. The other calls return at once, and
-    raise cohort.Error where the job is ending. Values may have 32 MiB; all of a job together have at most 64 MiB."""
+    raise cohort.Error where the job is ending. All values of a job together may have 64 MiB; those of compare_set have at
+    most 48 KiB."""
 
     def __init__(self, timeout=datetime.timedelta(seconds=300)):
         super().__init__()
         self._runtime = job.runtime(progress_thread=True)
         self.set_timeout(timeout)
-        self._lock = threading.Lock()  # appends of this process
         _kept.append(self)
 
     def clone(self):
@@ -45,12 +46,16 @@ class Store(dist.Store):
         return True
 
     def set(self, key, value):
-        before = self._now(key)
-        self._call("set", key, self._split(value))
-        self._drop(before)
+        self._exchange("set", key, value)
 
     def get(self, key):
-        return self._whole(self._await(key, self.timeout))
+        until = time.monotonic() + self.timeout.total_seconds()
+        while True:
+            whole = self._whole(self._await(key, self.timeout))
+            if whole is not None:
+                return whole
+            if time.monotonic() >= until:
+                raise _Error(f"the value of {key} lacks parts: the rank that set it has failed")
 
     def wait(self, keys, timeout=None):
         until = time.monotonic() + (timeout or self.timeout).total_seconds()
@@ -64,23 +69,19 @@ class Store(dist.Store):
         return self._call("add", key, amount=amount)[2]
 
     def compare_set(self, key, expected, desired):
-        found, value, _ = self._call("compare_set", key, _bytes(desired), _bytes(expected))
-        return self._whole(value) if found else value
+        return self._call("compare_set", key, _bytes(desired), _bytes(expected))[1]
 
     def append(self, key, value):
-        with self._lock:
-            while True:
-                before = self._now(key)
-                expected = b"" if before is None else before
-                desired = self._split(self._whole(expected) + _bytes(value))
-                if self._call("compare_set", key, desired, expected)[1] == desired:
-                    return self._drop(before)
+        while True:
+            before = self._now(key) or b""
+            whole = self._whole(before)
+            if whole is not None and self._exchange("compare_set", key, whole + _bytes(value), before):
+                return
 
     def delete_key(self, key):
-        before = self._now(key)
-        deleted = self._call("delete", key)[0]
-        self._drop(before)
-        return deleted
+        found, former, _ = self._call("delete", key)
+        self._drop(former)
+        return found
 
     def num_keys(self):
         return self._call("count", "")[2]
@@ -92,42 +93,66 @@ class Store(dist.Store):
         for key, value in zip(keys, values):
             self.set(key, value)
 
-    def _call(self, kind, key, value=b"", expected=b"", amount=0, timeout=60.0):
+    def _call(self, kind, key, value=b"", expected=b"", amount=0, timeout=_ANSWER):
         return self._runtime.variable(kind, key, value, expected, amount, timeout)
 
+    def _look(self, key, seconds):
+        """The value, or None if it does not come within these seconds. Where the machine is too busy for an answer, it
+        is asked for again: to look changes nothing."""
+        until = time.monotonic() + seconds + _ANSWER
+        while True:
+            try:
+                found = self._call("get", key, timeout=seconds)
+                return None if found is None else found[1]
+            except _comm.DeadlineExceededError:
+                if time.monotonic() >= until:
+                    raise
+
     def _now(self, key):
-        found = self._call("get", key, timeout=0)
-        return None if found is None else found[1]
+        return self._look(key, 0)
 
     def _await(self, key, timeout):
         until = time.monotonic() + timeout.total_seconds()
         while True:
-            found = self._call("get", key, timeout=min(_SLICE, max(0, until - time.monotonic())))
-            if found is not None:
-                return found[1]
+            value = self._look(key, min(_SLICE, max(0, until - time.monotonic())))
+            if value is not None:
+                return value
             if time.monotonic() >= until:
                 raise _Error(f"no rank has set the key {key} within {timeout.total_seconds():.0f} s: a rank is late, "
                              "has not come so far, or makes its process groups in another order")
 
-    def _split(self, value):
-        """The value as its variable has it; a long one is set in parts first."""
-        value = _bytes(value)
+    def _exchange(self, kind, key, value, expected=b""):
+        """Sets the value by this kind of call, in parts if it is long; returns whether it was set. Parts that nobody
+        finds any more go."""
+        stored, parts = self._split(_bytes(value))
+        try:
+            for name, part in parts:
+                self._call("set", name, part)
+            _, former, number = self._call(kind, key, stored, expected)
+        except _comm.InvalidArgumentError:  # too long a key, or no room
+            self._drop(stored)
+            raise
+        has_set = kind == "set" or number == 1
+        self._drop(stored if not has_set else former if kind == "set" else expected)
+        return has_set
+
+    @staticmethod
+    def _split(value):
+        """What the variable of a value has, and the names and contents of the parts that belong to it."""
         if len(value) <= _PART and not value.startswith(_PARTS):
-            return value
-        name = f"parts/{uuid.uuid4().hex}"
-        count = -(-len(value) // _PART)
-        for i in range(count):
-            self._call("set", f"{name}/{i}", value[i * _PART:(i + 1) * _PART])
-        return _PARTS + f"{name} {count}".encode()
+            return value, []
+        stored = _PARTS + f"parts/{uuid.uuid4().hex} {-(-len(value) // _PART)}".encode()
+        return stored, [(name, value[i * _PART:(i + 1) * _PART]) for i, name in enumerate(_parts(stored))]
 
     def _whole(self, value):
+        """The value that a variable stands for; None if it has changed since, and its parts have gone."""
         if not value.startswith(_PARTS):
             return value
-        return b"".join(self._await(part, self.timeout) for part in _parts(value))
+        parts = [self._now(part) for part in _parts(value)]
+        return None if None in parts else b"".join(parts)
 
     def _drop(self, value):
-        """Deletes the parts of a value that nobody finds any more."""
-        for part in _parts(value) if value is not None and value.startswith(_PARTS) else ():
+        for part in _parts(value) if value.startswith(_PARTS) else ():
             self._call("delete", part)
 
 

@@ -45,7 +45,7 @@ class VariablesTest : public ::testing::Test {
 TEST_F(VariablesTest, AreSetAgainAndDeleted) {
   EXPECT_FALSE(Do(Request::KIND_GET, "k").found());
   EXPECT_EQ(Do(Request::KIND_SET, "k", "one").error(), "");
-  EXPECT_EQ(Do(Request::KIND_SET, "k", "two").error(), "");
+  EXPECT_EQ(Do(Request::KIND_SET, "k", "two").value(), "one");  // the former value
   EXPECT_EQ(Do(Request::KIND_GET, "k").value(), "two");
   EXPECT_EQ(Do(Request::KIND_COUNT, "").number(), 1);
   EXPECT_TRUE(Do(Request::KIND_DELETE, "k").found());
@@ -71,7 +71,8 @@ TEST_F(VariablesTest, AreSetIfTheyAreAsExpected) {
   EXPECT_FALSE(Do(Request::KIND_GET, "k").found());
   EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "first", "").value(), "first");
   EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "second", "").value(), "first");
-  EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "second", "first").value(), "second");
+  EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "first", "").number(), 0);  // is that value, and did not set it
+  EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "second", "first").number(), 1);
   EXPECT_EQ(Do(Request::KIND_GET, "k").value(), "second");
 }
 
@@ -125,12 +126,16 @@ TEST_F(VariablesTest, AgreeWithAModel) {
       ASSERT_EQ(reply.found(), found != model.end());
       ASSERT_EQ(reply.value(), found == model.end() ? "" : found->second);
     } else if (kind == Request::KIND_SET) {
+      ASSERT_EQ(reply.found(), found != model.end());
+      ASSERT_EQ(reply.value(), found == model.end() ? "" : found->second);
       model[key] = value;
     } else if (kind == Request::KIND_ADD) {
       model[key] = std::to_string(std::stoll(found == model.end() ? "0" : found->second) + 1);
       ASSERT_EQ(std::to_string(reply.number()), model[key]);
     } else if (kind == Request::KIND_COMPARE_SET) {
-      if (found == model.end() ? expected.empty() : found->second == expected) model[key] = value;
+      const bool sets = found == model.end() ? expected.empty() : found->second == expected;
+      ASSERT_EQ(reply.number(), sets ? 1 : 0);
+      if (sets) model[key] = value;
       ASSERT_EQ(reply.value(), model.contains(key) ? model[key] : expected);
     } else if (kind == Request::KIND_DELETE) {
       ASSERT_EQ(reply.found(), model.erase(key) > 0);
