@@ -299,7 +299,7 @@ TEST_F(MeshCheckpoints, MoveBetweenAnyTwoWays) {
   }
 }
 
-// From one process's checkpoint to every way, and from every way to one process.
+// From every way to every other.
 TEST_F(MeshCheckpoints, ARankReadsLittleMoreThanItKeeps) {
   const Sizes sizes = {.tokens = 250, .width = 120, .hidden = 334, .out = 200};
   const auto kept = [](const std::vector<CheckpointTensor>& tensors) {
@@ -317,7 +317,6 @@ TEST_F(MeshCheckpoints, ARankReadsLittleMoreThanItKeeps) {
   ASSERT_TRUE(world->Barrier().Wait().ok());
   for (size_t to = 0; to < ways.size(); ++to) {
     for (size_t from = 0; from < ways.size(); ++from) {
-      if (to != 0 && from != 0) continue;
       const auto way = Make(ways[to], sizes);
       if (way == nullptr) continue;
       LoadTrainingState(*way->group, At(std::to_string(from)), way->state);  // makes the optimizer's state

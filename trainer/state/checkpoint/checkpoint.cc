@@ -109,8 +109,7 @@ std::string WriteOwn(const std::string& directory, const std::string& file,
                        {"at", parts[i].boxes.front().offset},
                        {"sizes", piece.shape},
                        {"offset", piece.offset},
-                       {"tile", {piece.tiles.tile_rows, piece.tiles.tile_columns}},
-                       {"checksums", piece.checksums}});
+                       {"cuts", JsonOf(piece.cuts)}});
   }
   return Json{{"file", file},
               {"bytes", written.bytes},
@@ -159,13 +158,19 @@ void LoadBox(Files& files, const CheckpointIndex::Piece& piece, const Box& wante
   }
   const int64_t row = dims == 0 ? 0 : common.offset.front() - piece.box.offset.front();
   const int64_t rows = dims == 0 ? 1 : common.sizes.front();
-  const TileRange range = TilesWith(piece.tiles, row, row + rows, column, last_column + 1);
-  std::vector<char> bytes = files.Of(piece).ReadTiles(piece.offset, piece.tiles, range,
-                                                      static_cast<int64_t>(target.element_size()), piece.checksums);
+  const auto needed = [&](const CheckedCut& cut) {
+    return TilesWith(cut.grid, row, row + rows, column, last_column + 1);
+  };
+  const CheckedCut& cut = *std::min_element(piece.cuts.begin(), piece.cuts.end(), [&](const auto& a, const auto& b) {
+    return ElementsOf(a.grid, needed(a)) < ElementsOf(b.grid, needed(b));
+  });
+  const TileRange range = needed(cut);
+  std::vector<char> bytes =
+      files.Of(piece).ReadTiles(piece.offset, cut, range, static_cast<int64_t>(target.element_size()));
   files.bytes_read += static_cast<int64_t>(bytes.size());
-  const int64_t left = range.first_column * piece.tiles.tile_columns;
-  const int64_t width = std::min(range.last_column * piece.tiles.tile_columns, piece.tiles.columns) - left;
-  const int64_t begin = (row - range.first_row * piece.tiles.tile_rows) * width + column - left;
+  const int64_t left = range.first_column * cut.grid.tile_columns;
+  const int64_t width = std::min(range.last_column * cut.grid.tile_columns, cut.grid.columns) - left;
+  const int64_t begin = (row - range.first_row * cut.grid.tile_rows) * width + column - left;
   if (dims > 0) strides.front() = width;
   const auto element_size = static_cast<int64_t>(target.element_size());
   const at::Tensor read = at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size()) / element_size},
@@ -189,7 +194,7 @@ void LoadFromRanges(Files& files, const CheckpointIndex::Tensor& tensor, const B
       const int64_t begin = std::max(piece.begin, place), end = std::min(piece.end, place + count);
       if (begin >= end) return;
       if (bytes.empty()) {
-        bytes = files.Of(piece).Read(piece.offset, (piece.end - piece.begin) * element_size, piece.checksums);
+        bytes = files.Of(piece).Read(piece.offset, (piece.end - piece.begin) * element_size, piece.checksum);
         files.bytes_read += static_cast<int64_t>(bytes.size());
       }
       std::memcpy(static_cast<char*>(staged.data_ptr()) + (first + begin - place) * element_size,

@@ -142,9 +142,10 @@ WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces
       const size_t bytes = piece.data.nbytes();
       piece.offset = offset;
       const auto element_size = static_cast<int64_t>(piece.data.element_size());
-      piece.tiles = TilesOf(piece.shape, piece.whole.empty() ? piece.shape : piece.whole, element_size);
-      piece.checksums = TileChecksums(piece.tiles, AllTiles(piece.tiles),
-                                      static_cast<const char*>(piece.data.data_ptr()), element_size);
+      const auto* data = static_cast<const char*>(piece.data.data_ptr());
+      for (const TileGrid& grid : CutsOf(piece.shape, piece.whole.empty() ? piece.shape : piece.whole, element_size)) {
+        piece.cuts.push_back({.grid = grid, .checksums = TileChecksums(grid, AllTiles(grid), data, element_size)});
+      }
       offset += static_cast<int64_t>(bytes);
       // An empty text would be the end.
       if (bytes > 0) return std::string_view(static_cast<const char*>(piece.data.data_ptr()), bytes);
@@ -198,8 +199,9 @@ std::vector<char> TensorFileReader::Read(int64_t offset, int64_t bytes, const st
   return data;
 }
 
-std::vector<char> TensorFileReader::ReadTiles(int64_t offset, const TileGrid& tiles, const TileRange& range,
-                                              int64_t element_size, const std::string& checksums) {
+std::vector<char> TensorFileReader::ReadTiles(int64_t offset, const CheckedCut& cut, const TileRange& range,
+                                              int64_t element_size) {
+  const TileGrid& tiles = cut.grid;
   const int64_t top = range.first_row * tiles.tile_rows, left = range.first_column * tiles.tile_columns;
   const int64_t rows = std::min(range.last_row * tiles.tile_rows, tiles.rows) - top;
   const int64_t columns = std::min(range.last_column * tiles.tile_columns, tiles.columns) - left;
@@ -218,8 +220,8 @@ std::vector<char> TensorFileReader::ReadTiles(int64_t offset, const TileGrid& ti
   for (int64_t row = range.first_row; row < range.last_row; ++row) {
     const int64_t first = row * tiles.column_tiles() + range.first_column;
     const int64_t at = (row - range.first_row) * across * kTileChecksumSize, count = across * kTileChecksumSize;
-    if (checksums.compare(static_cast<size_t>(first * kTileChecksumSize), static_cast<size_t>(count), found,
-                          static_cast<size_t>(at), static_cast<size_t>(count)) == 0) {
+    if (cut.checksums.compare(static_cast<size_t>(first * kTileChecksumSize), static_cast<size_t>(count), found,
+                              static_cast<size_t>(at), static_cast<size_t>(count)) == 0) {
       continue;
     }
     ThrowDamaged(path_, "bytes from " + std::to_string(place(0)) + " to " + std::to_string(place(rows)) +

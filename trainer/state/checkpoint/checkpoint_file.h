@@ -26,10 +26,9 @@ struct FilePiece {
   std::vector<int64_t> shape;
   std::vector<int64_t> whole = {};  // sizes of the tensor that it is a part of; empty: it is all of it
   at::Tensor data;                  // on the CPU, contiguous
-  // The place of its bytes in the file, and the checksums of its tiles. WriteTensors sets them.
+  // The place of its bytes in the file, and its checksums. WriteTensors sets them.
   int64_t offset = 0;
-  TileGrid tiles = {};
-  std::string checksums = {};
+  std::vector<CheckedCut> cuts = {};
 };
 
 struct WrittenFile {
@@ -69,9 +68,8 @@ class TensorFileReader {
 
   // The `bytes` bytes from `offset` on, whose checksum must be that.
   std::vector<char> Read(int64_t offset, int64_t bytes, const std::string& checksum);
-  // The elements of some tiles of a piece that begins at `offset`, row by row. `checksums` are those of all its tiles.
-  std::vector<char> ReadTiles(int64_t offset, const TileGrid& tiles, const TileRange& range, int64_t element_size,
-                              const std::string& checksums);
+  // The elements of some tiles of a piece that begins at `offset`, row by row.
+  std::vector<char> ReadTiles(int64_t offset, const CheckedCut& cut, const TileRange& range, int64_t element_size);
 
  private:
   std::string path_;

@@ -19,7 +19,8 @@ using Piece = CheckpointIndex::Piece;
 using Tensor = CheckpointIndex::Tensor;
 namespace fs = std::filesystem;
 
-constexpr const char* kFormat = "cohort-checkpoint-2";
+constexpr const char* kFormat = "cohort-checkpoint-3";
+constexpr const char* kTilesFormat = "cohort-checkpoint-2";
 constexpr const char* kRangesFormat = "cohort-checkpoint-1";
 
 int64_t Elements(const std::vector<int64_t>& sizes) {
@@ -45,18 +46,21 @@ Piece PieceOf(const Json& json, const Tensor& tensor) {
   piece.box.sizes = json.at("sizes").get<std::vector<int64_t>>();
   piece.box.local.assign(piece.box.offset.size(), 0);
   piece.offset = json.at("offset");
-  const std::vector<int64_t> tile = json.at("tile");
-  piece.checksums = json.at("checksums").get<std::string>();
-  bool fits = piece.box.offset.size() == tensor.sizes.size() && piece.box.sizes.size() == tensor.sizes.size() &&
-              tile.size() == 2;
+  bool fits = piece.box.offset.size() == tensor.sizes.size() && piece.box.sizes.size() == tensor.sizes.size();
   for (size_t dim = 0; fits && dim < tensor.sizes.size(); ++dim) {
     const int64_t at = piece.box.offset[dim], length = piece.box.sizes[dim], whole = tensor.sizes[dim];
     fits = at >= 0 && length >= 0 && at <= whole && length <= whole - at;
   }
   if (!fits) throw DistributedError(absl::StatusCode::kDataLoss, "it has a box that is no part of its tensor");
-  piece.tiles = MatrixOf(piece.box.sizes);
-  piece.tiles.tile_rows = tile[0];
-  piece.tiles.tile_columns = tile[1];
+  const Json own = Json::array({json});  // of a format in which a piece has one cut
+  for (const Json& cut : json.contains("cuts") ? json.at("cuts") : own) {
+    const std::vector<int64_t> tile = cut.at("tile");
+    if (tile.size() != 2) throw DistributedError(absl::StatusCode::kDataLoss, "it has tiles without two sizes");
+    CheckedCut checked = {.grid = MatrixOf(piece.box.sizes), .checksums = cut.at("checksums").get<std::string>()};
+    checked.grid.tile_rows = tile[0];
+    checked.grid.tile_columns = tile[1];
+    piece.cuts.push_back(std::move(checked));
+  }
   return piece;
 }
 
@@ -66,7 +70,7 @@ Piece RangeOf(const Json& json) {
   piece.begin = json.at("begin");
   piece.end = json.at("end");
   piece.offset = json.at("offset");
-  piece.checksums = json.at("sha256").get<std::string>();
+  piece.checksum = json.at("sha256").get<std::string>();
   return piece;
 }
 
@@ -75,8 +79,7 @@ Json JsonOf(const Piece& piece) {
           {"sizes", piece.box.sizes},
           {"file", piece.file},
           {"offset", piece.offset},
-          {"tile", {piece.tiles.tile_rows, piece.tiles.tile_columns}},
-          {"checksums", piece.checksums}};
+          {"cuts", JsonOf(piece.cuts)}};
 }
 
 int64_t FirstRow(const Piece& piece) { return piece.box.offset.empty() ? 0 : piece.box.offset.front(); }
@@ -115,6 +118,14 @@ std::string WhyNotFilled(const Tensor& tensor) {
 }
 
 }  // namespace
+
+Json JsonOf(const std::vector<CheckedCut>& cuts) {
+  Json all = Json::array();
+  for (const auto& [grid, checksums] : cuts) {
+    all.push_back({{"tile", {grid.tile_rows, grid.tile_columns}}, {"checksums", checksums}});
+  }
+  return all;
+}
 
 Box Intersection(const Box& a, const Box& b) {
   Box common;
@@ -207,10 +218,10 @@ CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::strin
       throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it is not what was written (SHA-256)");
     }
     const bool ranges = body.at("format") == kRangesFormat;
-    if (!ranges && body.at("format") != kFormat) {
+    if (!ranges && body.at("format") != kTilesFormat && body.at("format") != kFormat) {
       throw DistributedError(absl::StatusCode::kInvalidArgument, path + " has format " + body.at("format").dump() +
-                                                                     "; this program reads " + kRangesFormat + " and " +
-                                                                     kFormat);
+                                                                     "; this program reads " + kRangesFormat + ", " +
+                                                                     kTilesFormat + " and " + kFormat);
     }
     index.values_ = body.at("values").get<CheckpointValues>();
     for (const auto& [name, file] : body.at("files").items()) {
@@ -255,12 +266,15 @@ void CheckpointIndex::CheckRead(const std::string& path) const {
       if (piece.is_range) {
         require(piece.begin >= 0 && piece.end >= piece.begin && piece.end <= elements, name + " has no such elements");
       } else {
-        const TileGrid& tiles = piece.tiles;
+        require(!piece.cuts.empty(), name + " has no checksums");
         const auto within = [](int64_t tile, int64_t all) { return tile >= 1 && tile <= std::max<int64_t>(all, 1); };
-        require(within(tiles.tile_rows, tiles.rows) && within(tiles.tile_columns, tiles.columns) &&
-                    tiles.row_tiles() * tiles.column_tiles() * kTileChecksumSize ==
-                        static_cast<int64_t>(piece.checksums.size()),
-                name + " has other tiles than checksums");
+        for (const auto& [grid, checksums] : piece.cuts) {
+          require(
+              within(grid.tile_rows, grid.rows) && within(grid.tile_columns, grid.columns) &&
+                  checksums.size() % kTileChecksumSize == 0 &&  // a product by it could overflow
+                  grid.row_tiles() * grid.column_tiles() == static_cast<int64_t>(checksums.size()) / kTileChecksumSize,
+              name + " has other tiles than checksums");
+        }
       }
       const auto file = files_.find(piece.file);
       require(file != files_.end(), name + " lies in a file that is not of the checkpoint");

@@ -1,7 +1,8 @@
 // CheckpointIndex: the list of a checkpoint's contents, index.json. It says in which file each box of each tensor lies.
 //
-// Format cohort-checkpoint-2 has boxes with checksums by tile (checkpoint_tiles.h). Format cohort-checkpoint-1 is read
-// as well: its pieces are ranges of elements of the whole, row by row, with one checksum each.
+// Format cohort-checkpoint-3 has boxes with checksums by tiles and strips (checkpoint_tiles.h). Older ones are read as
+// well: in cohort-checkpoint-2 boxes have tiles alone, and in cohort-checkpoint-1 pieces are ranges of elements of the
+// whole, row by row, with one checksum each.
 #pragma once
 
 #include <chrono>
@@ -14,6 +15,7 @@
 #include "cohort/comm/communicator.h"
 #include "cohort/trainer/placement/placement.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_tiles.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace cohort::trainer {
 
@@ -29,10 +31,10 @@ class CheckpointIndex {
     int64_t begin = 0;  // elements [begin, end) of the whole, row by row
     int64_t end = 0;
     std::string file;
-    int64_t offset = 0;  // of its first byte in the file
-    TileGrid tiles;
-    std::string checksums;  // of all tiles; for format 1 the SHA-256 of all bytes
-    bool is_range = false;  // format 1
+    int64_t offset = 0;            // of its first byte in the file
+    std::vector<CheckedCut> cuts;  // at least one; none for format 1
+    std::string checksum;          // of all bytes, for format 1
+    bool is_range = false;         // format 1
     int64_t numel() const { return is_range ? end - begin : box.numel(); }
   };
   struct Tensor {
@@ -74,6 +76,9 @@ class CheckpointIndex {
   std::map<std::string, File> files_;
   CheckpointValues values_;
 };
+
+// Returns the cuts as the index says them.
+nlohmann::json JsonOf(const std::vector<CheckedCut>& cuts);
 
 // Returns what two boxes of one tensor have in common. Without elements: nothing.
 Box Intersection(const Box& a, const Box& b);

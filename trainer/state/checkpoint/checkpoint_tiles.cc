@@ -10,7 +10,9 @@
 namespace cohort::trainer {
 namespace {
 
-constexpr int64_t kParts = 64;  // of the whole's rows, and of its columns
+constexpr int64_t kTiles = 64;          // along the whole's rows, and along its columns
+constexpr int64_t kStrips = 1024;       // of the whole's rows, and of its columns
+constexpr int64_t kMostStrips = 8'192;  // of all of a tensor's pieces, of either kind
 constexpr int64_t kLeastBytes = 64;
 
 int64_t RoundedUp(int64_t number, int64_t divisor) { return (number + divisor - 1) / divisor; }
@@ -47,20 +49,39 @@ TileGrid MatrixOf(const std::vector<int64_t>& sizes) {
   return grid;
 }
 
-TileGrid TilesOf(const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole, int64_t element_size) {
-  TileGrid grid = MatrixOf(sizes);
-  const TileGrid all = MatrixOf(whole);
-  const int64_t rows = grid.tile_rows, columns = grid.tile_columns;
-  grid.tile_rows = std::clamp<int64_t>(RoundedUp(all.rows, kParts), 1, rows);
-  grid.tile_columns = std::clamp<int64_t>(RoundedUp(all.columns, kParts), 1, columns);
+std::vector<TileGrid> CutsOf(const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole,
+                             int64_t element_size) {
+  const TileGrid piece = MatrixOf(sizes), all = MatrixOf(whole);
+  const int64_t rows = piece.tile_rows, columns = piece.tile_columns;  // at least 1
   const int64_t least = std::max<int64_t>(kLeastBytes / element_size, 1);
-  if (grid.tile_rows * grid.tile_columns < least) {
-    grid.tile_columns = std::min(RoundedUp(least, grid.tile_rows), columns);
+  TileGrid tiles = piece;
+  tiles.tile_rows = std::clamp<int64_t>(RoundedUp(all.rows, kTiles), 1, rows);
+  tiles.tile_columns = std::clamp<int64_t>(RoundedUp(all.columns, kTiles), 1, columns);
+  if (tiles.tile_rows * tiles.tile_columns < least) {
+    tiles.tile_columns = std::min(RoundedUp(least, tiles.tile_rows), columns);
   }
-  if (grid.tile_rows * grid.tile_columns < least) {
-    grid.tile_rows = std::min(RoundedUp(least, grid.tile_columns), rows);
+  if (tiles.tile_rows * tiles.tile_columns < least) {
+    tiles.tile_rows = std::min(RoundedUp(least, tiles.tile_columns), rows);
   }
-  return grid;
+  // A strip of `across` elements in each of its rows or columns: its thickness.
+  const int64_t least_strip = std::max(least, RoundedUp(all.rows * all.columns, kMostStrips));
+  const auto thickness = [&](int64_t whole_length, int64_t across) {
+    return std::max({RoundedUp(whole_length, kStrips), RoundedUp(least_strip, across), int64_t{1}});
+  };
+  std::vector<TileGrid> cuts = {tiles};
+  TileGrid strips = piece;
+  strips.tile_rows = thickness(all.rows, columns);
+  if (strips.tile_rows < tiles.tile_rows) cuts.push_back(strips);
+  strips = piece;
+  strips.tile_columns = thickness(all.columns, rows);
+  if (strips.tile_columns < tiles.tile_columns) cuts.push_back(strips);
+  return cuts;
+}
+
+int64_t ElementsOf(const TileGrid& grid, const TileRange& range) {
+  const int64_t rows = std::min(range.last_row * grid.tile_rows, grid.rows) - range.first_row * grid.tile_rows;
+  const int64_t right = std::min(range.last_column * grid.tile_columns, grid.columns);
+  return rows * (right - range.first_column * grid.tile_columns);
 }
 
 TileRange TilesWith(const TileGrid& grid, int64_t row_begin, int64_t row_end, int64_t column_begin,

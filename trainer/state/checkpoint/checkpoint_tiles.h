@@ -1,13 +1,22 @@
 // Checksums of a piece of a tensor, tile by tile, so that a reader of a part reads and checks little more than it
 // keeps.
 //
-//   a piece seen as a matrix: its first dimension by all others together        tiles of 2 x 3 elements
+//   a piece seen as a matrix, its first dimension by all others together, cut in three ways:
 //
-//     . . . | . . . | .          A reader of some rows, or of some columns (the part of a tensor-parallel rank), reads
-//     . . . | . . . | .          the tiles that have them. The file has the piece row by row all the same: a tile's
-//     ------+-------+--          bytes lie in as many runs as it has rows.
-//     . . . | . . . | .
+//     tiles              strips of rows        strips of columns
 //
+//     . . . | . . .      . . . . . .           . | . | . | .
+//     . . . | . . .      -----------           . | . | . | .        Each cut has checksums of its own. A reader of a
+//     ------+------      . . . . . .           . | . | . | .        part takes the cut in which the part lies in the
+//     . . . | . . .      -----------           . | . | . | .        fewest bytes: strips where it has some rows or some
+//     . . . | . . .      . . . . . .           . | . | . | .        columns, tiles where it has some of both.
+//
+// The file has the piece row by row all the same: the bytes of a tile lie in as many runs as it has rows.
+//
+// A part of n parts along one dimension begins and ends within a strip of 1 / 1024 of it, and is read with at most
+// 2 n / 1024 of itself more; where each of n ranks has written some rows and reads some columns, with 2 n^2 / 8192. A
+// part of m by n parts begins and ends within tiles of 1 / 64 by 1 / 64: at most 2 (m + n) / 64, on average half.
+// Dimensions that the numbers of strips or tiles don't exceed are cut to single elements, and nothing more is read.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +37,11 @@ struct TileGrid {
 
 // Returns the rows and columns of a piece of these sizes, as one tile.
 TileGrid MatrixOf(const std::vector<int64_t>& sizes);
-// Returns the tiles of a piece of these sizes, a part of a tensor of sizes `whole`: the 64th part of the whole's rows
-// by that of its columns, but at least 64 bytes. A rank that keeps a third of the rows or of the columns thus reads at
-// most 1.1 times that. The checksums of all of a tensor's pieces have 64 KiB, or a quarter of its bytes if that is
-// less.
-TileGrid TilesOf(const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole, int64_t element_size);
+// Returns the cuts of a piece of these sizes, a part of a tensor of sizes `whole`: tiles, then strips of rows and of
+// columns where these are thinner. No tile has less than 64 bytes unless the piece has. The checksums of one piece that
+// is the whole have 96 KiB, those of many pieces at most 320 KiB, and each cut's about a quarter of the bytes or less.
+std::vector<TileGrid> CutsOf(const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole,
+                             int64_t element_size);
 
 // The characters of a tile's checksum, the first ones of its SHA-256.
 inline constexpr int64_t kTileChecksumSize = 16;
@@ -42,8 +51,16 @@ struct TileRange {
   int64_t first_row = 0, last_row = 0;        // tiles [first_row, last_row)
   int64_t first_column = 0, last_column = 0;  // by [first_column, last_column)
 };
+// The elements of these tiles.
+int64_t ElementsOf(const TileGrid& grid, const TileRange& range);
 // The tiles that have elements [row_begin, row_end) by [column_begin, column_end), which are not empty.
 TileRange TilesWith(const TileGrid& grid, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end);
+
+// A cut and the checksums of all of its tiles.
+struct CheckedCut {
+  TileGrid grid;
+  std::string checksums;
+};
 
 // The checksums of a range's tiles, tile row by tile row, one after another. `bytes` has the elements of the range
 // alone, row by row.

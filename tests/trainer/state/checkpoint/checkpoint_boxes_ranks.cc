@@ -8,6 +8,7 @@
 #include "cohort/trainer/state/optimizer_state.h"
 #include "cohort/trainer/state/sharded_init.h"
 #include "cohort/trainer/state/training_state.h"
+#include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/state/checkpoint/old_checkpoint.h"
 #include "tests/trainer/trained.h"
@@ -97,6 +98,116 @@ TEST_F(BoxCheckpoints, ReadLittleMoreThanTheyKeep) {
       }
     }
   }
+}
+
+// From one process's checkpoint, from one whose ranks cut along the same dimension, and from one whose ranks cut along
+// the other. Sizes that neither ranks nor strips divide; the numbers of ranks are those that the header promises.
+TEST_F(BoxCheckpoints, PartsOfManyRanksReadLittleMoreThanTheyKeep) {
+  const auto alone = First(1);
+  if (alone == nullptr) return;
+  const std::vector<int64_t> sizes = {1'210, 2'903};
+  const at::Tensor whole = Numbers(sizes);
+  const auto part = [&](int dim, int64_t rank, int64_t ranks) {  // as torch.chunk cuts
+    Box box = WholeBox(sizes).front();
+    const int64_t length = (sizes[dim] + ranks - 1) / ranks;
+    box.offset[dim] = std::min(rank * length, sizes[dim]);
+    box.sizes[dim] = std::min(length, sizes[dim] - box.offset[dim]);
+    return box;
+  };
+  const auto of = [&](const Box& box) {
+    return whole.narrow(0, box.offset[0], box.sizes[0]).narrow(1, box.offset[1], box.sizes[1]);
+  };
+  const auto save = [&](const std::string& name, int dim, int64_t ranks) {
+    std::vector<CheckpointTensor> parts;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const Box box = part(dim, rank, ranks);
+      if (box.numel() > 0) parts.push_back({.name = "a", .sizes = sizes, .boxes = {box}, .data = of(box).contiguous()});
+    }
+    SaveCheckpoint(*alone, At(name), parts, {});
+    return CheckpointIndex::Read(At(name));
+  };
+  const auto expect = [&](const std::string& name, const CheckpointIndex& index, const Box& box) {
+    at::Tensor data = torch::zeros(box.sizes);
+    Box wanted = box;
+    wanted.local = {0, 0};
+    const int64_t read = LoadTensors(At(name), index, {{.name = "a", .sizes = sizes, .boxes = {wanted}, .data = data}});
+    EXPECT_TRUE(torch::equal(data, of(box)));
+    EXPECT_LE(static_cast<double>(read), 1.1 * static_cast<double>(data.nbytes()))
+        << name << ": " << at::IntArrayRef(box.offset) << " " << at::IntArrayRef(box.sizes);
+  };
+  const CheckpointIndex one = save("one", 0, 1);
+  for (const int64_t ranks : {2, 8, 24, 51}) {
+    for (const int dim : {0, 1}) {
+      for (int64_t rank = 0; rank < ranks; rank += 3) expect("one", one, part(dim, rank, ranks));
+    }
+  }
+  for (const int64_t ranks : {3, 8, 20}) {
+    for (const int dim : {0, 1}) {
+      const std::string name = std::to_string(ranks) + "-" + std::to_string(dim);
+      const CheckpointIndex index = save(name, dim, ranks);
+      for (int64_t rank = 0; rank < ranks; rank += 3) {
+        expect(name, index, part(dim, rank, ranks));
+        expect(name, index, part(1 - dim, rank, ranks));
+      }
+    }
+  }
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2, 2}, {4, 2}, {2, 4}}) {  // shard by tensor
+    Box box = part(0, rows - 1, rows);
+    const Box across = part(1, columns - 1, columns);
+    box.offset[1] = across.offset[1];
+    box.sizes[1] = across.sizes[1];
+    expect("one", one, box);
+  }
+}
+
+// The size of the index stays in proportion.
+TEST_F(BoxCheckpoints, KeepFewChecksums) {
+  const auto checksums = [](const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole) {
+    int64_t bytes = 0;
+    for (const TileGrid& cut : CutsOf(sizes, whole, 4)) {
+      const int64_t own = cut.row_tiles() * cut.column_tiles() * kTileChecksumSize;
+      EXPECT_LE(own, sizes[0] * sizes[1] * 5 / 4 + 16) << at::IntArrayRef(sizes);  // about a quarter of the bytes
+      bytes += own;
+    }
+    return bytes;
+  };
+  for (const int64_t rows : {1, 7, 64, 300, 5'000, 50'257}) {
+    for (const int64_t columns : {1, 10, 65, 1'024, 12'288}) {
+      EXPECT_LE(checksums({rows, columns}, {rows, columns}), 96 * 1024) << rows << " " << columns;
+      for (const int64_t pieces : {2, 8, 128}) {
+        if (rows % pieces != 0) continue;
+        EXPECT_LE(pieces * checksums({rows / pieces, columns}, {rows, columns}), 320 * 1024) << rows << " " << columns;
+      }
+    }
+  }
+}
+
+// Checkpoints of format 2 have tiles alone, and those of no format are refused.
+TEST_F(BoxCheckpoints, ReadTheFormatBeforeStrips) {
+  const auto alone = First(1);
+  if (alone == nullptr) return;
+  const std::vector<int64_t> sizes = {130, 70};
+  SaveCheckpoint(*alone, At("one"), {ReplicatedTensor("a", Numbers(sizes), *alone)}, {});
+  const std::string path = At("one") + "/" + kCheckpointIndex;
+  const auto write = [&](const std::string& format) {
+    nlohmann::json body = nlohmann::json::parse(ReadText(path)).at("body");
+    body["format"] = format;
+    for (nlohmann::json& piece : body["tensors"]["a"]["pieces"]) {
+      if (!piece.contains("cuts")) continue;
+      const nlohmann::json tiles = piece["cuts"][0];
+      piece.erase("cuts");
+      piece.update(tiles);
+    }
+    const nlohmann::json whole = {{"body", body}, {"sha256", Sha256(body.dump().data(), body.dump().size())}};
+    std::ofstream(path) << whole.dump(1) << "\n";
+  };
+  write("cohort-checkpoint-2");
+  at::Tensor rows = torch::zeros({30, 70});
+  LoadTensors(At("one"), CheckpointIndex::Read(At("one")),
+              {{.name = "a", .sizes = sizes, .boxes = RowsBox(sizes, 21, 51), .data = rows}});
+  EXPECT_TRUE(torch::equal(rows, Numbers(sizes).narrow(0, 21, 30)));
+  write("cohort-checkpoint-4");
+  EXPECT_THROW(CheckpointIndex::Read(At("one")), DistributedError);
 }
 
 TEST_F(BoxCheckpoints, NoticeADamagedTileAmongThoseThatAreRead) {
