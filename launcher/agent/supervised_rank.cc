@@ -2,10 +2,12 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <utility>
 
+#include "cohort/launcher/control/parts/python_exception.h"
 #include "cohort/runtime/base/check.h"
 
 namespace cohort::launcher {
@@ -33,6 +35,13 @@ bool SupervisedRank::running() const {
 }
 
 absl::Status SupervisedRank::Fork() {
+  const auto names_one = [](const std::string& variable) {
+    return variable.starts_with(std::string(kErrorFileVariable) + "=");
+  };
+  if (std::none_of(command.environment.begin(), command.environment.end(), names_one)) {  // unless a user asked for one
+    error_file = ErrorFile::Make();
+    if (error_file.valid()) command.environment.push_back(std::string(kErrorFileVariable) + "=" + error_file.path());
+  }
   auto started = StartRank(command);
   if (!started.ok()) return started.status();
   process = *std::move(started);
@@ -43,6 +52,7 @@ absl::Status SupervisedRank::Fork() {
 void SupervisedRank::TakeOver(Kept* kept) {
   process = std::move(kept->process);
   program = kept->program;
+  error_file = std::move(kept->error_file);
   may_stay = true;  // its hello of this epoch is on its way
   Enter(RankLife::kRunning);
 }
@@ -81,7 +91,7 @@ void SupervisedRank::FeedInput(EventLoop* loop, const RankInput::Want& want, std
 
 SupervisedRank::Kept SupervisedRank::Keep() {
   Enter(RankLife::kGone);
-  return {std::move(process), program, std::move(output), std::move(input)};
+  return {std::move(process), program, std::move(error_file), std::move(output), std::move(input)};
 }
 
 // Its end may not have been read yet, on a machine that has other things to do.
@@ -156,6 +166,10 @@ v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
   if (exit.killed_by_us()) exit.set_error(own_fault);
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);
   for (const std::string& line : output->tail()) exit.add_last_lines(line);
+  // A program may have told it to the file alone.
+  if (!FindPythonException({exit.last_lines().begin(), exit.last_lines().end()}).has_value()) {
+    for (const std::string& line : error_file.Lines()) exit.add_last_lines(line);
+  }
   exit.set_log_path(output->log_path());
   return exit;
 }

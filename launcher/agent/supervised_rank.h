@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/rank/error_file.h"
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
@@ -27,6 +28,7 @@ class SupervisedRank {
   struct Kept {
     RankProcess process;
     pid_t program = 0;
+    ErrorFile error_file;
     std::unique_ptr<RankOutput> output;
     std::unique_ptr<RankInput> input;
   };
@@ -79,6 +81,7 @@ class SupervisedRank {
   RankCommand command;
   RankProcess process;
   pid_t program = 0;  // behind a wrapper; 0: none or not known
+  ErrorFile error_file;
   std::unique_ptr<RankOutput> output;
   std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
   std::optional<int> ended;          // its wait status, while others are starting

@@ -77,7 +77,8 @@ bool BelongsToAnotherLauncher(std::string_view name) {
                                                 "MPI_LOCALNRANKS",
                                                 "ROLE_RANK",
                                                 "ROLE_WORLD_SIZE",
-                                                "ROLE_NAME"};
+                                                "ROLE_NAME",
+                                                "TORCHELASTIC_ERROR_FILE"};
   if (IsRankVariable(name)) return true;
   for (const std::string_view known : kNames) {
     if (name == known) return true;
