@@ -10,19 +10,19 @@
 #include <utility>
 
 #include "ATen/ThreadLocalState.h"
+#include "cohort/trainer/autograd/autocast.h"
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/parallel/pipeline/schedule/checker.h"
 #include "cohort/trainer/parallel/pipeline/schedule/lowering.h"
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
 #include "cohort/trainer/parallel/pipeline/schedule/turn.h"
 #include "cohort/trainer/parallel/pipeline/shared_gradients.h"
+#include "cohort/trainer/parallel/pipeline/shared_weights.h"
 #include "cohort/trainer/parallel/pipeline/stage_messages.h"
 #include "cohort/trainer/parallel/pipeline/stage_passes.h"
 #include "cohort/trainer/parallel/pipeline/stage_placements.h"
-#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
 #include "cohort/trainer/transfer/collectives.h"
@@ -50,26 +50,7 @@ LocalDevice DeviceOf(const std::vector<PipelineStage>& stages, const PipelineOpt
   return {};
 }
 
-at::Tensor ParameterOf(const PipelineStage& stage, const std::string& name) {
-  for (const auto& item : stage.module->named_parameters()) {
-    if (NameInWhole(item.value(), item.key()) == name || UnwrappedName(item.key()) == name) return item.value();
-  }
-  TORCH_CHECK(false, "Pipeline: stage ", stage.index, " has no parameter ", name, " to share");
-}
-
 bool IsSharded(const PipelineStage& stage) { return ShardedModuleOf(*stage.module) != nullptr; }
-
-// Copies that are added up must be the same part of the weight. `pair` is null for copies on one rank.
-void CheckSameCopies(const SharedWeight& weight, const std::vector<at::Tensor>& copies, comm::Communicator* pair) {
-  const std::string name = "part of the shared weight " + weight.name;
-  std::vector<std::string> lines;
-  for (const at::Tensor& copy : copies) {
-    lines.push_back(DescribeTensor(name, copy.scalar_type(), copy.sizes().vec()));
-  }
-  if (pair != nullptr) return CheckSameOnAllRanks(*pair, "Pipeline", lines);
-  TORCH_CHECK(lines.front() == lines.back(), "Pipeline: stages ", weight.stage, " and ", weight.other_stage,
-              " have different parts of a weight that they share: ", lines.front(), ", and ", lines.back());
-}
 
 // How the layers were cut, as TakeLayers has noted it for each of these stages. Empty for modules of the user's own.
 std::string CutOf(const std::vector<PipelineStage>& stages) {
@@ -115,7 +96,10 @@ std::vector<int> StagesOf(const Schedule& schedule, int rank, int devices) {
 class Pipeline::Runner {
  public:
   Runner(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options)
-      : stages_(std::move(stages)), schedule_(std::move(schedule)), options_(std::move(options)) {
+      : stages_(std::move(stages)),
+        schedule_(std::move(schedule)),
+        options_(std::move(options)),
+        weights_(JoinPairs(options_.shared_weights)) {
     CheckFits(group);
     auto forward_only = ForwardOnly(schedule_);
     ThrowUnlessOk(forward_only.status(), "Pipeline");
@@ -126,8 +110,8 @@ class Pipeline::Runner {
       places_.push_back(std::make_unique<Place>(*this, place, DeviceOf(stages_, options_, device)));
     }
     if (group.size() > 1) exchange_->Connect(DeviceOf(stages_, options_, 0));
-    placements_.Enter(stages_, group);
-    MakeShared(group);
+    TogetherOrNot(group, "making a pipeline", [&] { placements_.Enter(stages_, group); }, default_timeout());
+    for (size_t i = 0; i < weights_.size(); ++i) Share(weights_[i], copy_numbers_[i], group);
     for (SharedGradient& shared : shared_) shared.Broadcast();
   }
 
@@ -157,10 +141,8 @@ class Pipeline::Runner {
       }
     } catch (...) {
       const std::string why = TextOfCaught();
-      exchange_->Fail(why);
-      for (const PipelineStage& stage : stages_) {
-        if (stage.reducible != nullptr) stage.reducible->AbortGroups(why);
-      }
+      Fail(why);
+      for (const PipelineStage& stage : stages_) FailStage(stage, why);
       throw;
     }
     return ResultOf(data);
@@ -218,6 +200,7 @@ class Pipeline::Runner {
                     {"shared weights", shared},
                     {"one_batch_per_turn", options_.one_batch_per_turn ? "on" : "off"}});
     CheckSameCut(group, cut);
+    copy_numbers_ = NumberCopies(group, weights_, stages_);
   }
 
   // Before the first step. Of two pipelines with equal setup some ranks may have made or run the other one first: they
@@ -247,60 +230,62 @@ class Pipeline::Runner {
     std::sort(given.begin(), given.end());
     TORCH_CHECK(given == StagesOf(schedule_, group.rank(), devices()), "Pipeline: rank ", group.rank(), " has stages ",
                 given, "; the schedule gives it ", StagesOf(schedule_, group.rank(), devices()));
-    for (const SharedWeight& weight : options_.shared_weights) {
-      if (Has(weight.stage)) ParameterOf(StageAt(weight.stage), weight.name);
-      if (Has(weight.other_stage)) ParameterOf(StageAt(weight.other_stage), weight.other_name);
-    }
+    CheckSharedWeights(weights_, stages_, schedule_.stages);
   }
 
-  void MakeShared(comm::Communicator& group) {
-    for (const SharedWeight& weight : options_.shared_weights) {
-      TORCH_CHECK(weight.stage >= 0 && weight.stage < schedule_.stages && weight.other_stage >= 0 &&
-                      weight.other_stage < schedule_.stages,
-                  "Pipeline: weight ", weight.name, " is shared by stages ", weight.stage, " and ", weight.other_stage,
-                  " of ", schedule_.stages);
-      const auto rank_of = [&](int stage) { return schedule_.rank_of_stage[static_cast<size_t>(stage)] / devices(); };
-      const int one = rank_of(weight.stage), other = rank_of(weight.other_stage);
-      std::vector<at::Tensor> copies;
-      if (Has(weight.stage)) copies.push_back(ParameterOf(StageAt(weight.stage), weight.name));
-      if (Has(weight.other_stage)) copies.push_back(ParameterOf(StageAt(weight.other_stage), weight.other_name));
-      if (copies.empty()) continue;
-      PlaceCopies(weight, copies);
-      std::unique_ptr<comm::Communicator> pair;
-      if (one != other) {
-        const std::vector<int> ranks = {one, other};
-        auto made = group.Subgroup(ranks);
-        ThrowUnlessOk(made.status(), "Pipeline: making the group of the shared weight " + weight.name);
-        pair = *std::move(made);
-      }
-      CheckSameCopies(weight, copies, pair.get());
-      shares_weights_.insert({weight.stage, weight.other_stage});
-      shared_.emplace_back(weight.name, std::move(copies), std::move(pair));
+  // Ranks that have the weight make a group for it, if they are several.
+  void Share(const WeightOfStages& weight, const std::vector<int>& numbers, comm::Communicator& group) {
+    const int copy_count = *std::max_element(numbers.begin(), numbers.end()) + 1;
+    std::vector<int> ranks;
+    std::vector<at::Tensor> copies;
+    for (size_t i = 0; i < weight.holders.size(); ++i) {
+      const int stage = weight.holders[i].stage;
+      const int rank = schedule_.rank_of_stage[static_cast<size_t>(stage)] / devices();
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+      if (!Has(stage)) continue;
+      shares_weights_.insert(stage);
+      copies.push_back(SharedParameterOf(StageAt(stage), weight.holders[i].name));
+      if (copy_count > 1) placements_.EnterCopy(copies.back(), weight.name(), numbers[i], copy_count);
     }
+    if (copies.empty()) return;
+    std::unique_ptr<comm::Communicator> holders;
+    if (ranks.size() > 1) {
+      auto made = group.Subgroup(ranks);
+      ThrowUnlessOk(made.status(), "Pipeline: making the group of the shared weight " + weight.name());
+      holders = *std::move(made);
+    }
+    shared_.emplace_back(weight.name(), copies, std::move(holders));
   }
 
-  // Both copies have the first one's name, and which is which.
-  void PlaceCopies(const SharedWeight& weight, const std::vector<at::Tensor>& copies) {
-    if (copies.size() == 2 && copies[0].is_same(copies[1])) return;  // one tensor in both stages
-    for (size_t i = 0; i < copies.size(); ++i) {
-      placements_.EnterCopy(copies[i], weight.name, i == 1 || !Has(weight.stage) ? 1 : 0);
-    }
+  // Ranks that wait for this one anywhere in the step are told.
+  void Fail(const std::string& why) {
+    exchange_->Fail(why);
+    for (SharedGradient& shared : shared_) shared.Abort(why);
+  }
+  static void FailStage(const PipelineStage& stage, const std::string& why) {
+    if (stage.reducible != nullptr) stage.reducible->AbortGroups(why);
+    for (comm::Communicator* group : GroupsOfLayers(stage)) group->Abort(why);
   }
 
   void RunPlaces(StepData& data) {
     if (places_.size() == 1) return RunPlace(*places_.front(), data);
     // One thread each: simulated devices work in the thread that calls them.
     std::vector<std::exception_ptr> errors(places_.size());
-    const at::ThreadLocalState state;
+    const at::ThreadLocalState state;  // without the types and the cache of autocast
+    const AutocastState autocast = CurrentAutocast();
     std::vector<std::thread> threads;
     for (size_t i = 0; i < places_.size(); ++i) {
       threads.emplace_back([&, i] {
         const at::ThreadLocalStateGuard guard(state);
+        const AutocastStateGuard autocast_guard(autocast);
         try {
           RunPlace(*places_[i], data);
         } catch (...) {
           errors[i] = std::current_exception();
-          exchange_->Fail(TextOfCaught());
+          const std::string why = TextOfCaught();
+          Fail(why);
+          // Others' are locked while they reduce; those who do are told by their peers, whom this one's end.
+          for (const auto& [stage, passes] : places_[i]->passes) FailStage(StageAt(stage), why);
         }
       });
     }
@@ -392,7 +377,7 @@ class Pipeline::Runner {
     return loss * (data.weights[k] * data.loss_scale);
   }
 
-  // Stages that share weights are reduced when both have all of theirs: whole gradients after they have been added up
+  // Stages that share weights are reduced when all have all of theirs: whole gradients after they have been added up
   // (Megatron-LM#844), with those of steps under no_sync, and shards before, because only then there is a gradient of a
   // shard.
   void SumShared() {
@@ -427,10 +412,12 @@ class Pipeline::Runner {
   const Schedule schedule_;
   Schedule forward_only_;
   const PipelineOptions options_;
+  const std::vector<WeightOfStages> weights_;
+  std::vector<std::vector<int>> copy_numbers_;  // by weight and holder
   std::optional<PlaceExchange> exchange_;
   std::vector<std::unique_ptr<Place>> places_;
   std::vector<SharedGradient> shared_;
-  std::set<int> shares_weights_;  // stages
+  std::set<int> shares_weights_;  // stages of this rank
   bool compared_ = false;         // the ranks' places, before the first step
 };
 

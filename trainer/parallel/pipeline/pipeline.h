@@ -30,17 +30,9 @@
 #include "cohort/trainer/parallel/pipeline/pipeline_stage.h"
 #include "cohort/trainer/parallel/pipeline/schedule/registry.h"
 #include "cohort/trainer/parallel/pipeline/schedule/schedule.h"
+#include "cohort/trainer/parallel/pipeline/shared_weights.h"
 
 namespace cohort::trainer {
-
-// A weight that two stages have, such as the embedding of the first that is the head of the last. Its gradient is the
-// sum of both stages', on both; whole gradients are added up before they are reduced over replicas (Megatron-LM#844).
-struct SharedWeight {
-  int stage = 0;
-  std::string name;  // of the parameter in the whole model; checkpoints keep the weight under it, once
-  int other_stage = 0;
-  std::string other_name;
-};
 
 struct PipelineOptions {
   LossFunction loss;
@@ -48,7 +40,7 @@ struct PipelineOptions {
   // Called before each forward pass, on its thread, if it is set. The thread's RandomPlace (autograd/random_place.h) is
   // then the caller's of step, with the micro-batch's number, and may be changed for this pass.
   std::function<void(int micro_batch)> before_forward = {};
-  // Equal on all ranks, except for devices. The pipeline makes both copies equal to the first.
+  // Equal on all ranks, except for devices. The pipeline makes all copies of a weight equal to the first.
   std::vector<SharedWeight> shared_weights = {};
   // This rank's. Each is what the schedule calls a rank: rank r has those from r * devices.size() on, and works on all
   // of them at once, in a thread each, which needs RuntimeOptions::progress_thread (Job has it). Empty: one, where the
@@ -72,8 +64,12 @@ class Pipeline {
   // `stages` are this rank's. `group` has a rank for each of the schedule's, or for so many devices of it, and must
   // outlive this. While this lives, the placement table (placement_table.h) has the parameters' names and owners. Of
   // two pipelines over one module at a time the first enters them and must end last. Collective; blocks. Throws
-  // DistributedError on all ranks, which names the rank, for a schedule that CheckSchedule refuses, stages that do not
-  // fit it, options that are missing or differ from rank 0's, and layers that ranks have cut otherwise (TakeLayers).
+  // DistributedError on all ranks, which names the rank or the stages, for
+  //   - a schedule that CheckSchedule refuses, and stages that do not fit it;
+  //   - options that are missing or differ from rank 0's;
+  //   - layers that ranks have cut otherwise (TakeLayers);
+  //   - a shared weight of a stage or with a name that does not exist, that is two weights by the options, or of which
+  //     stages have other sizes or types, or that is frozen on some.
   Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -83,12 +79,13 @@ class Pipeline {
   // share of the valid targets. Gradients are added to .grad, times `loss_scale` (a GradScaler's). Forward passes have
   // the caller's random_place() (random_place.h) with micro_batch = its micro_batch * micro-batches of a step + their
   // number in this one. The ranks compare seed and step of that place before their first step. On all ranks; blocks.
-  // Throws DistributedError if a rank has failed or differs, which it names, and what modules throw; the other ranks
-  // are told. After that no other step is possible.
+  // Throws DistributedError if a rank has failed or differs, which it names, and what modules throw. The other ranks
+  // throw its text at once: the pipeline's group fails, those of its stages' replicas and shards, and those over which
+  // their layers are cut. After that no other step is possible.
   StepResult step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale = 1);
   // Forward passes alone, without gradients; `targets` may be undefined, which gives no loss. As step.
   StepResult eval(const at::Tensor& inputs, const at::Tensor& targets = {});
-  // Makes the second copy of shared weights equal to the first, after they were loaded. Collective; blocks.
+  // Makes all copies of shared weights equal to the first, after they were loaded. Collective; blocks.
   void BroadcastSharedWeights();
 
   const Schedule& schedule() const;

@@ -1,5 +1,6 @@
 #include "cohort/trainer/parallel/pipeline/shared_gradients.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cohort/trainer/base/error.h"
@@ -10,10 +11,22 @@
 
 namespace cohort::trainer {
 
+SharedGradient::SharedGradient(std::string name, const std::vector<at::Tensor>& copies,
+                               std::unique_ptr<comm::Communicator> group)
+    : name_(std::move(name)), group_(std::move(group)) {
+  for (const at::Tensor& copy : copies) {
+    const bool known =
+        std::any_of(copies_.begin(), copies_.end(), [&](const at::Tensor& each) { return each.is_same(copy); });
+    if (!known) copies_.push_back(copy);
+  }
+}
+
 void SharedGradient::Broadcast() {
   const at::NoGradGuard no_grad;
-  if (copies_.size() == 2 && !copies_[0].is_same(copies_[1])) copies_[1].copy_(copies_[0]);
-  if (group_ != nullptr) BroadcastTensors(*group_, copies_, 0, "Pipeline: sending the shared weight " + name_);
+  if (group_ != nullptr) {
+    BroadcastTensors(*group_, {copies_.front()}, 0, "Pipeline: sending the shared weight " + name_);
+  }
+  for (size_t i = 1; i < copies_.size(); ++i) copies_[i].copy_(copies_.front());
 }
 
 // In place, because a gradient may be a view of DistributedDataParallel's buckets.
@@ -41,15 +54,19 @@ void SharedGradient::Sum() {
   for (at::Tensor& copy : copies_) {
     if (!copy.grad().defined()) copy.mutable_grad() = at::zeros_like(copy);
   }
-  if (copies_.size() == 2 && !copies_[0].is_same(copies_[1])) {
-    copies_[0].mutable_grad().add_(copies_[1].grad());
-    copies_[1].mutable_grad().copy_(copies_[0].grad());
+  at::Tensor& first = copies_.front().mutable_grad();
+  for (size_t i = 1; i < copies_.size(); ++i) first.add_(copies_[i].grad().to(first.device()));
+  if (group_ != nullptr) {
+    const at::Tensor sum = first.contiguous().clone();
+    ThrowUnlessAllCame(AllReduce(*group_, AsBuffer(sum), AsBuffer(sum), comm::ReduceOp::kSum).Wait(),
+                       "Pipeline: adding the gradients of the shared weight " + name_);
+    first.copy_(sum);
   }
-  if (group_ == nullptr) return;
-  const at::Tensor sum = copies_.front().grad().contiguous().clone();
-  ThrowUnlessAllCame(AllReduce(*group_, AsBuffer(sum), AsBuffer(sum), comm::ReduceOp::kSum).Wait(),
-                     "Pipeline: adding the gradients of the shared weight " + name_);
-  copies_.front().mutable_grad().copy_(sum);
+  for (size_t i = 1; i < copies_.size(); ++i) copies_[i].mutable_grad().copy_(first);
+}
+
+void SharedGradient::Abort(const std::string& why) {
+  if (group_ != nullptr) group_->Abort(why);
 }
 
 }  // namespace cohort::trainer

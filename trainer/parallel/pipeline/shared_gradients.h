@@ -10,21 +10,22 @@
 
 namespace cohort::trainer {
 
-// One weight with a copy on each of one or two ranks. Ranks without a copy have neither tensors nor group.
+// One weight with copies on one rank or on several. Ranks without a copy have none of these.
 class SharedGradient {
  public:
-  // This rank's copies, in the order of stages: two if both stages are on it. `group`: the two ranks, the first copy's
-  // before; null for one rank.
-  SharedGradient(std::string name, std::vector<at::Tensor> copies, std::unique_ptr<comm::Communicator> group)
-      : name_(std::move(name)), copies_(std::move(copies)), group_(std::move(group)) {}
-  // Makes the second copy equal to the first. Collective over the group; blocks.
+  // This rank's copies, in the order of holders. A tensor that several of its stages have is one copy. `group`: the
+  // ranks with copies, the first holder's before the others; null for one rank.
+  SharedGradient(std::string name, const std::vector<at::Tensor>& copies, std::unique_ptr<comm::Communicator> group);
+  // Makes all copies equal to the first holder's. Collective over the group; blocks.
   void Broadcast();
   // Begin, the passes of a step, Sum, End. Begin puts aside what earlier steps have left in .grad, which is a sum
   // already, and End adds it again. Both are local.
   void Begin();
-  // Makes both copies' gradients their sum, in that order. Collective over the group; blocks.
+  // Makes all copies' gradients their sum: of those of a rank, then of the ranks. Collective over the group; blocks.
   void Sum();
   void End();
+  // Fails the group here and on the other ranks.
+  void Abort(const std::string& why);
 
  private:
   std::string name_;

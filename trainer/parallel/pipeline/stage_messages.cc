@@ -75,6 +75,7 @@ void PlaceExchange::Fail(const std::string& why) {
   }
   runtime::MutexLock lock(posting_);
   for (const auto& channel : channels_) channel->Abort(why);
+  group_.Abort(why);
 }
 
 void PlaceExchange::BeginStep(bool trains) {

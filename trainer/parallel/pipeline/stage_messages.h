@@ -48,7 +48,8 @@ class PlaceExchange {
   void Hand(const Action& receive, at::Tensor tensor);
   // Waits for one, at most default_timeout() (collectives.h). Throws DistributedError if the step has failed elsewhere.
   at::Tensor TakeHanded(const Action& receive);
-  // Ends the step on all places of this process, and the groups of all ranks.
+  // Ends the step on all places of this process. Fails the channels and the pipeline's group here and on all its ranks;
+  // one that is ahead may wait in the group, for a norm over all stages.
   void Fail(const std::string& why);
   // Another step begins, a training one or an evaluation. Throws c10::Error if an earlier one has failed.
   void BeginStep(bool trains);

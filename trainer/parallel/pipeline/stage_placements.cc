@@ -1,5 +1,6 @@
 #include "cohort/trainer/parallel/pipeline/stage_placements.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cohort/trainer/base/error.h"
@@ -32,9 +33,9 @@ void StagePlacements::Enter(const std::vector<PipelineStage>& stages, comm::Comm
   }
 }
 
-void StagePlacements::EnterCopy(const at::Tensor& parameter, const std::string& name, int copy) {
+void StagePlacements::EnterCopy(const at::Tensor& parameter, const std::string& name, int copy, int copies) {
   Placement placement = *Placements().OrWhole(parameter);
-  placement.set_copy(copy, 2);
+  placement.set_copy(copy, copies);
   placement.set_name(name);
   Set(parameter, std::move(placement));
 }
@@ -50,6 +51,19 @@ void StagePlacements::Set(const at::Tensor& parameter, Placement placement) {
     }
   }
   entered_.push_back({parameter, std::move(before), std::move(now)});
+}
+
+std::vector<comm::Communicator*> GroupsOfLayers(const PipelineStage& stage) {
+  std::vector<comm::Communicator*> groups;
+  for (const at::Tensor& parameter : stage.module->parameters()) {
+    const auto placement = Placements().Of(parameter);
+    if (placement == nullptr) continue;
+    for (const Axis& axis : placement->axes()) {
+      if (axis.group == nullptr || placement->use(axis.name) == AxisUse::kReplicated) continue;
+      if (std::find(groups.begin(), groups.end(), axis.group) == groups.end()) groups.push_back(axis.group);
+    }
+  }
+  return groups;
 }
 
 }  // namespace cohort::trainer

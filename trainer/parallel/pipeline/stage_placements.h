@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -22,8 +23,8 @@ class StagePlacements {
   // Says that this rank owns the parameters of its stages along the axis "pipeline", which has the ranks of `group`,
   // and names them as in the whole. Leaves parameters that another pipeline has entered. Throws c10::Error.
   void Enter(const std::vector<PipelineStage>& stages, comm::Communicator& group);
-  // Says that a parameter is copy 0 or 1 of a weight of this name that two stages share.
-  void EnterCopy(const at::Tensor& parameter, const std::string& name, int copy);
+  // Says that a parameter is copy `copy` of `copies` of a weight of this name that stages share.
+  void EnterCopy(const at::Tensor& parameter, const std::string& name, int copy, int copies);
 
  private:
   // `before` is null for a parameter that had no placement.
@@ -35,5 +36,9 @@ class StagePlacements {
 
   std::vector<Entered> entered_;
 };
+
+// Returns the groups in which the layers of a stage may wait for other ranks: of the axes over which its parameters are
+// cut, or their gradients are summed.
+std::vector<comm::Communicator*> GroupsOfLayers(const PipelineStage& stage);
 
 }  // namespace cohort::trainer

@@ -1,6 +1,7 @@
 // The model of the pipeline's tests, and the one process that it is compared with.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,8 @@
 namespace cohort::trainer {
 
 inline constexpr int64_t kWidth = 6;
+// Ten times what is promised for telling all ranks of an error, which is a second.
+inline constexpr std::chrono::seconds kSoon{10};
 inline constexpr int kLayers = 16;  // two stages on each of 4 ranks with 2 devices
 
 // A layer with a residual connection, a weight that it uses twice, a checkpointed part, and dropout.

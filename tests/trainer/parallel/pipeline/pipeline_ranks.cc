@@ -4,9 +4,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "cohort/trainer/autograd/autocast.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
@@ -81,6 +83,48 @@ TEST(Pipeline, PlacesOfARankWorkWithTheBitsOfOneProcess) {
     ASSERT_TRUE(schedule.ok()) << schedule.status();
     ExpectBitsOfOneProcess(*schedule, std::string(name) + " on devices", {.loss = Loss, .devices = devices});
   }
+}
+
+// Passes of a thread of their own are the caller's: mixed precision, inference mode, no gradients.
+TEST(Pipeline, PlacesOfARankHaveTheCallersThreadState) {
+  const int places = world->size() * 2;
+  const Schedule schedule = *BuildSchedule("1f1b", {places, places, 4});
+  torch::nn::Sequential model = Model();
+  std::vector<PipelineStage> stages = StagesFor(schedule, model, world->rank(), 2);
+  std::mutex mutex;
+  std::vector<AutocastState> seen;
+  int inference = 0;
+  for (PipelineStage& stage : stages) {
+    stage.forward = [&, before = stage.forward](const at::Tensor& x) {
+      {
+        const std::lock_guard lock(mutex);
+        seen.push_back(CurrentAutocast());
+        inference += c10::InferenceMode::is_enabled() ? 1 : 0;
+      }
+      return before(x).to(at::kFloat);
+    };
+  }
+  Pipeline pipeline(std::move(stages), schedule, *world, {.loss = Loss, .devices = {{0, at::kCPU}, {1, at::kCPU}}});
+  const Batch batch = BatchOf(8, 5);
+  {
+    const Autocast on_cpu(at::kCPU), on_cuda(at::kCUDA, at::kBFloat16, /*enabled=*/true, /*cache_enabled=*/false);
+    pipeline.step(batch.inputs, batch.targets);
+  }
+  ASSERT_EQ(seen.size(), 2u * 4u);
+  for (const AutocastState& state : seen) {
+    EXPECT_TRUE(state.devices[0].enabled && state.devices[1].enabled);
+    EXPECT_EQ(state.devices[0].dtype, at::kBFloat16);
+    EXPECT_EQ(state.devices[1].dtype, at::kBFloat16);
+    EXPECT_FALSE(state.cache);
+  }
+  EXPECT_EQ(inference, 0);
+  seen.clear();
+  {
+    const c10::InferenceMode mode;
+    pipeline.eval(batch.inputs);
+  }
+  EXPECT_EQ(inference, 2 * 4);
+  for (const AutocastState& state : seen) EXPECT_FALSE(state.devices[0].enabled || state.devices[1].enabled);
 }
 
 TEST(Pipeline, AUsersOwnScheduleRuns) {
