@@ -65,17 +65,16 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
     device_groups_.push_back(*std::move(subgroup));
     groups.push_back(device_groups_.back().get());
   }
-  std::vector<ReducedParameter> reduced;
-  std::set<const void*> seen;  // a parameter that modules share is listed once for each
+  std::vector<ReducedParameter> all;  // the reducer leaves out frozen ones, and watches them
+  std::set<const void*> seen;         // a parameter that modules share is listed once for each
   for (const auto& item : module_.named_parameters()) {
-    if (!item.value().requires_grad() || IsIgnored(item.value()) ||
-        !seen.insert(item.value().unsafeGetTensorImpl()).second)
-      continue;
-    const auto found = device_of.find(item.value().unsafeGetTensorImpl());
-    reduced.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
-    if (!options_.owners.empty()) reduced.back().owner = options_.owners.at(item.value().unsafeGetTensorImpl());
+    const void* const impl = item.value().unsafeGetTensorImpl();
+    if (IsIgnored(item.value()) || !seen.insert(impl).second) continue;
+    const auto found = device_of.find(impl);
+    all.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
+    if (!options_.owners.empty() && item.value().requires_grad()) all.back().owner = options_.owners.at(impl);
   }
-  reducer_ = std::make_unique<Reducer>(std::move(reduced), std::move(groups),
+  reducer_ = std::make_unique<Reducer>(std::move(all), std::move(groups),
                                        ReducerOptions{.limits = options_.buckets,
                                                       .gradient_as_bucket_view = options_.gradient_as_bucket_view,
                                                       .find_unused_parameters = options_.find_unused_parameters,

@@ -29,6 +29,15 @@ ParameterUsage::State UsageOf(const ReducerOptions& options) {
   return options.static_graph ? ParameterUsage::State::kOnce : ParameterUsage::State::kNever;
 }
 
+// The parameters that require a gradient, or the others.
+std::vector<ReducedParameter> WithGradients(const std::vector<ReducedParameter>& parameters, bool require) {
+  std::vector<ReducedParameter> found;
+  for (const ReducedParameter& each : parameters) {
+    if (each.tensor.requires_grad() == require) found.push_back(each);
+  }
+  return found;
+}
+
 // Whether the pass that runs now puts a gradient into the .grad of one of these. autograd::grad does not (a penalty on
 // gradients of the inputs asks for it between forward and backward), nor need backward() with inputs of its own.
 bool GivesGradients(const std::vector<std::shared_ptr<void>>& accumulators) {
@@ -47,11 +56,12 @@ bool GivesGradients(const std::vector<std::shared_ptr<void>>& accumulators) {
 struct Reducer::Shared {
   runtime::Mutex mutex;
   Reducer* owner COHORT_GUARDED_BY(mutex) = nullptr;
+  std::vector<ReducedParameter> frozen = {};  // when the reducer was made
 };
 
 Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups,
                  ReducerOptions options)
-    : parameters_(std::move(parameters)),
+    : parameters_(WithGradients(parameters, true)),
       options_(options),
       shared_(std::make_shared<Shared>()),
       buckets_(std::make_unique<BucketSet>(parameters_, std::move(groups), options.gradient_as_bucket_view)),
@@ -59,6 +69,7 @@ Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Com
       usage_(std::make_unique<ParameterUsage>(parameters_.size(), UsageOf(options))),
       calls_(parameters_.size(), 0),
       accumulated_(parameters_.size(), false) {
+  shared_->frozen = WithGradients(parameters, false);
   TORCH_CHECK(!parameters_.empty(), "DistributedDataParallel: the module has no parameter that requires a gradient");
   TORCH_CHECK(!options_.static_graph || !options_.find_unused_parameters,
               "DistributedDataParallel: static_graph finds unused parameters by itself; leave find_unused_parameters "
@@ -114,6 +125,15 @@ void Reducer::RegisterCommHook(std::shared_ptr<CommHook> hook) {
 
 void Reducer::PrepareForward(bool averages) {
   runtime::MutexLock lock(shared_->mutex);
+  for (const ReducedParameter& each : shared_->frozen) {
+    if (!averages || !each.tensor.requires_grad()) continue;
+    const std::string message =
+        "DistributedDataParallel: parameter " + each.name +
+        " requires a gradient, and did not when the module was wrapped: its gradient would not be averaged. Wrap the "
+        "module before parameters are frozen, with find_unused_parameters, or wrap it anew when they are thawed";
+    Fail(message);
+    throw DistributedError(absl::StatusCode::kFailedPrecondition, message);
+  }
   if (averages) buckets_->BeginIteration();
   if (stage_ == Stage::kIdle) return;
   if (stage_ == Stage::kBackward && !pass_.goes_on_here()) {

@@ -136,6 +136,33 @@ TEST(UnusedParametersOf, AccumulatedPassesKeepTheirGradientOrAreRefused) {
 }
 
 // A type of the user's own that says nothing of its tensors: all parameters would seem unused.
+// Its gradient has no hook: without a word it would be each rank's own.
+TEST(UnusedParametersOf, AFrozenOneThatIsThawedIsRefusedOnAllRanks) {
+  for (const bool everywhere : {true, false}) {
+    auto model = std::make_shared<Net>();
+    model->second->weight.requires_grad_(false);
+    DistributedDataParallel<Net> ddp(model, *world);
+    const auto step = [&] { ddp.forward(InputOf(world->rank())).pow(2).mean().backward(); };
+    step();
+    EXPECT_FALSE(model->second->weight.grad().defined());
+    if (everywhere || world->rank() == world->size() - 1) model->second->weight.requires_grad_(true);
+    {
+      const at::NoGradGuard no_grad;  // an evaluation averages nothing
+      ddp.module()->eval();
+      ddp.forward(InputOf(world->rank()));
+      ddp.module()->train();
+    }
+    ASSERT_TRUE(world->Barrier().Wait().ok());  // or a rank fails while others still end the first step
+    std::string why = "nothing";
+    try {
+      step();
+    } catch (const DistributedError& error) {
+      why = error.what_without_backtrace();
+    }
+    EXPECT_THAT(why, HasSubstr("parameter second.weight requires a gradient, and did not when the module was wrapped"));
+  }
+}
+
 TEST(UnusedParametersOf, ResultsThatCanNotBeSearchedAreRefused) {
   struct Opaque {
     at::Tensor scores;
