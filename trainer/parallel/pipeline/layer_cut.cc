@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
+#include <set>
 #include <utility>
 
+#include "cohort/trainer/autograd/random_states.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -12,14 +15,67 @@ namespace {
 
 double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+// The work of these devices is done.
+void Await(const std::set<c10::DeviceIndex>& devices) {
+  for (const c10::DeviceIndex device : devices) torch::cuda::synchronize(device);
+}
+
 // Forward and backward time of one layer, and its output.
-std::pair<double, at::Tensor> TimeLayer(NamedLayer layer, const at::Tensor& input) {
+std::pair<double, at::Tensor> TimeLayer(NamedLayer layer, const at::Tensor& input,
+                                        const std::set<c10::DeviceIndex>& devices) {
   const at::Tensor leaf = input.detach().requires_grad_(input.is_floating_point());
+  Await(devices);
   const double begin = Seconds();
   at::Tensor output = layer.module.forward(leaf);
   if (output.requires_grad()) output.backward(torch::ones_like(output));
+  Await(devices);
   return {Seconds() - begin, output.detach()};
 }
+
+// All that running layers changes, which is as before at the end. Parameters have no gradients meanwhile.
+class [[nodiscard]] Trial {
+ public:
+  Trial(const std::vector<NamedLayer>& layers, const at::Tensor& input)
+      : random_(RandomStates::Of(TensorsOf(layers, input))), regions_(RegionStates()) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& tensor : TensorsOf(layers, input)) {
+      if (tensor.is_cuda()) devices_.insert(tensor.get_device());
+    }
+    for (const NamedLayer& layer : layers) {
+      for (const at::Tensor& parameter : layer.module.ptr()->parameters()) {
+        gradients_.emplace_back(parameter, parameter.grad());
+        gradients_.back().first.mutable_grad() = at::Tensor();
+      }
+      for (const at::Tensor& buffer : layer.module.ptr()->buffers()) buffers_.emplace_back(buffer, buffer.clone());
+    }
+  }
+  ~Trial() {
+    const at::NoGradGuard no_grad;
+    // Backwards: of a parameter that layers share the first entry has its gradient.
+    for (auto each = gradients_.rbegin(); each != gradients_.rend(); ++each) each->first.mutable_grad() = each->second;
+    for (auto& [buffer, before] : buffers_) buffer.copy_(before);
+    RestoreRegionStates(regions_);
+    random_.Restore();
+  }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  const std::set<c10::DeviceIndex>& devices() const { return devices_; }
+
+ private:
+  static std::vector<at::Tensor> TensorsOf(const std::vector<NamedLayer>& layers, const at::Tensor& input) {
+    std::vector<at::Tensor> tensors = {input};
+    for (const NamedLayer& layer : layers) {
+      for (const at::Tensor& parameter : layer.module.ptr()->parameters()) tensors.push_back(parameter);
+    }
+    return tensors;
+  }
+
+  RandomStates random_;
+  std::map<std::string, RandomStates> regions_;
+  std::set<c10::DeviceIndex> devices_;                                  // of CUDA
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_, buffers_;  // with what they were
+};
 
 }  // namespace
 
@@ -78,22 +134,16 @@ LayerCut CutByParameters(const std::vector<NamedLayer>& layers, int stages) {
 
 LayerCut CutByTime(const std::vector<NamedLayer>& layers, int stages, const at::Tensor& input, int repetitions) {
   std::vector<double> weights(layers.size(), std::numeric_limits<double>::infinity());
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
-  for (const NamedLayer& layer : layers) {
-    for (const at::Tensor& parameter : layer.module.ptr()->parameters()) {
-      gradients.emplace_back(parameter, parameter.grad());
-      gradients.back().first.mutable_grad() = at::Tensor();
-    }
-  }
+  const Trial trial(layers, input);
+  const at::AutoGradMode records(true);
   for (int i = 0; i < std::max(1, repetitions); ++i) {
     at::Tensor x = input;
     for (size_t k = 0; k < layers.size(); ++k) {
-      auto [seconds, output] = TimeLayer(layers[k], x);
+      auto [seconds, output] = TimeLayer(layers[k], x, trial.devices());
       weights[k] = std::min(weights[k], seconds);
       x = output;
     }
   }
-  for (auto& [parameter, gradient] : gradients) parameter.mutable_grad() = gradient;
   return CutEvenly(weights, stages);
 }
 

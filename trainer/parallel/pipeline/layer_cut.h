@@ -29,8 +29,9 @@ LayerCut CutEvenly(const std::vector<double>& weights, int stages);
 LayerCut CutByNumber(const std::vector<NamedLayer>& layers, int stages);
 LayerCut CutByParameters(const std::vector<NamedLayer>& layers, int stages);
 // By time: runs the layers one after another on `input`, forward and backward, some times, and takes each layer's
-// shortest time. The gradients that it makes are taken away. The ranks of a job may measure differently: let one
-// measure, and broadcast the cut.
+// shortest time, with the work of devices. Gradients, buffers (statistics of BatchNorm) and torch's generators are
+// afterwards as before, also after an exception. The ranks of a job may measure differently: let one measure, and
+// broadcast the cut.
 LayerCut CutByTime(const std::vector<NamedLayer>& layers, int stages, const at::Tensor& input, int repetitions = 5);
 
 }  // namespace cohort::trainer

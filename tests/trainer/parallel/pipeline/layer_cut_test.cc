@@ -52,5 +52,35 @@ TEST(LayerCut, ByTimeLeavesGradientsAsTheyWere) {
   EXPECT_FALSE(model->parameters()[1].grad().defined());
 }
 
+struct Throws : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& /*x*/) { TORCH_CHECK(false, "no"); }
+};
+
+// Measuring is no training: statistics, random numbers and gradients are as before, also after an exception.
+TEST(LayerCut, ByTimeLeavesBuffersAndGeneratorsAsTheyWere) {
+  for (const bool throws : {false, true}) {
+    torch::nn::BatchNorm1d norm(8);
+    torch::nn::Sequential model(torch::nn::Linear(8, 8), norm, torch::nn::Dropout(0.5), torch::nn::Linear(8, 8));
+    if (throws) model->push_back(Throws());
+    model->parameters()[0].mutable_grad() = torch::ones({8, 8});
+    const at::Tensor input = torch::randn({4, 8});
+    torch::manual_seed(3);
+    if (throws) {
+      EXPECT_THROW(CutByTime(LayersOf(model), 2, input), c10::Error);
+    } else {
+      const at::NoGradGuard no_grad;  // the backward pass counts all the same
+      CutByTime(LayersOf(model), 2, input);
+    }
+    const at::Tensor drawn = torch::rand({3});
+    torch::manual_seed(3);
+    EXPECT_TRUE(torch::equal(drawn, torch::rand({3}))) << throws;
+    EXPECT_TRUE(torch::equal(norm->running_mean, torch::zeros({8}))) << throws;
+    EXPECT_TRUE(torch::equal(norm->running_var, torch::ones({8}))) << throws;
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0) << throws;
+    EXPECT_TRUE(torch::equal(model->parameters()[0].grad(), torch::ones({8, 8}))) << throws;
+    EXPECT_FALSE(model->parameters()[1].grad().defined()) << throws;
+  }
+}
+
 }  // namespace
 }  // namespace cohort::trainer
