@@ -38,6 +38,20 @@ class Ports:
         self.check(ended, f"{name} {options}: {what} {number}", right)
         return ended.stdout + ended.stderr
 
+    def head_tail(self):
+        """Groups of two devices: all in turn, and at once on two nodes. Other groups than the job's are refused."""
+        for micro_batches, nodes in ((1, 1), (4, 2)):
+            layout = ["--simulate-nodes", str(nodes), "--simulate-gpus", str(8 // nodes), "--gpus-per-rank", "2"]
+            options = f"--group_per_node {4 // nodes} --micro_batches {micro_batches}"
+            ended = self.run("port_head_tail", options, *layout)
+            found = re.search(r"test accuracy ([0-9.]+)", ended.stdout)
+            self.check(ended, f"port_head_tail {options}: {found}", found and float(found.group(1)) >= TRAINED)
+        ended = self.run("port_head_tail", "--groups_size 2 --group_per_node 4", "--nproc-per-node", "2")
+        told = "has 1 devices, and its node 2 ranks; start it by: dlaunch --gpus-per-rank 2 --nproc-per-node 4 port_head_tail"
+        if ended.returncode == 0 or told not in ended.stdout + ended.stderr:
+            print(f"port_head_tail without devices: exit status {ended.returncode}\n{ended.stdout}{ended.stderr}")
+            self.failed = True
+
     def resnet(self):
         """Two devices of one rank, and two ranks with two each; one loss a batch."""
         small = "--batches 2 --batch-size 8 --split-size 2 --classes 10 --image-size 32 --width 4"
@@ -63,6 +77,7 @@ def main(folder, examples):
         ports.failed = True
     ports.train("port_torchshard_gpt", 4, "--group-size 2 --steps 40")
     ports.resnet()
+    ports.head_tail()
     return 1 if ports.failed else 0
 
 
