@@ -68,6 +68,7 @@
 #include "cohort/trainer/torchshard/cut_parameters.h"
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/functional.h"
+#include "cohort/trainer/torchshard/head_memory.h"
 #include "cohort/trainer/torchshard/layers.h"
 #include "cohort/trainer/torchshard/parallel_dim.h"
 #include "cohort/trainer/transfer/autograd_collectives.h"

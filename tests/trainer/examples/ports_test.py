@@ -52,6 +52,16 @@ class Ports:
             print(f"port_head_tail without devices: exit status {ended.returncode}\n{ended.stdout}{ended.stderr}")
             self.failed = True
 
+    def million_classes(self, ranks, classes, features, lr):
+        """Each rank tells the memory of its part of the classes, which is about the formula's. The loss falls."""
+        options = f"--classes {classes} --features {features} --batch-size 64 --steps 3 --lr {lr}"
+        ended = self.run("port_million_classes", options, "--nproc-per-node", str(ranks))
+        losses = [float(loss) for loss in re.findall(r"step [0-9]: loss ([0-9.]+)", ended.stdout)]
+        told = re.findall(rf"{classes // ranks} classes: ([0-9]+) MiB, by formula ([0-9]+) MiB", ended.stdout)
+        right = (len(losses) == 3 and losses[-1] < losses[0] - 1 and len(told) == ranks and
+                 all(0.7 * int(formula) < int(peak) < 1.4 * int(formula) for peak, formula in told))
+        self.check(ended, f"port_million_classes {options}: {losses} {told}", right)
+
     def resnet(self):
         """Two devices of one rank, and two ranks with two each; one loss a batch."""
         small = "--batches 2 --batch-size 8 --split-size 2 --classes 10 --image-size 32 --width 4"
@@ -61,8 +71,11 @@ class Ports:
             self.check(ended, f"port_resnet: {losses}", len(losses) == 2)
 
 
-def main(folder, examples):
+def main(folder, examples, part=""):
     ports = Ports(folder)
+    if part == "million":
+        ports.million_classes(4, 1000000, 64, 3)
+        return 1 if ports.failed else 0
     for name, ranks, options in DIGITS:
         ports.train(name, ranks, options)
     told = ports.train("port_deepspeed", 2, f"--deepspeed_config {os.path.join(examples, 'port_deepspeed.json')}")
@@ -78,6 +91,7 @@ def main(folder, examples):
     ports.train("port_torchshard_gpt", 4, "--group-size 2 --steps 40")
     ports.resnet()
     ports.head_tail()
+    ports.million_classes(2, 100000, 256, 3)
     return 1 if ports.failed else 0
 
 
