@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""ports_test.py <bin folder> <trainer/examples/ports>: the ported programs train, and the keys of the DeepSpeed file that
-have no effect are told by name."""
+"""ports_test.py <bin folder> <trainer/examples/ports> <resnet_reference>: the ported programs train, and the keys
+of the DeepSpeed file that have no effect are told by name."""
 
 import os
 import re
@@ -19,9 +19,9 @@ class Ports:
         self.folder = folder
         self.failed = False
 
-    def run(self, name, options, *launch):
+    def run(self, name, options, *launch, env=None):
         command = [os.path.join(self.folder, "dlaunch"), *launch, "--", os.path.join(self.folder, name), *options.split()]
-        return subprocess.run(command, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, env=env)
 
     def check(self, ended, what, right):
         print(what, flush=True)
@@ -62,16 +62,23 @@ class Ports:
                  all(0.7 * int(formula) < int(peak) < 1.4 * int(formula) for peak, formula in told))
         self.check(ended, f"port_million_classes {options}: {losses} {told}", right)
 
-    def resnet(self):
-        """Two devices of one rank, and two ranks with two each; one loss a batch."""
-        small = "--batches 2 --batch-size 8 --split-size 2 --classes 10 --image-size 32 --width 4"
-        for ranks in (1, 2):
-            ended = self.run("port_resnet", small, "--simulate-gpus", str(2 * ranks), "--gpus-per-rank", "2")
+    def resnet(self, reference_program):
+        """Two devices of one rank, and two ranks with two each: one process's losses, also where splits leave a rest."""
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # batch norm of a few rows enlarges differences of rounding
+        for ranks, batch, split in ((1, 8, 2), (2, 8, 2), (1, 10, 4), (2, 11, 4), (1, 4, 6)):
+            reference = subprocess.run([reference_program, "2", str(batch), str(split)], capture_output=True, text=True,
+                                       timeout=100, env=one_thread)
+            expected = re.findall(r"batch [12]: loss ([0-9.]+)", reference.stdout)
+            options = f"--batches 2 --batch-size {batch} --split-size {split} --classes 10 --image-size 64 --width 4"
+            ended = self.run("port_resnet", options, "--simulate-gpus", str(2 * ranks), "--gpus-per-rank", "2",
+                             env=one_thread)
             losses = re.findall(r"batch [12]: loss ([0-9.]+)", ended.stdout)
-            self.check(ended, f"port_resnet: {losses}", len(losses) == 2)
+            right = len(losses) == len(expected) == 2 and all(
+                abs(float(loss) - float(one)) < 1e-3 for loss, one in zip(losses, expected))
+            self.check(ended, f"port_resnet {options}: {losses}, one process {expected}", right)
 
 
-def main(folder, examples, part=""):
+def main(folder, examples, resnet_reference, part=""):
     ports = Ports(folder)
     if part == "million":
         ports.million_classes(4, 1000000, 64, 3)
@@ -89,7 +96,7 @@ def main(folder, examples, part=""):
         print(f"port_torchshard_gpt: {losses}")
         ports.failed = True
     ports.train("port_torchshard_gpt", 4, "--group-size 2 --steps 40")
-    ports.resnet()
+    ports.resnet(resnet_reference)
     ports.head_tail()
     ports.million_classes(2, 100000, 256, 3)
     return 1 if ports.failed else 0
