@@ -9,6 +9,7 @@
 #include "cohort/trainer/torchshard/parallel_dim.h"
 #include "cohort/trainer/transfer/autograd_collectives.h"
 #include "cohort/trainer/transfer/tensor_call.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer::torchshard {
@@ -37,6 +38,22 @@ std::unique_ptr<comm::Communicator> SubgroupOf(comm::Communicator& world, const 
   return *std::move(made);
 }
 
+// Whether `dim` counts the batch. -1 counts features, also of a tensor with one dimension.
+bool IsBatch(const at::Tensor& x, int64_t dim) { return dim == 0 || (dim < -1 && dim == -x.dim()); }
+
+// The identity, whose backward divides the gradient.
+class DividedGradient : public torch::autograd::Function<DividedGradient> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, int64_t divisor) {
+    ctx->saved_data["divisor"] = divisor;
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients.front() / ctx->saved_data["divisor"].toInt(), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 void init_process_group(comm::Communicator& world, int group_size) {
@@ -64,14 +81,16 @@ int get_world_size() { return Required().world_size; }
 const TensorAxis& get_axis() { return Required().axis; }
 
 at::Tensor scatter(const at::Tensor& x, int64_t dim, std::source_location site) {
-  const at::Tensor y = scatter_to_region(x, get_group(), dim, site);
-  if (dim == -1 || dim == x.dim() - 1) register_parallel_dim(y, -1);
+  const bool batch = IsBatch(x, dim) && get_group_size() > 1;
+  const at::Tensor y =
+      scatter_to_region(batch ? DividedGradient::apply(x, get_group_size()) : x, get_group(), dim, site);
+  if (!IsBatch(x, dim) && (dim == -1 || dim == x.dim() - 1)) register_parallel_dim(y, -1);
   return y;
 }
 
 at::Tensor gather(const at::Tensor& x, int64_t dim, int64_t whole, std::source_location site) {
-  const at::Tensor y = dim == 0 || dim == -x.dim() ? gather_from_sequence_region(x, get_group(), 0, whole, site)
-                                                   : gather_from_region(x, get_group(), dim, whole, site);
+  const at::Tensor y = IsBatch(x, dim) ? gather_from_sequence_region(x, get_group(), 0, whole, site)
+                                       : gather_from_region(x, get_group(), dim, whole, site);
   if (get_group_size() > 1) register_parallel_dim(y, std::nullopt);
   return y;
 }

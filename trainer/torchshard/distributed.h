@@ -40,7 +40,7 @@ const TensorAxis& get_axis();
 
 // Functions with a gradient; all ranks of the group call them alike. They block. They throw DistributedError.
 //
-//   scatter   own chunk of `dim`          backward: gathers the chunks
+//   scatter   own chunk of `dim`          backward: gathers the chunks; of dimension 0: divided by the group's size
 //   gather    the chunks of all ranks     backward: own chunk; of dimension 0: own chunk of the sum over the ranks
 //   reduce    sum                         backward: identity
 //   copy      identity                    backward: sum
@@ -48,7 +48,15 @@ const TensorAxis& get_axis();
 // Dimension 0 is the batch: each rank's part of the model gave its rows, and DistributedDataParallel divides their
 // gradients by the number of ranks. So the gradient that reaches a rank must be that of all ranks' losses, each of
 // which is the mean over the group's batch. TorchShard takes the chunk alone, which makes it too small by the group's
-// size. `whole` is the size of the joined dimension; -1: all ranks have the same size.
+// size.
+//
+// scatter is the way back from the layers that are cut to data-parallel ones. Behind it each rank's loss is the mean
+// over its own rows, and the group's loss is the mean of these. So a rank's rows count 1 / group's size in front of it,
+// where TorchShard's gradients are too large by the group's size. gather and scatter of dimension 0 undo each other,
+// forward and backward.
+//
+// -1 is the dimension of features, also of a tensor with one dimension. `whole` is the size of the joined dimension;
+// -1: all ranks have the same size.
 at::Tensor scatter(const at::Tensor& x, int64_t dim = -1, std::source_location site = std::source_location::current());
 at::Tensor gather(const at::Tensor& x, int64_t dim = -1, int64_t whole = -1,
                   std::source_location site = std::source_location::current());

@@ -176,6 +176,59 @@ TEST_P(TorchShard, BackboneGradientsAreThoseOfDdp) {
   }
 }
 
+// Layers that are cut, whose rows each rank takes to a data-parallel tail: the way back from a head.
+struct CutFirst : torch::nn::Module {
+  explicit CutFirst(ParallelDim dim_in) : dim(dim_in) {
+    torch::manual_seed(17);
+    wide = register_module("wide", nn::ParallelLinear(nn::ParallelLinearOptions(4, 6).dim(dim)));
+    tail = register_module("tail", torch::nn::Linear(6, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = wide(x);
+    if (dim == ParallelDim(1)) y = distributed::gather(y, -1, 6);
+    y = torch::tanh(y);
+    return tail(dim.has_value() ? distributed::scatter(y, 0) : y);
+  }
+  ParallelDim dim;
+  nn::ParallelLinear wide{nullptr};
+  torch::nn::Linear tail{nullptr};
+};
+
+// Each rank's loss is the mean over its own rows. The original's gradients in front of scatter are too large by the
+// group's size.
+TEST_P(TorchShard, GradientsThroughScatterOfRowsAreOneProcesss) {
+  const int groups = world->size() / distributed::get_group_size();
+  for (const int64_t dim : {0, 1}) {
+    const std::string what = "dim " + std::to_string(dim);
+    auto cut = std::make_shared<CutFirst>(dim), plain = std::make_shared<CutFirst>(std::nullopt);
+    const at::Tensor images = Random({3 * world->size(), 4}, 18).requires_grad_();
+    const at::Tensor own = OfGroup(images).detach().clone().requires_grad_();
+    plain->forward(images).pow(2).mean().backward();
+    DistributedDataParallelOptions options;
+    options.ignored_parameters = register_ddp_parameters_to_ignore(*cut);
+    DistributedDataParallel<CutFirst> ddp(cut, *world, options);
+    ddp.forward(own).pow(2).mean().backward();
+    ExpectParts(*cut, *plain, what, 1e-4);
+    ExpectClose(own.grad() / groups, OfGroup(images.grad()), what + ": gradient of the input", 1e-4);
+  }
+}
+
+TEST_P(TorchShard, GatherAndScatterUndoEachOther) {
+  const int n = distributed::get_group_size();
+  const struct {
+    std::vector<int64_t> sizes;
+    int64_t dim;
+  } cases[] = {{{2 * n + 1, 3}, 0}, {{2 * n + 1, 3}, -2}, {{3, 2 * n + 1}, -1}, {{2 * n + 1}, 0}, {{2 * n + 1}, -1}};
+  for (const auto& each : cases) {
+    const at::Tensor x = Random(each.sizes, 19).requires_grad_();
+    const at::Tensor y = distributed::gather(distributed::scatter(x, each.dim), each.dim, 2 * n + 1);
+    const std::string what = std::to_string(each.sizes.size()) + " dimensions, dim " + std::to_string(each.dim);
+    ExpectClose(y.detach(), x.detach(), what);
+    y.pow(2).sum().backward();
+    ExpectClose(x.grad(), 2 * x.detach(), what + ": gradient");
+  }
+}
+
 // Parameters that are deep in the model are left alone too. The original writes names without their path.
 TEST_P(TorchShard, NestedParametersAreIgnoredByDdp) {
   if (distributed::get_group_size() == 1) return;
