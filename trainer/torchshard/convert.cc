@@ -9,6 +9,7 @@
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/placement/box_copy.h"
 #include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/torchshard/cut_parameters.h"
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/layers.h"
 #include "cohort/trainer/transfer/tensor_call.h"
@@ -147,6 +148,7 @@ void ForEachEntry(const torch::nn::Module& model, const StateDict& state, Apply 
   for (const auto& item : state) {
     const at::Tensor* parameter = parameters.find(item.key());
     const auto placement = parameter == nullptr ? nullptr : Placements().Of(*parameter);
+    if (placement != nullptr) check_process_group(item.key().c_str(), *parameter);
     apply(item.key(), item.value(), placement != nullptr && !placement->whole() ? placement.get() : nullptr);
   }
 }
@@ -167,6 +169,7 @@ std::vector<at::Tensor> register_ddp_parameters_to_ignore(torch::nn::Module& mod
   for (const at::Tensor& parameter : model.parameters()) {
     const auto placement = Placements().Of(parameter);
     if (placement == nullptr || placement->whole()) continue;
+    check_process_group("register_ddp_parameters_to_ignore", parameter);
     ignored.push_back(parameter);
     if (replicas.size() == 1 || !parameter.requires_grad()) continue;
     parameter.register_hook([&replicas](const at::Tensor& gradient) {

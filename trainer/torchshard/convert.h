@@ -29,8 +29,7 @@ Conversion convert_parallel_embedding(torch::nn::Module& model, ParallelDim dim)
 
 // Returns the parameters of `model` that are cut over the parallel group, at any depth, for
 // DistributedDataParallelOptions::ignored_parameters. Lets backward average their gradients over the other groups, if
-// there are any, whose ranks have the same parts. Call it once, after init_process_group and before DDP. The group must
-// outlive backward passes. Local.
+// there are any, whose ranks have the same parts. Call it once, after init_process_group and before DDP. Local.
 std::vector<at::Tensor> register_ddp_parameters_to_ignore(torch::nn::Module& model);
 
 // Parameters and buffers by name.

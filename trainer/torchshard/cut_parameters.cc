@@ -32,6 +32,16 @@ void cut_parameter(at::Tensor parameter, int64_t cut) {
                                 "a parameter of sizes " + c10::str(parameter.sizes())));
 }
 
+void check_process_group(const char* who, const at::Tensor& parameter) {
+  const auto placement = Placements().Of(parameter);
+  if (placement == nullptr) return;
+  for (const Axis& axis : placement->axes()) {
+    TORCH_CHECK(!distributed::has_ended(axis.group), who,
+                ": the parameter was cut over a process group that distributed::destroy_process_group has ended (",
+                placement->Describe(), "); use it before that, or make the layer again in the new group");
+  }
+}
+
 namespace nn::init {
 
 void shard_init_helper_(const InitRule& rule, const at::Tensor& parameter) {

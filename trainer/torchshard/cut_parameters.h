@@ -33,6 +33,9 @@ at::Tensor register_cut_parameter(torch::nn::Module& module, const std::string& 
 // Cuts a whole parameter where it is; it stays the same tensor. Does nothing where another layer that shares it has cut
 // it alike. Local. Throws c10::Error where it is cut otherwise.
 void cut_parameter(at::Tensor parameter, int64_t cut);
+// Refuses a parameter that was cut over a process group that has ended: the present group may have other ranks. Local.
+// Throws c10::Error, which names `who`.
+void check_process_group(const char* who, const at::Tensor& parameter);
 
 namespace nn::init {
 

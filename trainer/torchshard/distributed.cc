@@ -1,5 +1,6 @@
 #include "cohort/trainer/torchshard/distributed.h"
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -25,6 +26,12 @@ struct ProcessGroup {
 std::unique_ptr<ProcessGroup>& TheGroup() {
   static auto* group = new std::unique_ptr<ProcessGroup>;  // destroy_process_group ends it, not the end of main()
   return *group;
+}
+
+// Groups that destroy_process_group has ended. Placements, adapters and graphs may still refer to their communicators.
+std::vector<std::unique_ptr<ProcessGroup>>& Ended() {
+  static auto* ended = new std::vector<std::unique_ptr<ProcessGroup>>;
+  return *ended;
 }
 
 ProcessGroup& Required() {
@@ -72,7 +79,12 @@ void init_process_group(comm::Communicator& world, int group_size) {
 }
 
 bool is_initialized() { return TheGroup() != nullptr; }
-void destroy_process_group() { TheGroup().reset(); }
+void destroy_process_group() {
+  if (TheGroup() != nullptr) Ended().push_back(std::move(TheGroup()));
+}
+bool has_ended(const comm::Communicator* group) {
+  return std::any_of(Ended().begin(), Ended().end(), [group](const auto& each) { return each->group.get() == group; });
+}
 comm::Communicator& get_group() { return *Required().group; }
 comm::Communicator& get_replicas() { return *Required().replicas; }
 int get_rank() { return get_group().rank(); }

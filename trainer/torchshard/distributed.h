@@ -25,8 +25,11 @@ namespace cohort::trainer::torchshard::distributed {
 // the group. Throws c10::Error for a size that does not divide the world's, and if there is a group already.
 void init_process_group(comm::Communicator& world, int group_size = -1);
 bool is_initialized();
-// Ends the group. Layers made in it can't compute any more. Local.
+// Ends the group. Layers made in it throw c10::Error from then on, also in a later group. Their placements, adapters
+// and graphs stay usable until the job ends, because the group's communicators are kept until the process ends. Local.
 void destroy_process_group();
+// Whether `group` was the parallel group of this process and has been ended.
+bool has_ended(const comm::Communicator* group);
 
 // The ranks of this process's group, and those that have the same part in other groups. Throw c10::Error without
 // init_process_group, as do all functions below.

@@ -22,13 +22,23 @@ at::Tensor parallel_linear(const at::Tensor& x, const at::Tensor& weight, const 
                            ParallelDim dim = std::nullopt);
 
 // dim none: torch's embedding. 0: rows of the table are cut, `num_embeddings` in all, and y is the sum. 1, -1: features
-// are cut, `embedding_dim` in all, and y is gathered. y is whole on every rank.
+// are cut, `embedding_dim` in all, and y is gathered. y is whole on every rank. If dim is given, all ranks of the group
+// need the same tokens (distributed::gather(tokens, 0)): y would otherwise mix rows of different tokens. The layer
+// compares them on its first call; this function does not.
 at::Tensor parallel_embedding(const at::Tensor& tokens, const at::Tensor& weight, ParallelDim dim,
                               int64_t num_embeddings, int64_t embedding_dim,
                               std::optional<int64_t> padding_idx = std::nullopt);
 
 // The loss of logits tagged -1 without gathering them; of others torch's cross_entropy. Options count for both; if
 // num_classes is 0 all ranks have the same number of classes.
+//
+// Logits that are cut but have lost their tag (parallel_dim.h) are refused where they can be told from whole ones:
+//
+//   num_classes or weight is given   they have fewer classes than these say
+//   neither, targets on the CPU      a target is none of their classes
+//
+// Set num_classes: without it a batch whose targets all are among the first rank's classes passes for whole logits.
+// Targets on a device are not looked at; torch itself ends the program for one that is out of range.
 at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                   const VocabParallelCrossEntropyOptions& options = {});
 

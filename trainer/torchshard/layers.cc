@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/functional.h"
 #include "cohort/trainer/transfer/autograd_collectives.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer::torchshard::nn {
@@ -33,6 +35,19 @@ at::Tensor OwnFeatures(const at::Tensor& x) {
   const at::Tensor own = distributed::scatter(x, -1);
   register_parallel_dim(own, -1);
   return own;
+}
+
+// Compares the tokens of the group's ranks. Collective.
+void CheckSameTokens(const at::Tensor& tokens) {
+  std::ostringstream text;
+  text << "of sizes " << tokens.sizes() << "\n";
+  const at::Tensor flat = tokens.detach().to(at::kCPU, at::kLong).reshape({-1});
+  const int64_t* const values = flat.data_ptr<int64_t>();
+  for (int64_t i = 0; i < flat.numel(); ++i) text << "number " << i << " is " << values[i] << "\n";
+  CheckSameSetup(distributed::get_group(),
+                 "ParallelEmbedding: all ranks of the group need the same tokens, such as distributed::gather(tokens, "
+                 "0)",
+                 {{"tokens", text.str()}});
 }
 
 // The form of a layer that is cut along the rows of A in y = x A, which have the input's features, or along its
@@ -157,6 +172,10 @@ void ParallelEmbeddingImpl::reset_parameters() {
 }
 
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
+  if (options.dim().has_value() && !compared_) {
+    CheckSameTokens(tokens);
+    compared_ = true;
+  }
   return WithAdapter(functional::parallel_embedding(tokens, weight, options.dim(), options.num_embeddings(),
                                                     options.embedding_dim(), options.padding_idx()),
                      tokens);

@@ -75,6 +75,9 @@ class ParallelEmbeddingImpl : public torch::nn::Cloneable<ParallelEmbeddingImpl>
       : ParallelEmbeddingImpl(ParallelEmbeddingOptions(num_embeddings, embedding_dim)) {}
   void reset() override;
   void reset_parameters();
+  // nn::functional::parallel_embedding with this layer's weight. If it is cut, all ranks of the group need the same
+  // tokens, such as distributed::gather(tokens, 0). The first call compares them, by 16 bytes a rank, and throws
+  // DistributedError on all ranks where they differ.
   at::Tensor forward(const at::Tensor& tokens);
   void parallelize(ParallelDim dim);
 
@@ -84,6 +87,9 @@ class ParallelEmbeddingImpl : public torch::nn::Cloneable<ParallelEmbeddingImpl>
 
   ParallelEmbeddingOptions options;
   at::Tensor weight;
+
+ private:
+  bool compared_ = false;  // the tokens of the ranks, once
 };
 TORCH_MODULE(ParallelEmbedding);
 
