@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cohort/comm/group/transport_set.h"
+#include "cohort/comm/net/net_interface.h"
 #include "cohort/comm/select/tuning.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/runtime_binding.h"
@@ -49,6 +50,20 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, ru
   return transport;
 }
 
+std::string Always(runtime::Runtime&) { return ""; }
+
+// UCX moves memory by RDMA; over TCP our own sockets are faster.
+std::string WithRdma(runtime::Runtime& runtime) {
+  const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
+  if (!environment.ok()) return std::string(environment.status().message());
+  const runtime::Identity identity = IdentityOf(runtime, *environment);
+  if (identity.nodes_share_host) return "nodes share this host, where it would use TCP";
+  if (identity.data_interface_ip.empty()) return "no interface is named, so it would use TCP";
+  const absl::StatusOr<std::string> interface = net::InterfaceOf(identity.data_interface_ip);
+  if (!interface.ok()) return std::string(interface.status().message());
+  return net::RdmaDevicesOf(*interface).empty() ? *interface + " has no RDMA device, so it would use TCP" : "";
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> MakeTcp(runtime::Runtime& runtime, runtime::KeyValueStore& store) {
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
   TcpOptions options;
@@ -64,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTcp(runtime::Runtime& runtime, ru
 
 const std::vector<TransportEntry>& RegisteredTransports() {
   static const std::vector<TransportEntry> entries = {
-#define COHORT_TRANSPORT(name, factory) {#name, &factory},
+#define COHORT_TRANSPORT(name, factory, fits) {#name, &factory, &fits},
 #include "cohort/comm/group/transports.def"
 #undef COHORT_TRANSPORT
   };

@@ -75,6 +75,11 @@ TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
   return *made_.back();
 }
 
+const std::string& TransportSet::WhyUnfit(const TransportEntry& entry) {
+  const auto found = unfit_.find(entry.name);
+  return found != unfit_.end() ? found->second : unfit_.emplace(entry.name, entry.fits(runtime_)).first->second;
+}
+
 absl::Status TransportSet::NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const {
   bool known = allowed.empty();
   for (size_t i = 0; i < added_; ++i) known = known || Allows(allowed, made_[i]->name);
@@ -133,6 +138,10 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
   for (const TransportEntry& entry : RegisteredTransports()) {
     if (!Allows(allowed, entry.name)) {
       note(entry.name, options.empty() ? "not in COHORT_TRANSPORTS" : "not in CommunicatorOptions::transports");
+      continue;
+    }
+    if (allowed.empty() && !WhyUnfit(entry).empty()) {
+      note(entry.name, WhyUnfit(entry));
       continue;
     }
     Made& made = MakeIfNeeded(entry);

@@ -21,10 +21,15 @@ namespace cohort::comm {
 using TransportFactory = absl::StatusOr<std::unique_ptr<Transport>> (*)(runtime::Runtime& runtime,
                                                                         runtime::KeyValueStore& store);
 
+// Whether a transport is worth choosing here where none is asked for by name. Empty: yes; else why not. A function of
+// this host alone: hosts that differ are told so when they look each other's addresses up.
+using TransportCondition = std::string (*)(runtime::Runtime& runtime);
+
 // The transports of this build, in the order of preference (transports.def).
 struct TransportEntry {
   std::string_view name;
   TransportFactory make;
+  TransportCondition fits;
 };
 const std::vector<TransportEntry>& RegisteredTransports();
 
@@ -63,6 +68,8 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   absl::Status Put(std::string_view key, std::string_view value) override;
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
   Made& MakeIfNeeded(const TransportEntry& entry);
+  // TransportEntry::fits, asked once.
+  const std::string& WhyUnfit(const TransportEntry& entry);
   // `allowed` where it says something, else what COHORT_TRANSPORTS allows; empty: all.
   absl::StatusOr<std::string> Allowed(const std::string& allowed);
   std::string Names() const;
@@ -72,7 +79,8 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   std::vector<std::unique_ptr<Made>> made_;
   size_t added_ = 0;  // the first so many of made_ were added
   uint64_t worlds_ = 0;
-  std::optional<std::string> by_environment_;  // COHORT_TRANSPORTS and shared memory, once it was read
+  std::map<std::string_view, std::string> unfit_;  // answers of TransportEntry::fits
+  std::optional<std::string> by_environment_;      // COHORT_TRANSPORTS and shared memory, once it was read
 };
 
 }  // namespace cohort::comm

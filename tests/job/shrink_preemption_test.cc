@@ -49,12 +49,7 @@ void ExpectAllStoppedTogether(DlaunchProcess* job) {
   EXPECT_EQ(job->WaitUntilGone(std::chrono::seconds(20)), "");
 }
 
-class ShrinkAndPreemption : public testing::TestWithParam<int> {
- protected:
-  void SetUp() override {
-    if (GetParam() > 1 && !kHaveUcx) GTEST_SKIP() << "this build has no UCX";
-  }
-};
+class ShrinkAndPreemption : public testing::TestWithParam<int> {};
 
 TEST_P(ShrinkAndPreemption, ARankIsLostAfterItHasSaidItsStep) {
   const TemporaryFolder folder;

@@ -15,9 +15,6 @@ namespace cohort::launcher {
 // The folder of the programs under test: COHORT_TEST_BIN_DIR.
 std::string ProgramFolder();
 
-// Whether ranks on different hosts can talk to each other in this build.
-inline constexpr bool kHaveUcx = COHORT_TESTS_HAVE_UCX != 0;
-
 struct DlaunchSurroundings {
   std::vector<std::string> environment = {};  // NAME=VALUE, added
   std::string working_directory = "";         // empty: this process'

@@ -166,7 +166,6 @@ class PodsInNamespaces : public ::testing::TestWithParam<PodJob> {};
 // Neither an address nor a port is given: the name that pod 0 has in DNS, which comes after the other pod has begun to
 // look for it, is all.
 TEST_P(PodsInNamespaces, TrainByTheNamesThatDnsGivesThem) {
-  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   const auto namespaces = LinkedNamespaces::Create();
   if (!namespaces.ok()) GTEST_SKIP() << namespaces.status().message();
   const auto dns = ClusterDns::Start(**namespaces);

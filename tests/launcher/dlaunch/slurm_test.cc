@@ -192,7 +192,6 @@ class Allocation {
 };
 
 TEST_F(SlurmTest, ABatchScriptNeedsOneLine) {
-  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   EXPECT_EQ(Batch(dlaunch_ + " --nproc-per-node 2 " + ProgramFolder() + "/collperf all_reduce -b 8 -e 64K -n 5\n"), 0)
       << out_;
   EXPECT_TRUE(Printed("4 ranks on 2 hosts of Slurm job ")) << out_;
@@ -200,14 +199,12 @@ TEST_F(SlurmTest, ABatchScriptNeedsOneLine) {
 }
 
 TEST_F(SlurmTest, TheSameCommandTrainsFromABatchScript) {
-  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   EXPECT_EQ(Batch(Training() + "\n"), 0) << out_;
   EXPECT_TRUE(Printed("2 ranks on 2 hosts of Slurm job ")) << out_;
   EXPECT_EQ(ProblemOfTraining(out_), "");
 }
 
 TEST_F(SlurmTest, TheSameCommandTrainsFromSrun) {
-  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   EXPECT_EQ(Step("--nodes=2 --ntasks-per-node=1 " + Training()), 0) << out_;
   EXPECT_TRUE(Printed("2 ranks on 2 hosts of Slurm job ")) << out_;
   EXPECT_EQ(ProblemOfTraining(out_), "");

@@ -5,6 +5,7 @@
 
 import csv
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -115,11 +116,18 @@ class Collperf(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 30, done.stderr)
         self.assertIn("rank 1 never called barrier()", done.stderr)
 
+    def test_transport_between_nodes(self):
+        chosen = {"": "tcp", "tcp": "tcp"}
+        if HAS_UCX == "ON":
+            chosen["ucx"] = "ucx"  # not chosen for itself where it would use TCP
+        for wanted, expected in chosen.items():
+            command = [DLAUNCH, "--simulate-nodes", "2", COLLPERF, "all_reduce", "-b", "64", "-e", "64", "-n", "3"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False,
+                                  env={**os.environ, "COHORT_TRANSPORTS": wanted})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("transport %s," % expected, done.stdout)
+
     def test_loss_of_a_node_ends_the_others_waits(self):
-        if HAS_UCX != "ON":
-            reason = "collperf where a node is lost: this build has no UCX, which ranks on two hosts need"
-            print("skipped: " + reason)
-            self.skipTest(reason)
         # The parent dies where the gate is made, and in the midst of calls, of which there are more than will ever be
         # made.
         for moment in ("kill -9 $PPID; exec sleep 1000;", "(sleep 3; kill -9 $PPID) &"):
