@@ -4,6 +4,8 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
+#include "cohort/trainer/parallelize/plan_text.h"
+#include "cohort/trainer/parallelize/sequential_element.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/transfer/same_on_all_ranks.h"
@@ -50,7 +52,9 @@ void CheckSetup(const torch::nn::Module& model, DeviceMesh& mesh, const Parallel
     lines.push_back(DescribeTensor(item.key(), item.value().scalar_type(), placement->sizes()) +
                     (item.value().requires_grad() ? "" : " (frozen)"));
   }
-  CheckSameSetup(mesh.world(), kWho, {{"mesh", mesh.Describe()}, ModelFact(lines), {"plan", TextOf(plan)}});
+  const std::string options = ToText(plan.fsdp) + ToText(plan.ddp);
+  CheckSameSetup(mesh.world(), kWho,
+                 {{"mesh", mesh.Describe()}, ModelFact(lines), {"plan", TextOf(plan)}, {"options", options}});
 }
 
 // Shards the modules that the patterns name, from the inside out.
@@ -72,7 +76,7 @@ void ShardUnits(torch::nn::Module& model, DeviceMesh& data, const ParallelizePla
     const auto* parent = dot == std::string::npos ? nullptr : modules.find(name.substr(0, dot));
     auto* sequential = parent == nullptr ? nullptr : dynamic_cast<torch::nn::SequentialImpl*>(parent->get());
     if (sequential != nullptr) {
-      fully_shard(*(sequential->begin() + std::stol(name.substr(dot + 1))), data, plan.fsdp);
+      fully_shard(ElementOf(*sequential, name.substr(dot + 1)), data, plan.fsdp);
     } else {
       fully_shard(*modules[name], data, plan.fsdp);
     }

@@ -1,6 +1,7 @@
 // A model of ordinary layers that one call lays out on every mesh of the ranks trains as in one process.
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "cohort/trainer/nn/linear.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
 #include "cohort/trainer/parallelize/parallelize.h"
+#include "cohort/trainer/parallelize/plan_text.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "tests/trainer/parallelize/mesh_model.h"
 
@@ -145,6 +147,78 @@ TEST(Parallelize, NamesWhatDiffersBetweenRanks) {
   };
   EXPECT_THAT(with(odd ? TensorPlan() : Cuts(), 9), AllOf(HasSubstr(rank), HasSubstr("plan")));
   EXPECT_THAT(with(Cuts(), odd ? 8 : 9), AllOf(HasSubstr(rank), HasSubstr("seed \"8\" there, \"9\" on rank 0")));
+}
+
+// Each change of one option, all of which ranks must have in common.
+std::vector<std::function<void(ParallelizePlan&)>> Changes() {
+  using Plan = ParallelizePlan;
+  return {
+      [](Plan&) {},
+      [](Plan& plan) { plan.fsdp.sharding_strategy = ShardingStrategy::kShardGradOp; },
+      [](Plan& plan) { plan.fsdp.reshard_after_forward = true; },
+      [](Plan& plan) { plan.fsdp.reshard_after_forward = false; },
+      [](Plan& plan) { plan.fsdp.mixed_precision.param_dtype = at::kBFloat16; },
+      [](Plan& plan) { plan.fsdp.mixed_precision.reduce_dtype = at::kBFloat16; },
+      [](Plan& plan) { plan.fsdp.mixed_precision.output_dtype = at::kBFloat16; },
+      [](Plan& plan) { plan.fsdp.mixed_precision.cast_forward_inputs = false; },
+      [](Plan& plan) { plan.fsdp.backward_prefetch = BackwardPrefetch::kNone; },
+      [](Plan& plan) { plan.fsdp.forward_prefetch = false; },
+      [](Plan& plan) { plan.fsdp.reduce_over_world = true; },
+      [](Plan& plan) { plan.fsdp.cpu_offload = true; },
+      [](Plan& plan) { plan.fsdp.device_id = at::kCPU; },
+      [](Plan& plan) { plan.fsdp.sync_module_states = false; },
+      [](Plan& plan) { plan.ddp.buckets.first_bytes = 7; },
+      [](Plan& plan) { plan.ddp.buckets.cap_bytes = 7; },
+      [](Plan& plan) { plan.ddp.broadcast_buffers = false; },
+      [](Plan& plan) { plan.ddp.gradient_as_bucket_view = true; },
+      [](Plan& plan) { plan.ddp.find_unused_parameters = true; },
+      [](Plan& plan) { plan.ddp.static_graph = true; },
+      [](Plan& plan) { plan.ddp.parts.emplace_back(); },
+      [](Plan& plan) { plan.ddp.ignored_parameters.emplace_back(); },
+  };
+}
+
+TEST(Parallelize, PlansThatDifferHaveDifferentTexts) {
+  std::set<std::string> texts;
+  for (const auto& change : Changes()) {
+    ParallelizePlan plan;
+    change(plan);
+    texts.insert(ToText(plan.fsdp) + ToText(plan.ddp));
+  }
+  EXPECT_EQ(texts.size(), Changes().size());
+}
+
+TEST(Parallelize, NamesOptionsThatDifferBetweenRanks) {
+  if (world->size() == 1) GTEST_SKIP() << "one rank has one setup";
+  const auto mesh = init_device_mesh(*world, {world->size()}, {"tensor"});
+  for (const auto& change : Changes()) {
+    ParallelizePlan plan = {.tensor = Cuts()}, other = plan;
+    change(other);
+    if (ToText(plan.fsdp) + ToText(plan.ddp) == ToText(other.fsdp) + ToText(other.ddp)) continue;
+    const bool odd = world->rank() == world->size() - 1;
+    EXPECT_THAT(ErrorOf([&] { parallelize(Seeded(), *mesh, odd ? other : plan); }),
+                HasSubstr("rank " + std::to_string(world->size() - 1) + " was set up otherwise than rank 0: options"));
+  }
+}
+
+// Elements of a Sequential have the names that they were given.
+struct NamedModel : torch::nn::Module {
+  NamedModel() {
+    torch::manual_seed(4);
+    body = register_module("body", torch::nn::Sequential({{"up", torch::nn::Linear(kWidth, 2 * kWidth)},
+                                                          {"tanh", torch::nn::Tanh()},
+                                                          {"down", torch::nn::Linear(2 * kWidth, kWidth)}}));
+  }
+  at::Tensor forward(const at::Tensor& x) { return body->forward(x); }
+  torch::nn::Sequential body{nullptr};
+};
+
+TEST(Parallelize, TakesElementsByTheirNames) {
+  const at::Tensor x = torch::randn({3, kWidth}, at::detail::createCPUGenerator(8));
+  const at::Tensor expected = NamedModel().forward(x);
+  const auto mesh = init_device_mesh(*world, {world->size()}, {"shard"});
+  auto model = parallelize(std::make_shared<NamedModel>(), *mesh, {.units = {"body.up", "body.down"}});
+  EXPECT_TRUE(torch::allclose(model.forward(x), expected, 1e-5, 1e-6));
 }
 
 TEST(Parallelize, RefusesPlansThatDoNotFit) {
