@@ -46,7 +46,7 @@ ActivationPart TensorAxis::SequencePart(const at::Tensor& x, int64_t batch_dim) 
 }
 
 at::Tensor TensorAxis::SharedParameter(const at::Tensor& parameter) const {
-  return sequence_parallel() ? copy_to_region(parameter, group()) : parameter;
+  return sequence_parallel() && size() > 1 ? copy_to_region(parameter, group()) : parameter;
 }
 
 }  // namespace cohort::trainer

@@ -39,7 +39,7 @@ struct TensorAxisOptions {
 // A small value; copies refer to the same axis.
 class TensorAxis {
  public:
-  // An axis of this rank alone: layers are then ordinary ones.
+  // An axis of this rank alone, without sequence parallelism: layers are then ordinary ones.
   TensorAxis();
   // The axis's group must outlive the layers. Without a group of several ranks layers can be made, for a dry run, but
   // not run. Throws c10::Error for options out of range.
@@ -57,7 +57,9 @@ class TensorAxis {
   int rank() const { return axis_.rank; }
   int size() const { return axis_.size; }
   const TensorAxisOptions& options() const { return options_; }
-  bool sequence_parallel() const { return options_.sequence_parallel && size() > 1; }
+  // As the options say, on an axis of one rank too: a model's activations have one layout on any mesh, and the part of
+  // the only rank is all of the sequence.
+  bool sequence_parallel() const { return options_.sequence_parallel; }
 
   // The dimension of activations that counts the batch: the second one if sequences come first, otherwise the first.
   int64_t batch_dim() const { return sequence_parallel() && options_.sequence_dim == 0 ? 1 : 0; }

@@ -126,6 +126,31 @@ TEST_P(TensorParallel, RecomputationRepeatsTheMasksOfOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(All, TensorParallel, testing::Combine(testing::Bool(), testing::Values(1, 3)));
 
+// A model that is written for sequence parallelism computes the same on a mesh whose axis has one rank.
+TEST(TensorParallelLayers, KeepTheLayoutOfActivationsOnAnAxisOfOneRank) {
+  const RandomPlaceGuard place({.seed = 3, .step = 11});
+  for (const int64_t sequence_dim : {0, 1}) {
+    const TensorAxisOptions options = {.sequence_parallel = true, .sequence_dim = sequence_dim};
+    const TensorAxis one(Axis{.name = kTensorAxis}, options), all(*world, options);
+    all.set_sequence_length(5);
+    EXPECT_TRUE(one.sequence_parallel());
+    EXPECT_EQ(one.batch_dim(), 1 - sequence_dim);
+    const auto make = [](const TensorAxis& axis) {
+      return ParallelTransformerBlock(
+          ParallelTransformerBlockOptions(12, 3).dropout(0.3).attention_dropout(0.2).layer(5), axis);
+    };
+    auto [alone, whole] = CutAndWhole(make, one);
+    auto cut = CutAndWhole(make, all).first;
+    const at::Tensor x = Random({2, 5, 12}, 2), in = sequence_dim == 0 ? x.transpose(0, 1) : x;
+    const at::Tensor expected = whole(x), y = alone(in);
+    ExpectClose(y.detach(), (sequence_dim == 0 ? expected.transpose(0, 1) : expected).detach(), "one rank");
+    const at::Tensor gathered =
+        gather_from_region(cut(scatter_to_region(in, *world, sequence_dim)), *world, sequence_dim, 5);
+    ExpectClose(y.detach(), gathered.detach(), "all ranks");
+    EXPECT_TRUE(one.SharedParameter(x).is_same(x));
+  }
+}
+
 TEST(TensorParallelLayers, EmbeddingIsThatOfOneProcess) {
   for (const int64_t vocabulary : {12, 7, 2}) {
     for (const bool sequence : {false, true}) {
