@@ -28,14 +28,14 @@ struct Classes {
 //              + spread[i] * (total weight * log of the sum - weighted sum of logits)
 // into its gradient. Everything has one element a row but `exponentials`.
 struct Kept : torch::CustomClassHolder {
-  at::Tensor exponentials;  // [rows, own classes]; taken by backward
+  at::Tensor exponentials;  // [rows, own classes]; taken by backward. Undefined for small types: their logits are kept
   at::Tensor sum;           // of the exponentials over all classes
+  at::Tensor largest;       // logit over all classes, for small types
   at::Tensor place;         // of the target among the own classes, 0 where it is elsewhere
   at::Tensor elsewhere;     // whether it is
   at::Tensor own, spread;
   at::Tensor own_weight;  // undefined: 1 for each class
   double total_weight = 0;
-  at::ScalarType logits_type = at::kFloat;
 };
 
 at::Tensor Summed(const at::Tensor& x, const TensorAxis& axis, comm::ReduceOp op) {
@@ -44,34 +44,48 @@ at::Tensor Summed(const at::Tensor& x, const TensorAxis& axis, comm::ReduceOp op
 
 // The sum over the own classes of weight * (logit - largest), without a buffer of the logits' size.
 at::Tensor WeightedLogits(const at::Tensor& logits, const at::Tensor& largest, const Classes& classes) {
-  if (!classes.weight.defined()) {
-    return logits.sum(-1, /*keepdim=*/false, largest.scalar_type()) - largest * static_cast<double>(classes.count);
-  }
-  const at::Tensor weight = classes.own_weight();
-  return logits.matmul(weight.to(logits.scalar_type())).to(largest.scalar_type()) - largest * weight.sum();
+  if (!classes.weight.defined()) return logits.sum(-1) - largest * static_cast<double>(classes.count);
+  const at::Tensor weight = classes.own_weight().to(logits.scalar_type());
+  return logits.matmul(weight) - largest * weight.sum();
 }
 
-// [rows, own classes] -> exponentials of (logit - largest) in the logits' type, and their sums in float. Small types
-// are converted some rows at a time.
-std::pair<at::Tensor, at::Tensor> Exponentials(const at::Tensor& logits, const at::Tensor& largest) {
-  if (logits.scalar_type() == largest.scalar_type()) {
-    at::Tensor exponentials = logits.sub(largest.unsqueeze(-1)).exp_();
-    at::Tensor sum = exponentials.sum(-1);
-    return {std::move(exponentials), std::move(sum)};
-  }
+// Whether logits are of a smaller type than what is computed with them.
+bool IsSmall(const at::Tensor& logits, at::ScalarType type) { return logits.scalar_type() != type; }
+
+// Calls visit(begin, count, piece) for some rows at a time, which `piece` has in `type`.
+template <typename Visit>
+void ForPieces(const at::Tensor& logits, at::ScalarType type, const Visit& visit) {
   constexpr int64_t kElements = int64_t{1} << 20;
   const int64_t rows = std::max<int64_t>(1, kElements / std::max<int64_t>(1, logits.size(1)));
-  at::Tensor exponentials = at::empty_like(logits), sum = at::empty_like(largest);
   for (int64_t begin = 0; begin < logits.size(0); begin += rows) {
     const int64_t count = std::min(rows, logits.size(0) - begin);
-    const at::Tensor piece = logits.narrow(0, begin, count)
-                                 .to(largest.scalar_type())
-                                 .sub_(largest.narrow(0, begin, count).unsqueeze(-1))
-                                 .exp_();
-    sum.narrow(0, begin, count).copy_(piece.sum(-1));
-    exponentials.narrow(0, begin, count).copy_(piece);
+    visit(begin, count, logits.narrow(0, begin, count).to(type));
   }
-  return {std::move(exponentials), std::move(sum)};
+}
+
+// Terms of each row that are summed over the ranks.
+struct OwnTerms {
+  at::Tensor exponentials;  // [rows, own classes] of (logit - largest); undefined for small types
+  at::Tensor sum;           // of the exponentials
+  at::Tensor weighted;      // WeightedLogits; undefined without smoothing
+};
+OwnTerms TermsOf(const at::Tensor& logits, const at::Tensor& largest, const Classes& classes) {
+  OwnTerms terms;
+  const bool smooths = classes.smoothing > 0;
+  if (!IsSmall(logits, largest.scalar_type())) {
+    if (smooths) terms.weighted = WeightedLogits(logits, largest, classes);
+    terms.exponentials = logits.sub(largest.unsqueeze(-1)).exp_();
+    terms.sum = terms.exponentials.sum(-1);
+    return terms;
+  }
+  terms.sum = at::empty_like(largest);
+  if (smooths) terms.weighted = at::empty_like(largest);
+  ForPieces(logits, largest.scalar_type(), [&](int64_t begin, int64_t count, at::Tensor piece) {
+    const at::Tensor most = largest.narrow(0, begin, count);
+    if (smooths) terms.weighted.narrow(0, begin, count).copy_(WeightedLogits(piece, most, classes));
+    terms.sum.narrow(0, begin, count).copy_(piece.sub_(most.unsqueeze(-1)).exp_().sum(-1));
+  });
+  return terms;
 }
 
 at::Tensor Largest(const at::Tensor& logits, at::ScalarType type) {
@@ -98,19 +112,22 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
     } else {
       sums.push_back(at::zeros_like(largest));
     }
-    if (classes->smoothing > 0) sums.push_back(WeightedLogits(logits, largest, *classes));
-    at::Tensor local_sum;
-    std::tie(kept->exponentials, local_sum) = Exponentials(logits, largest);
-    sums.push_back(local_sum);
+    OwnTerms terms = TermsOf(logits, largest, *classes);
+    if (terms.weighted.defined()) sums.push_back(terms.weighted);
+    sums.push_back(terms.sum);
     const at::Tensor total = Summed(at::stack(sums), axis, comm::ReduceOp::kSum);
     kept->sum = total.select(0, total.size(0) - 1);
     kept->own = own;
-    kept->logits_type = logits.scalar_type();
+    kept->exponentials = std::move(terms.exponentials);
     const at::Tensor log = kept->sum.log();
+    if (!kept->exponentials.defined()) {
+      kept->largest = largest;
+      ctx->save_for_backward({logits});
+    }
     at::Tensor loss = own * (log - total.select(0, 0));
     if (classes->smoothing > 0) {
       kept->spread = spread;
-      if (classes->weight.defined()) kept->own_weight = classes->own_weight();
+      if (classes->weight.defined()) kept->own_weight = classes->own_weight().to(own.scalar_type());
       kept->total_weight =
           classes->weight.defined() ? classes->weight.sum().item<double>() : static_cast<double>(classes->all);
       loss = loss + spread * (log * kept->total_weight - total.select(0, 1));
@@ -122,30 +139,39 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto kept = c10::static_intrusive_pointer_cast<Kept>(ctx->saved_data["kept"].toCapsule());
     TORCH_CHECK(!at::GradMode::is_enabled(), "vocab_parallel_cross_entropy has no gradients of gradients");
-    TORCH_CHECK(
-        kept->exponentials.defined(),
-        "vocab_parallel_cross_entropy: backward works once, because the gradient takes the place of what forward "
-        "kept; compute the loss again");
-    at::Tensor gradient = std::move(kept->exponentials);
-    kept->exponentials = at::Tensor();
-    const at::ScalarType type = kept->logits_type;
     const at::Tensor own = kept->own * gradients.front();
-    at::Tensor scale = own;
-    if (kept->spread.defined()) {
-      const at::Tensor spread = kept->spread * gradients.front();
-      scale = own + spread * kept->total_weight;
-      gradient.mul_((scale / kept->sum).unsqueeze(-1).to(type));
-      if (kept->own_weight.defined()) {
-        gradient.addr_(spread.to(type), kept->own_weight.to(type), /*beta=*/1, /*alpha=*/-1);
-      } else {
-        gradient.sub_(spread.unsqueeze(-1).to(type));
+    const at::Tensor spread = kept->spread.defined() ? kept->spread * gradients.front() : at::Tensor();
+    const at::Tensor factor = (spread.defined() ? own + spread * kept->total_weight : own) / kept->sum;
+    // Takes the targets and what is spread from `piece`, the scaled probabilities of `count` rows.
+    const auto subtract = [&](int64_t begin, int64_t count, at::Tensor& piece) {
+      const auto rows = [&](const at::Tensor& x) { return x.narrow(0, begin, count); };
+      if (spread.defined() && kept->own_weight.defined()) {
+        piece.addr_(rows(spread), kept->own_weight, /*beta=*/1, /*alpha=*/-1);
+      } else if (spread.defined()) {
+        piece.sub_(rows(spread).unsqueeze(-1));
       }
+      if (piece.size(1) == 0) return;
+      const at::Tensor at_target = rows(own).neg().masked_fill(rows(kept->elsewhere), 0).unsqueeze(-1);
+      piece.scatter_add_(-1, rows(kept->place), at_target);
+    };
+    at::Tensor gradient;
+    if (kept->largest.defined()) {
+      const at::Tensor logits = ctx->get_saved_variables().front();
+      gradient = at::empty_like(logits);
+      ForPieces(logits, own.scalar_type(), [&](int64_t begin, int64_t count, at::Tensor piece) {
+        piece.sub_(kept->largest.narrow(0, begin, count).unsqueeze(-1)).exp_();
+        piece.mul_(factor.narrow(0, begin, count).unsqueeze(-1));
+        subtract(begin, count, piece);
+        gradient.narrow(0, begin, count).copy_(piece);
+      });
     } else {
-      gradient.mul_((scale / kept->sum).unsqueeze(-1).to(type));
-    }
-    if (gradient.size(1) > 0) {
-      const at::Tensor at_target = own.neg().masked_fill(kept->elsewhere, 0).unsqueeze(-1);
-      gradient.scatter_add_(-1, kept->place, at_target.to(type));
+      TORCH_CHECK(
+          kept->exponentials.defined(),
+          "vocab_parallel_cross_entropy: backward works once, because the gradient takes the place of what forward "
+          "kept; compute the loss again");
+      gradient = std::exchange(kept->exponentials, at::Tensor());
+      gradient.mul_(factor.unsqueeze(-1));
+      subtract(0, gradient.size(0), gradient);
     }
     return {gradient, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -5,8 +5,9 @@
 //   all-reduce   these: 4 bytes each for an example
 //   backward     the exponentials become the gradient where they lie
 //
-// Memory beside the logits: one buffer of their size from forward to backward, which is then their gradient. A one-hot
-// matrix is never made.
+// Memory beside logits of float or double: one buffer of their size from forward to backward, which is then their
+// gradient. Logits of smaller types are kept themselves, and the gradient is made in backward: it is computed in float,
+// some rows at a time, and rounded once. A one-hot matrix is never made.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ struct VocabParallelCrossEntropyOptions {
 // at::Reduction::None. It is float32 for logits of small types. Values are those of
 // torch::nn::functional::cross_entropy on the whole logits.
 //
-// Collective over the axis; blocks. Backward sends nothing and works once, because it overwrites what forward kept.
+// Collective over the axis; blocks. Backward sends nothing. It works once, because it overwrites what forward kept.
 // There are no gradients of gradients. Throws DistributedError, and c10::Error for sizes that do not fit and, on the
 // CPU, for a target outside of the vocabulary. On a device such a target makes its loss NaN.
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target, const TensorAxis& axis,

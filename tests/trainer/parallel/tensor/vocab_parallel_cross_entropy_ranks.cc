@@ -104,6 +104,39 @@ TEST(VocabParallelCrossEntropy, SumsSmallTypesInFloat) {
   ExpectClose(own.grad().to(torch::kFloat), OwnClasses(whole.grad()).to(torch::kFloat), "gradient", 1e-2);
 }
 
+// Gradients of small types are those of float, rounded once: p - 1 is no zero while p is below 1.
+TEST(VocabParallelCrossEntropy, RoundsGradientsOfSmallTypesOnce) {
+  const TensorAxis axis(*world);
+  constexpr int64_t kClasses = 41;
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const double smoothing : {0.0, 0.1}) {
+      for (const bool weighted : {false, true}) {
+        at::Tensor logits = torch::zeros({8, kClasses});
+        const at::Tensor target = torch::arange(8) * 5;
+        for (int64_t row = 0; row < 8; ++row) logits[row][5 * row] = 2.0 * static_cast<double>(row);  // p to 0.99997
+        logits = logits.to(type);
+        VocabParallelCrossEntropyOptions options;
+        options.num_classes(kClasses).label_smoothing(smoothing);
+        if (weighted) options.weight(Random({kClasses}, 23).abs().add(0.1));
+        const auto run = [&](at::ScalarType as) {
+          const at::Tensor own = OwnClasses(logits).to(as, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+          const at::Tensor loss = vocab_parallel_cross_entropy(own, target, axis, options);
+          loss.backward();
+          return std::make_pair(loss.detach(), own.grad());
+        };
+        const auto [loss, gradient] = run(type);
+        const auto [exact_loss, exact] = run(at::kFloat);
+        const std::string what = c10::str(type, ", smoothing ", smoothing, ", weighted ", weighted);
+        ExpectClose(loss, exact_loss, what);
+        EXPECT_EQ(gradient.scalar_type(), type);
+        const double unit = type == at::kBFloat16 ? 0x1p-8 : 0x1p-11, least = type == at::kBFloat16 ? 1e-30 : 0x1p-24;
+        const at::Tensor off = (gradient.to(at::kFloat) - exact).abs() - exact.abs() * unit * 1.01 - least;
+        EXPECT_LE(off.numel() == 0 ? 0 : off.max().item<double>(), 0) << what << ", rank " << world->rank();
+      }
+    }
+  }
+}
+
 TEST(VocabParallelCrossEntropy, SendsNothingOfTheLogitsSize) {
   const TensorAxis axis(*world);
   const at::Tensor own = Random({6, 1000}, 29).requires_grad_();
