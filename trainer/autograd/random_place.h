@@ -10,14 +10,17 @@ namespace cohort::trainer {
 
 struct RandomPlace {
   uint64_t seed = 0;  // the same on all ranks
-  int64_t step = 0;
+  int64_t step = -1;  // from 0 on; -1: not said, and nothing can be drawn
   int64_t micro_batch = 0;
   // The rows of the whole batch that this rank computes: first_row, first_row + row_stride, ...
   int64_t first_row = 0;
   int64_t row_stride = 1;
+
+  bool known() const { return step >= 0; }
 };
 
-// Sets or returns the calling thread's place. checkpoint() and its backward pass keep that of the first forward pass.
+// Sets or returns the calling thread's place, which is not known until it is set. A step draws the same numbers again
+// and again: set the place in each. checkpoint() and its backward pass keep that of the first forward pass.
 // Schedules of several micro-batches set micro_batch before each forward pass.
 void set_random_place(const RandomPlace& place);
 RandomPlace random_place();

@@ -6,6 +6,7 @@
 
 #include "c10/core/DeviceGuard.h"
 #include "cohort/trainer/autograd/autocast.h"
+#include "cohort/trainer/autograd/random_place.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/torch.h"
@@ -112,7 +113,15 @@ void DataParallelBase::Replicate(const torch::nn::Module& module, const std::vec
   }
 }
 
-void DataParallelBase::RunEach(size_t count, const std::function<void(size_t)>& forward) const {
+void DataParallelBase::RunEach(const std::vector<at::Tensor>& inputs,
+                               const std::function<void(size_t)>& forward) const {
+  const size_t count = inputs.size();
+  std::vector<RandomPlace> places;
+  RandomPlace place = random_place();
+  for (const at::Tensor& input : inputs) {
+    places.push_back(place);
+    if (input.defined() && input.dim() > 0) place.first_row += input.size(dim_) * place.row_stride;
+  }
   const bool records = at::GradMode::is_enabled();
   const AutocastState autocast = CurrentAutocast();
   std::vector<std::exception_ptr> failures(count);
@@ -120,6 +129,7 @@ void DataParallelBase::RunEach(size_t count, const std::function<void(size_t)>& 
     try {
       const at::AutoGradMode grad_mode(records);
       const AutocastStateGuard autocast_guard(autocast);
+      const RandomPlaceGuard place_guard(places[i]);
       const c10::DeviceGuard device_guard(devices_[i]);
       forward(i);
     } catch (c10::Error& error) {

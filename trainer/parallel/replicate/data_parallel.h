@@ -32,6 +32,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/Device.h"
+#include "cohort/trainer/base/tensors_of.h"
 #include "torch/nn/module.h"
 
 namespace cohort::trainer {
@@ -59,9 +60,11 @@ class DataParallelBase : public torch::nn::Module {
   // Gives the replicas on the other devices the module's values and modes, and sends the gradients of their parameters
   // to the module's.
   void Replicate(const torch::nn::Module& module, const std::vector<torch::nn::Module*>& replicas);
-  // Calls forward(0) to forward(count - 1), each in a thread of its own with the caller's autograd and autocast modes,
-  // and with its device as the current one. Blocks. Throws what the first of them threw, with the device's name.
-  void RunEach(size_t count, const std::function<void(size_t)>& forward) const;
+  // Calls forward(0), forward(1), ... for each of `inputs`, in a thread of its own with the caller's autograd and
+  // autocast modes, and with its device as the current one. The thread's random_place() has the rows of the device, of
+  // which inputs[i] is one of the tensors, or undefined. Blocks. Throws what the first of them threw, with the device's
+  // name.
+  void RunEach(const std::vector<at::Tensor>& inputs, const std::function<void(size_t)>& forward) const;
 
   // Cuts an input into one part for each device, or fewer if there are fewer chunks.
   std::vector<at::Tensor> Scatter(const at::Tensor& input) const;
@@ -167,7 +170,16 @@ class DataParallel : public DataParallelBase {
     for (size_t i = 1; i < count; ++i) used.push_back(replicas_[i - 1].get());
     Replicate(*module_, used);
     std::vector<std::optional<Output>> results(count);
-    RunEach(count, [&](size_t i) { results[i].emplace(compute(i)); });
+    std::vector<at::Tensor> of_device(count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto look = [&](const auto& each) {
+        for (const at::Tensor& tensor : TensorsOf(each[i])) {
+          if (!of_device[i].defined()) of_device[i] = tensor;
+        }
+      };
+      std::apply([&](const auto&... each) { (look(each), ...); }, parts);
+    }
+    RunEach(of_device, [&](size_t i) { results[i].emplace(compute(i)); });
     std::vector<Output> outputs;
     for (auto& result : results) outputs.push_back(*std::move(result));
     return Gather(outputs);

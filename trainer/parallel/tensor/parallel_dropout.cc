@@ -56,6 +56,10 @@ at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const
                           const at::TensorOptions& options) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   const RandomPlace place = random_place();
+  TORCH_CHECK(place.known(),
+              "dropout: this thread has no place in training, without which every step would drop the same elements; "
+              "call trainer::set_random_place({.seed = ..., .step = ...}) before each forward pass "
+              "(autograd/random_place.h)");
   // Rows of the batch are outermost in the count, so that it does not depend on their number.
   std::vector<Dimension> dimensions;
   uint64_t stride = 1;

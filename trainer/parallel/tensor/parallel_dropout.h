@@ -19,7 +19,8 @@
 namespace cohort::trainer {
 
 // Returns the factor of each element of an activation of `sizes`: 0 where it is dropped, otherwise 1 / (1 - p). Local.
-// `layer` must differ between layers. Throws c10::Error for p outside of [0, 1].
+// `layer` must differ between layers. Throws c10::Error for p outside of [0, 1], and on a thread whose random_place()
+// has no step.
 at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const ActivationPart& part,
                           const at::TensorOptions& options);
 
@@ -35,7 +36,7 @@ class ParallelDropoutImpl : public torch::nn::Module {
   explicit ParallelDropoutImpl(ParallelDropoutOptions options = {}, TensorAxis axis = TensorAxis())
       : options(options), axis(std::move(axis)) {}
   // Drops elements in training. Under sequence parallelism the input is this rank's part of the sequence; otherwise it
-  // is whole. Local.
+  // is whole. Local. Throws as DropoutFactors.
   at::Tensor forward(const at::Tensor& x);
   // The same for an input that is cut otherwise: attention weights whose heads are cut.
   at::Tensor forward_part(const at::Tensor& x, const ActivationPart& part);

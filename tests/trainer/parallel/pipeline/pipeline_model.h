@@ -44,6 +44,7 @@ struct Layer : Shardable<Layer> {
 
 inline torch::nn::Sequential Model() {
   torch::manual_seed(11);
+  set_random_place({.seed = 11, .step = 0});
   torch::nn::Sequential model;
   for (int i = 0; i < kLayers - 1; ++i) model->push_back(Layer(i % 3 == 1, static_cast<uint64_t>(i)));
   model->push_back(torch::nn::Linear(kWidth, 4));

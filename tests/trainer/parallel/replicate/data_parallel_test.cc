@@ -14,6 +14,7 @@
 
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/trainer/autograd/autocast.h"
+#include "cohort/trainer/parallel/tensor/parallel_dropout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/trainer/few_threads.h"
@@ -273,6 +274,22 @@ TEST(DataParallel, GivesEachPartOfAReplicaItsMode) {
   parallel.eval();
   module->inner->train();
   EXPECT_TRUE(torch::equal(parallel.forward(torch::zeros({2})), torch::full({2}, 1.0f)));
+}
+
+// Drops the elements that one process would: a device has some rows of the batch.
+struct Dropping : torch::nn::Cloneable<Dropping> {
+  Dropping() { Dropping::reset(); }
+  void reset() override { dropout = ParallelDropout(ParallelDropoutOptions(0.5)); }
+  at::Tensor forward(const at::Tensor& x) { return dropout(x); }
+  ParallelDropout dropout{nullptr};
+};
+
+TEST(DataParallel, MasksOfDropoutAreThoseOfOneProcess) {
+  const RandomPlaceGuard place({.seed = 1, .step = 2, .first_row = 1, .row_stride = 2});
+  const auto module = std::make_shared<Dropping>();
+  const at::Tensor x = torch::ones({7, 9});
+  DataParallel<Dropping> parallel(module, Devices(3));
+  EXPECT_TRUE(torch::equal(parallel.forward(x), module->forward(x)));
 }
 
 }  // namespace

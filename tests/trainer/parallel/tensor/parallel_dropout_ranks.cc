@@ -38,20 +38,38 @@ TEST(ParallelDropout, DiffersByStepMicroBatchLayerAndSeed) {
     const RandomPlaceGuard place(at);
     return Masks({64}, {}, layer);
   };
-  const at::Tensor first = masks({.seed = 1}, 1);
-  EXPECT_TRUE(torch::equal(first, masks({.seed = 1}, 1)));
-  EXPECT_FALSE(torch::equal(first, masks({.seed = 2}, 1)));
+  const at::Tensor first = masks({.seed = 1, .step = 0}, 1);
+  EXPECT_TRUE(torch::equal(first, masks({.seed = 1, .step = 0}, 1)));
+  EXPECT_FALSE(torch::equal(first, masks({.seed = 2, .step = 0}, 1)));
   EXPECT_FALSE(torch::equal(first, masks({.seed = 1, .step = 1}, 1)));
-  EXPECT_FALSE(torch::equal(first, masks({.seed = 1, .micro_batch = 1}, 1)));
-  EXPECT_FALSE(torch::equal(first, masks({.seed = 1}, 2)));
+  EXPECT_FALSE(torch::equal(first, masks({.seed = 1, .step = 0, .micro_batch = 1}, 1)));
+  EXPECT_FALSE(torch::equal(first, masks({.seed = 1, .step = 0}, 2)));
 }
 
 TEST(ParallelDropout, DoesNothingInEvaluationAndAllAtOne) {
+  const RandomPlaceGuard place({.step = 0});
   ParallelDropout dropout(ParallelDropoutOptions(1.0));
   EXPECT_EQ(dropout(torch::ones({8})).sum().item<float>(), 0);
   dropout->eval();
   EXPECT_EQ(dropout(torch::ones({8})).sum().item<float>(), 8);
   EXPECT_THROW(Masks({1}, {}, 1, 1.5), c10::Error);
+}
+
+// One mask for ever, silently, would be worse.
+TEST(ParallelDropout, NeedsAPlaceInTraining) {
+  const RandomPlaceGuard none({});
+  ParallelDropout dropout(ParallelDropoutOptions(0.5));
+  try {
+    dropout(torch::ones({8}));
+    ADD_FAILURE() << "drew without a place";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("call trainer::set_random_place({.seed"));
+  }
+  dropout->eval();
+  EXPECT_EQ(dropout(torch::ones({8})).sum().item<float>(), 8);
+  set_random_place({.seed = 1, .step = 4});
+  dropout->train();
+  dropout(torch::ones({8}));
 }
 
 TEST(RandomRegions, DrawOtherNumbersOnEachRankAndTheSameOutside) {
