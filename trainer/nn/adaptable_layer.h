@@ -48,6 +48,9 @@ class CutLayer {
   virtual at::Tensor forward(const at::Tensor& input) = 0;
   // The layer that it computes as, which describes itself to adapters.
   virtual AdaptableLayer& layer() = 0;
+  // The same computation for a clone of the layer. It has the clone's parameters, which are this rank's parts too, and
+  // enters them in the table of placements. `bias` may be undefined.
+  virtual std::shared_ptr<CutLayer> ForClone(const at::Tensor& weight, const at::Tensor& bias) const = 0;
 };
 
 // The computation of an adapter.
@@ -72,7 +75,8 @@ class AdaptableLayer {
   virtual at::Tensor low_rank(const at::Tensor& input, const at::Tensor& a, const at::Tensor& b) = 0;
 
   // Returns how an input of the layer lies in the whole, for layers whose masks of dropout do not depend on the mesh
-  // (parallel/tensor/parallel_dropout.h). Nothing for other layers, whose masks come from torch's generator.
+  // (parallel/tensor/parallel_dropout.h). Nothing for other layers, whose masks come from torch's generator: those of
+  // torch, and whole ones where the thread has no random_place().
   virtual std::optional<ActivationPart> input_part(const at::Tensor& /*input*/) const { return std::nullopt; }
 
   // Sets the adapter, or removes it if `adapter` is null. Not during a forward pass.

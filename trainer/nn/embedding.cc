@@ -11,6 +11,11 @@ EmbeddingImpl::EmbeddingImpl(const EmbeddingOptions& chosen) : options(chosen) {
 }
 
 void EmbeddingImpl::reset() {
+  if (cut_ != nullptr) {  // a clone in the making: it has copies of all members, and clone() fills its parameter
+    weight = register_parameter("weight", torch::empty_like(weight), weight.requires_grad());
+    cut_ = cut_->ForClone(weight, /*bias=*/{});
+    return;
+  }
   if (options._weight().defined()) {
     TORCH_CHECK(options._weight().sizes() == at::IntArrayRef({options.num_embeddings(), options.embedding_dim()}),
                 "nn::Embedding: the weight given has sizes ", options._weight().sizes(), ", not ",

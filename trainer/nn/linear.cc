@@ -9,6 +9,13 @@ namespace cohort::trainer::nn {
 LinearImpl::LinearImpl(const LinearOptions& chosen) : options(chosen) { reset(); }
 
 void LinearImpl::reset() {
+  if (cut_ != nullptr) {  // a clone in the making: it has copies of all members, and clone() fills its parameters
+    weight = register_parameter("weight", torch::empty_like(weight), weight.requires_grad());
+    bias = bias.defined() ? register_parameter("bias", torch::empty_like(bias), bias.requires_grad())
+                          : register_parameter("bias", {}, /*requires_grad=*/false);
+    cut_ = cut_->ForClone(weight, bias);
+    return;
+  }
   weight = register_parameter("weight", torch::empty({options.out_features(), options.in_features()}));
   bias = options.bias() ? register_parameter("bias", torch::empty({options.out_features()}))
                         : register_parameter("bias", {}, /*requires_grad=*/false);
@@ -40,8 +47,10 @@ void LinearImpl::set_cut(std::shared_ptr<CutLayer> cut) {
   cut_ = std::move(cut);
 }
 
+// Without a mesh and a place the masks are torch's.
 std::optional<ActivationPart> LinearImpl::input_part(const at::Tensor& input) const {
-  return cut_ == nullptr ? std::nullopt : cut_->layer().input_part(input);
+  if (cut_ != nullptr) return cut_->layer().input_part(input);
+  return random_place().known() ? std::optional(ActivationPart()) : std::nullopt;
 }
 
 at::Tensor LinearImpl::low_rank(const at::Tensor& input, const at::Tensor& a, const at::Tensor& b) {

@@ -1,6 +1,7 @@
 #include "cohort/trainer/parallelize/parallelize.h"
 
 #include <algorithm>
+#include <map>
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
@@ -28,11 +29,17 @@ void CheckAxes(const DeviceMesh& mesh) {
 std::string TextOf(const ParallelizePlan& plan) {
   std::string text;
   for (const auto& [pattern, style] : plan.tensor) {
-    text += pattern + (std::holds_alternative<ColwiseParallel>(style) ? ": columns\n" : ": rows\n");
+    if (const auto* columns = std::get_if<ColwiseParallel>(&style)) {
+      text += c10::str(pattern, ": columns, gathered ", columns->gather_output(), ", unit ", columns->unit(),
+                       ", blocks ", at::IntArrayRef(columns->blocks()), "\n");
+    } else {
+      const auto& rows = std::get<RowwiseParallel>(style);
+      text += c10::str(pattern, ": rows, input parallel ", rows.input_is_parallel(), ", unit ", rows.unit(), "\n");
+    }
   }
   for (const std::string& unit : plan.units) text += "unit " + unit + "\n";
-  return text +
-         c10::str("sequence_parallel ", plan.tensor_axis.sequence_parallel, ", chunks ", plan.tensor_axis.chunks);
+  return text + c10::str("sequence_parallel ", plan.tensor_axis.sequence_parallel, " along ",
+                         plan.tensor_axis.sequence_dim, ", chunks ", plan.tensor_axis.chunks);
 }
 
 // Ranks along the tensor axis keep parts of one model, and drop the same elements of what all of them have.
@@ -47,10 +54,13 @@ void CheckTensorRanks(const torch::nn::Module& model, comm::Communicator& group)
 
 void CheckSetup(const torch::nn::Module& model, DeviceMesh& mesh, const ParallelizePlan& plan) {
   std::vector<std::string> lines;
+  std::map<const void*, std::string> names;
   for (const auto& item : model.named_parameters()) {
+    const auto [first, is_new] = names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    const std::string shared = is_new ? "" : " (shared with " + first->second + ")";
     const auto placement = Placements().OrWhole(item.value());
     lines.push_back(DescribeTensor(item.key(), item.value().scalar_type(), placement->sizes()) +
-                    (item.value().requires_grad() ? "" : " (frozen)"));
+                    (item.value().requires_grad() ? "" : " (frozen)") + shared);
   }
   const std::string options = ToText(plan.fsdp) + ToText(plan.ddp);
   CheckSameSetup(mesh.world(), kWho,
@@ -90,12 +100,14 @@ std::unique_ptr<DeviceMesh> PrepareOnMesh(torch::nn::Module& model, DeviceMesh& 
   CheckSetup(model, mesh, plan);
   TORCH_CHECK(plan.units.empty() || mesh.has(kShardAxis), kWho, ": the plan names units, and the mesh (",
               mesh.Describe(), ") has no axis \"shard\" to gather them over");
+  Axis tensor = {.name = kTensorAxis};  // a mesh without the axis has one rank along it
   if (mesh.has(kTensorAxis)) {
     const auto axis = mesh.axis(kTensorAxis);
     ThrowUnlessOk(axis.status(), "taking the tensor axis of a mesh");
     if (axis->size > 1) CheckTensorRanks(model, *axis->group);
-    CutLayers(model, plan.tensor, TensorAxis(*axis, plan.tensor_axis));
+    tensor = *axis;
   }
+  CutLayers(model, plan.tensor, TensorAxis(tensor, plan.tensor_axis));
   std::vector<std::string> data;
   for (const char* name : {kReplicateAxis, kShardAxis}) {
     if (mesh.has(name)) data.emplace_back(name);

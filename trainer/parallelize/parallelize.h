@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/mesh/device_mesh.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
@@ -71,8 +72,8 @@ class Parallelized {
     if (fsdp_ != nullptr) fsdp_->root().set_sync(sync);
     if (ddp_ != nullptr) ddp_->set_sync(sync);
   }
-  // This rank's parts of the parameters, for optimizers.
-  std::vector<at::Tensor> parameters() const { return model_->parameters(); }
+  // This rank's parts of the parameters, for optimizers. One that modules share is listed once.
+  std::vector<at::Tensor> parameters() const { return DistinctParameters(model_->parameters()); }
   // trainer::clip_grad_norm_ over the mesh. Collective; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0) {
     return trainer::clip_grad_norm_(parameters(), max_norm, norm_type, &mesh_);

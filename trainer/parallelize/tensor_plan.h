@@ -42,12 +42,14 @@ using TensorPlan = std::vector<std::pair<std::string, std::variant<ColwiseParall
 bool FitsPattern(const std::string& pattern, const std::string& name);
 
 // Cuts the layers of `model` that the plan names, where they are: they keep this rank's part of their values, and their
-// parameters stay the same tensors. All ranks of the axis must have the same values. Layers are nn::Linear and
-// nn::Embedding of the trainer, and torch::nn::Linear in a Sequential, whose place a parallel layer takes: C++ can't
-// replace a typed member. Local. Returns the names of the layers that were cut.
+// parameters stay the same tensors, of the same type and device, frozen or not, and shared by the same layers. All
+// ranks of the axis must have the same values. Layers are nn::Linear and nn::Embedding of the trainer, and
+// torch::nn::Linear in a Sequential, whose place a parallel layer takes: C++ can't replace a typed member. On an axis
+// of one rank they become parallel layers too, so that activations and masks of dropout are the same on any mesh.
+// Local. Returns the names of the layers that were cut.
 //
-// Throws c10::Error, before anything is cut, for a pattern that fits no layer, for a layer of another kind, which it
-// names, and for one that is cut already.
+// Throws c10::Error, before anything is cut: for a pattern that fits no layer; for a layer of another kind, one that is
+// cut already or has an adapter; for layers that share a parameter and are not cut alike. It names the layers.
 std::vector<std::string> CutLayers(torch::nn::Module& model, const TensorPlan& plan, const TensorAxis& axis);
 
 }  // namespace cohort::trainer

@@ -43,7 +43,11 @@ void SumGradientOver(const TensorAxis& axis, const at::Tensor& parameter) {
   Placement placement = *Placements().OrWhole(parameter);
   ThrowUnlessOk(placement.Partial(axis.axis()), "SumGradientOver");
   Placements().Add(parameter, std::move(placement));
+  // A frozen parameter may be thawed later; torch takes hooks of those that need gradients only, and keeps them.
+  const bool frozen = !parameter.requires_grad();
+  if (frozen) parameter.set_requires_grad(true);
   parameter.register_hook([axis](const at::Tensor& gradient) { return StartAllReduce(gradient, axis.group()).Wait(); });
+  if (frozen) parameter.set_requires_grad(false);
 }
 
 }  // namespace cohort::trainer

@@ -48,6 +48,7 @@ void RowParallelLinearImpl::reset_parameters() {
 
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
   const bool scatter = !options.input_is_parallel() && axis.size() > 1;
+  if (axis.size() == 1 && adapter() == nullptr) return torch::nn::functional::linear(x, weight, bias);
   const at::Tensor own = scatter ? scatter_to_region(x, axis.group(), -1) : x;
   const at::Tensor y = WithAdapter(row_parallel_linear(own, weight, axis), own);
   return bias.defined() ? y + bias : y;
