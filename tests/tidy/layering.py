@@ -235,6 +235,27 @@ def check_installed(tree):
                 yield path, line, f"sends users to {header}, which is not installed: list it in HDRS of its library"
 
 
+def check_private(tree):
+    """trainer/README.md lists the trainer's installed headers that trainer/trainer.h does not include: all, and no
+    others."""
+    page, umbrella = "trainer/README.md", "trainer/trainer.h"
+    if page not in tree.paths or umbrella not in tree.paths:
+        return
+    included = {target_of(header) for _, header in tree.includes(umbrella)}
+    private = {path for path in installed_headers(tree) if top(path) == "trainer"} - included - {umbrella}
+    listed = {}
+    in_table = False
+    for number, line in enumerate(tree.text(page).splitlines(), 1):
+        cells = line.split("|")
+        in_table = len(cells) == 4 and (in_table or cells[2].strip() == "private headers")
+        for header in re.findall(r"`(\w+\.h)`", cells[2]) if in_table else ():
+            listed[f"trainer/{cells[1].strip(' `')}{header}"] = number
+    for path in sorted(private - set(listed)):
+        yield page, 1, f"does not list {path} among the private headers: it is installed, and {umbrella} does not include it"
+    for path in sorted(set(listed) - private):
+        yield page, listed[path], f"lists {path} among the private headers, which is not installed or not private"
+
+
 def _sent_to(tree, path):
     """[(line, header)] of what a header or a page tells its readers to include: `(x.h)` after a name, of the same folder,
     and the includes of a page's examples."""
@@ -275,5 +296,6 @@ RULES = {
     "vendors": check_vendors,
     "clashes": check_clashes,
     "installed": check_installed,
+    "private": check_private,
     "compiled": check_compiled,
 }

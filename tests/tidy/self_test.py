@@ -130,6 +130,18 @@ class Layering(RuleTest):
         files["comm/README.md"] = 'Give it `Once()` (`b.h`).\n```cpp\n#include "cohort/comm/c.h"\n'
         self.assertEqual(self.found(layering.check_installed, files), ["comm/README.md"] * 2 + ["comm/a.h"])
 
+    def test_private_headers_are_listed(self):
+        files = {
+            "trainer/CMakeLists.txt": "cohort_library(NAME trainer HDRS trainer.h)\n",
+            "trainer/base/CMakeLists.txt": "cohort_library(NAME trainer_base HDRS a.h b.h SRCS c.h)\n",
+            "trainer/trainer.h": '#include "cohort/trainer/base/a.h"\n',
+            "trainer/base/a.h": '#include "cohort/trainer/base/b.h"\n',
+            "trainer/README.md": "| folder | private headers |\n|---|---|\n| `base/` | `b.h` |\n\n`c.h` is another.\n",
+        }
+        self.assertEqual(self.found(layering.check_private, files), [])
+        files["trainer/README.md"] = "| folder | private headers |\n|---|---|\n| `base/` | `a.h`, `c.h` |\n"
+        self.assertEqual(self.found(layering.check_private, files), ["trainer/README.md"] * 3)
+
     def test_dead_sources(self):
         self.assertEqual(self.found(layering.check_compiled, {
             "comm/CMakeLists.txt": "cohort_library(NAME comm SRCS a.cc ring/b.cc)  # c.cc\n",

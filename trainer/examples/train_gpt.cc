@@ -279,13 +279,14 @@ void AddCutOptions(CLI::App& app, Options& options) {
 int Main(int argc, char** argv) {
   Training training;
   Options& options = training.options;
-  CLI::App app("Trains a small character-level GPT on Shakespeare, data-parallel over the ranks.");
+  CLI::App app("Trains a small character-level GPT on Shakespeare, on one rank or on any mesh of ranks.");
   app.footer(
       "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
       "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh shard=2,tensor=2");
   auto* mode = app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp");
   mode->capture_default_str()->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
-  app.add_option("--mesh", options.mesh, "ranks by axis: replicate=2,shard=2,tensor=2; instead of --mode")
+  app.add_option("--mesh", options.mesh,
+                 "ranks along pipeline, replicate, shard and tensor: shard=2,tensor=2; instead of --mode")
       ->excludes(mode)
       ->check(NotEmpty);
   app.add_option("--seed", options.seed, "of the initial weights, the batches and the sample")->capture_default_str();
