@@ -113,9 +113,9 @@ TEST(TensorPlan, ParametersKeepTypeAndIdentityAndWhetherTheyAreFrozen) {
 struct Tied : torch::nn::Module {
   Tied() {
     tokens = register_module("tokens", nn::Embedding(13, 6));
-    head =
-        register_module("head", torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(6, 13).bias(false))));
-    head->ptr<torch::nn::LinearImpl>(0)->weight = tokens->weight;
+    torch::nn::Linear out(torch::nn::LinearOptions(6, 13).bias(false));
+    out->weight = tokens->weight;
+    head = register_module("head", torch::nn::Sequential({{"out", out}, {"same", torch::nn::Identity()}}));
   }
   at::Tensor forward(const at::Tensor& codes) { return head->forward(tokens(codes)); }
   nn::Embedding tokens{nullptr};
@@ -128,8 +128,8 @@ TEST(TensorPlan, SharedParametersStayShared) {
   Tied whole;
   torch::manual_seed(6);
   Tied cut;
-  CutLayers(cut, {{"tokens", RowwiseParallel()}, {"head.0", ColwiseParallel().gather_output(true)}}, axis);
-  EXPECT_TRUE(cut.named_parameters()["head.0.weight"].is_same(cut.tokens->weight));
+  CutLayers(cut, {{"tokens", RowwiseParallel()}, {"head.out", ColwiseParallel().gather_output(true)}}, axis);
+  EXPECT_TRUE(cut.named_parameters()["head.out.weight"].is_same(cut.tokens->weight));
   const at::Tensor y = cut.forward(Codes()), expected = whole.forward(Codes());
   ExpectClose(y.detach(), expected.detach(), "tied");
   y.pow(2).sum().backward();
@@ -142,9 +142,10 @@ TEST(TensorPlan, SharedParametersThatCannotStaySharedAreNamed) {
   const TensorAxis axis(*world);
   Tied model;
   EXPECT_THAT(ErrorOf([&] { CutLayers(model, {{"tokens", RowwiseParallel()}}, axis); }),
-              AllOf(HasSubstr("tokens.weight"), HasSubstr("head.0.weight"), HasSubstr("names only the first")));
-  EXPECT_THAT(ErrorOf([&] { CutLayers(model, {{"tokens", RowwiseParallel()}, {"head.0", RowwiseParallel()}}, axis); }),
-              AllOf(HasSubstr("tokens.weight"), HasSubstr("head.0.weight"), HasSubstr("different ways")));
+              AllOf(HasSubstr("tokens.weight"), HasSubstr("head.out.weight"), HasSubstr("names only the first")));
+  EXPECT_THAT(
+      ErrorOf([&] { CutLayers(model, {{"tokens", RowwiseParallel()}, {"head.out", RowwiseParallel()}}, axis); }),
+      AllOf(HasSubstr("tokens.weight"), HasSubstr("head.out.weight"), HasSubstr("different ways")));
   EXPECT_EQ(model.tokens->weight.size(0), 13);  // nothing was cut
 }
 
