@@ -20,9 +20,13 @@ trainer::MeshShape ParseModelMesh(const std::string& text) {
   absl::StatusOr<trainer::MeshShape> shape = trainer::ParseMesh(text);
   const std::set<std::string> known = {trainer::kPipelineAxis, trainer::kReplicateAxis, trainer::kShardAxis,
                                        trainer::kTensorAxis};
-  TORCH_CHECK(shape.ok() && std::all_of(shape->names.begin(), shape->names.end(),
-                                        [&](const std::string& name) { return known.contains(name); }),
-              "--mesh wants pipeline=P,replicate=M,shard=N,tensor=T, or a part of it, not \"", text, "\"");
+  const std::string wants =
+      "--mesh wants pipeline=P,replicate=M,shard=N,tensor=T, or a part of it (data parallel is "
+      "replicate or shard): ";
+  TORCH_CHECK(shape.ok(), wants, shape.status().message());
+  TORCH_CHECK(std::all_of(shape->names.begin(), shape->names.end(),
+                          [&](const std::string& name) { return known.contains(name); }),
+              wants, "not \"", text, "\"");
   return *std::move(shape);
 }
 

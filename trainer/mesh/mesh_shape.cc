@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -88,11 +89,13 @@ absl::Status CheckShape(const MeshShape& shape, int ranks) {
   for (const int extent : sizes) {
     if (extent < 1) return absl::InvalidArgumentError("mesh shape " + text + " has an extent below 1");
     product *= extent;
-    if (product > ranks) break;
+    if (product > std::numeric_limits<int>::max()) break;
   }
   if (product != ranks) {
-    return absl::InvalidArgumentError("mesh shape " + text + " does not cover the world of " + std::to_string(ranks) +
-                                      " ranks: the product of its extents must be equal");
+    const std::string wanted = std::to_string(product);
+    return absl::InvalidArgumentError("mesh " + shape.Describe() + " is of " + wanted + " ranks, and this job has " +
+                                      std::to_string(ranks) + ": start " + wanted + " (dlaunch --nproc-per-node " +
+                                      wanted + " on one node), or change a size");
   }
   std::set<std::string> seen;
   for (const std::string& name : names) {

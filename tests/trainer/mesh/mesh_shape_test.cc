@@ -31,7 +31,10 @@ TEST(ParseMesh, RefusesEverythingElse) {
 
 TEST(CheckShape, WantsTheRanksOfTheWorld) {
   EXPECT_TRUE(CheckShape({.names = {"a", "b"}, .sizes = {2, 3}}, 6).ok());
-  EXPECT_FALSE(CheckShape({.names = {"a", "b"}, .sizes = {2, 3}}, 5).ok());
+  EXPECT_EQ(CheckShape({.names = {"a", "b"}, .sizes = {2, 3}}, 5).message(),
+            "mesh a=2, b=3 is of 6 ranks, and this job has 5: start 6 (dlaunch --nproc-per-node 6 on one node), or "
+            "change a size");
+  EXPECT_FALSE(CheckShape({.names = {"a", "b", "c"}, .sizes = {1 << 30, 1 << 30, 1 << 30}}, 5).ok());
   EXPECT_FALSE(CheckShape({.names = {"a"}, .sizes = {2, 3}}, 6).ok());
   EXPECT_FALSE(CheckShape({.names = {"a", "a"}, .sizes = {2, 3}}, 6).ok());
   EXPECT_FALSE(CheckShape({.names = {"a", ""}, .sizes = {2, 3}}, 6).ok());

@@ -88,6 +88,8 @@ struct Gpt : torch::nn::Module {
 void Train(const Arguments& args) {
   trainer::Job job;
   ts::distributed::init_process_group(job.world(), args.group_size);
+  const int cuts = ts::distributed::get_group_size();
+  TORCH_CHECK(args.heads % cuts == 0, "--heads ", args.heads, " do not divide by the ", cuts, " ranks of a group");
   const int group = ts::distributed::get_replicas().rank(), groups = ts::distributed::get_replicas().size();
   torch::manual_seed(0);
   const Text text(FindShakespeare());
