@@ -32,6 +32,7 @@ void Add(LedgerEntry& sum, const LedgerEntry& entry) {
   sum.calls += entry.calls;
   sum.bytes += entry.bytes;
   sum.sent_by_group += entry.sent_by_group;
+  sum.sent_by_rank += entry.sent_by_rank;
 }
 
 // The axes along which the members of a group, ranks of the job, have different places.
@@ -107,9 +108,13 @@ void CommunicationLedger::Reset() {
 
 void EnterInLedger(comm::CollectiveKind kind, const comm::Communicator& group, int64_t bytes) {
   if (!open.load(std::memory_order_relaxed)) return;
+  const int64_t sent = SentByGroup(kind, group.size(), bytes);
   runtime::MutexLock lock(mutex);
   Add(Book()[{kind, group.members()}],
-      {.calls = 1, .bytes = bytes, .sent_by_group = SentByGroup(kind, group.size(), bytes)});
+      {.calls = 1,
+       .bytes = bytes,
+       .sent_by_group = sent,
+       .sent_by_rank = kind == comm::CollectiveKind::kSend ? sent : sent / group.size()});
 }
 
 }  // namespace cohort::trainer

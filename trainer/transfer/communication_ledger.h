@@ -40,6 +40,7 @@ struct LedgerEntry {
   int64_t calls = 0;
   int64_t bytes = 0;          // sum over whole vectors
   int64_t sent_by_group = 0;  // by all ranks of the group together
+  int64_t sent_by_rank = 0;   // by this one: an equal share, and all of a message
 };
 
 // Counts this process's calls of collectives.h, all of the trainer's, in all threads, while it lives. Only one may
