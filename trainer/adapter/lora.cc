@@ -133,6 +133,14 @@ void Lora::Add(const std::string& name, const std::shared_ptr<torch::nn::Module>
   layers_.push_back(std::move(adapted));
 }
 
+void Lora::Keep(const torch::nn::Module& part) {
+  std::set<const torch::nn::Module*> kept;
+  for (const auto& module : part.modules(/*include_self=*/false)) kept.insert(module.get());
+  layers_.erase(std::remove_if(layers_.begin(), layers_.end(),
+                               [&](const Adapted& layer) { return !kept.contains(layer.module.get()); }),
+                layers_.end());
+}
+
 std::vector<std::string> Lora::adapted() const {
   std::vector<std::string> names;
   for (const Adapted& layer : layers_) names.push_back(layer.name);

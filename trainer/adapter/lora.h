@@ -36,6 +36,10 @@ class Lora {
   Lora(const Lora&) = delete;
   Lora& operator=(const Lora&) = delete;
 
+  // Keeps the adapters of layers that `part` has, and forgets the others with their layers. A rank of a pipeline adapts
+  // the whole model, so that names and errors are those of the whole, and then keeps its stages. Local.
+  void Keep(const torch::nn::Module& part);
+
   const LoraConfig& config() const { return config_; }
   // The layers with an adapter, by their names in the model.
   std::vector<std::string> adapted() const;

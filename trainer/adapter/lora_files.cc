@@ -59,18 +59,48 @@ void TakeParts(const Lora& lora, const char* who) {
   }
 }
 
+// A matrix of the whole model, and this rank's part of it; undefined where another stage of a pipeline has it.
+struct Matrix {
+  std::vector<int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+  at::Tensor part = {};
+};
+
+// All matrices of the ranks' models by name, equal but for the parts on every rank.
+std::map<std::string, Matrix> MatricesOf(const Lora& lora, comm::Communicator* world) {
+  std::map<std::string, Matrix> matrices;
+  json mine = json::object();
+  for (const auto& [name, parameter] : lora.named_parameters()) {
+    const std::vector<int64_t>& sizes = Placements().OrWhole(parameter)->sizes();
+    matrices[name] = {sizes, parameter.scalar_type(), parameter};
+    mine[name] = {{"sizes", sizes}, {"type", static_cast<int>(parameter.scalar_type())}};
+  }
+  if (world == nullptr || world->size() == 1) return matrices;
+  for (const std::string& text : GatherTexts(*world, mine.dump(), "listing the adapters of all ranks")) {
+    const json theirs = json::parse(text);
+    for (const auto& [name, matrix] : theirs.items()) {
+      matrices.try_emplace(name, Matrix{matrix["sizes"], static_cast<at::ScalarType>(matrix["type"].get<int>())});
+    }
+  }
+  return matrices;
+}
+
 // The whole of a matrix, whose parts the ranks have, on every rank. Copies are equal, so the greatest is any of them.
-at::Tensor Whole(const std::string& name, const at::Tensor& part, comm::Communicator* world) {
-  const auto placement = Placements().OrWhole(part);
-  at::Tensor whole = torch::full(placement->sizes(), -std::numeric_limits<float>::infinity(), at::kFloat);
-  PutBoxes(part.detach(), placement->boxes(), whole);
+at::Tensor Whole(const std::string& name, const Matrix& matrix, comm::Communicator* world) {
+  at::Tensor whole = torch::full(matrix.sizes, -std::numeric_limits<float>::infinity(), at::kFloat);
+  std::string placed = "none of it is here";
+  if (matrix.part.defined()) {
+    const auto placement = Placements().OrWhole(matrix.part);
+    PutBoxes(matrix.part.detach(), placement->boxes(), whole);
+    placed = placement->Describe();
+  }
   if (world != nullptr && world->size() > 1 && whole.numel() > 0) {
     ThrowUnlessOk(AllReduce(*world, AsBuffer(whole), AsBuffer(whole), comm::ReduceOp::kMax).Wait(),
                   "gathering an adapter");
   }
   TORCH_CHECK(!at::isneginf(whole).any().item<bool>(), "save_pretrained: no rank of the group has all of ", name, " (",
-              placement->Describe(), "), or it has infinite values; give all ranks that share the model");
-  return whole.to(part.scalar_type());
+              placed, "), or it has infinite values; give all ranks that share the model");
+  return whole.to(matrix.type);
 }
 
 void Write(const std::string& directory, const LoraConfig& config, std::vector<FilePiece>& pieces) {
@@ -93,8 +123,8 @@ void Save(const Lora& lora, comm::Communicator* world, const std::string& direct
     TogetherOrNot(*world, "taking the adapters' parts", take_parts);
   }
   std::vector<FilePiece> pieces;
-  for (const auto& [name, parameter] : lora.named_parameters()) {
-    const at::Tensor whole = Whole(name, parameter, world);
+  for (const auto& [name, matrix] : MatricesOf(lora, world)) {
+    const at::Tensor whole = Whole(name, matrix, world);
     pieces.push_back({.key = kPrefix + name, .shape = whole.sizes().vec(), .data = whole});
   }
   const auto write = [&] {

@@ -15,9 +15,9 @@
 namespace cohort::trainer {
 
 // Writes the adapters of `lora` as `directory`, which is made if need be. Each file appears when it is complete. The
-// matrices are put together from all ranks of `world`: split ones, and those that FSDP has sharded. Rank 0 writes.
-// Collective; blocks. Throws DistributedError on every rank when rank 0 cannot write, and under SummonFullParams.
-// Throws c10::Error where `world` lacks ranks that have parts.
+// matrices are put together from all ranks of `world`: split ones, those that FSDP has sharded, and those of other
+// stages of a pipeline. Rank 0 writes. Collective; blocks. Throws DistributedError on every rank when rank 0 cannot
+// write, and under SummonFullParams. Throws c10::Error where `world` lacks ranks that have parts.
 void save_pretrained(const Lora& lora, comm::Communicator& world, const std::string& directory);
 // The same for a process alone. Throws c10::Error where other ranks have parts of a matrix.
 void save_pretrained(const Lora& lora, const std::string& directory);

@@ -31,6 +31,7 @@ void SharedGradient::Broadcast() {
 
 // In place, because a gradient may be a view of DistributedDataParallel's buckets.
 void SharedGradient::Begin() {
+  if (frozen()) return;
   const at::NoGradGuard no_grad;
   before_.assign(copies_.size(), at::Tensor());
   for (size_t i = 0; i < copies_.size(); ++i) {
@@ -42,6 +43,7 @@ void SharedGradient::Begin() {
 }
 
 void SharedGradient::End() {
+  if (frozen()) return;
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < copies_.size(); ++i) {
     const at::Tensor before = std::exchange(before_[i], at::Tensor());
@@ -50,6 +52,7 @@ void SharedGradient::End() {
 }
 
 void SharedGradient::Sum() {
+  if (frozen()) return;
   const at::NoGradGuard no_grad;
   for (at::Tensor& copy : copies_) {
     if (!copy.grad().defined()) copy.mutable_grad() = at::zeros_like(copy);

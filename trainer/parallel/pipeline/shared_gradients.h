@@ -28,6 +28,9 @@ class SharedGradient {
   void Abort(const std::string& why);
 
  private:
+  // Without a gradient: adapters train instead. It is so on both ranks.
+  bool frozen() const { return !copies_.front().requires_grad(); }
+
   std::string name_;
   std::vector<at::Tensor> copies_;
   std::vector<at::Tensor> before_;  // by copy: its gradient before the step; undefined if it had none
