@@ -4,6 +4,7 @@
 usage: example_options_test.py FOLDER-OF-PROGRAMS DIGITS_TRAINER
 """
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,45 @@ class Options(unittest.TestCase):
         done = run("port_fsdp", "--replicate", "0")
         self.assertGreater(done.returncode, 0, done)  # and no signal
         self.assertIn("--replicate", done.stdout)
+
+    def test_options_that_do_not_fit_the_ranks_are_faults_of_usage(self):
+        for expected, *options in (("--mesh shard=2 is of 2 ranks, and there is 1", "--mesh", "shard=2"),
+                                   ('not "rows=1"', "--mesh", "rows=1"),
+                                   ("--schedule wants gpipe", "--mesh", "pipeline=1", "--schedule", "best"),
+                                   ("in 3 micro-batches each", "--mesh", "pipeline=1", "--micro-batches", "3"),
+                                   ("--width 6 can't be shared evenly by 4 heads", "--width", "6"),
+                                   ("no layer of the model is named query", "--lora", "2", "--lora-targets", "query"),
+                                   ("--lora excludes --dry-run", "--lora", "2", "--dry-run", "2"),
+                                   ("--export-adapter requires --lora", "--export-adapter", "here")):
+            self.refused(2, expected, *SMALL_GPT, *options)
+        self.refused(2, "--mesh shard=4 is of 4 ranks, and there are 3", "train_gpt", "--dry-run", "3", "--mesh",
+                     "shard=4")
+        done = run("dlaunch", "--nproc-per-node", "3", os.path.join(PROGRAMS, "train_gpt"), "--batch-size", "4")
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("can't be shared evenly by 3 ranks", done.stdout)
+
+    def test_training_begins_with_the_weights_of_another_run(self):
+        def validation_loss(*command):
+            done = run(*command)
+            self.assertEqual(done.returncode, 0, done)
+            return float(re.search(r"validation loss ([0-9.]+)", done.stdout)[1])
+
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            small = (*SMALL_GPT[1:-1], "3", "--sample", "0")
+            trained = validation_loss("train_gpt", *small, "--lr", "0.1", "--checkpoints", folder)
+            unchanged = (*small, "--base", folder, "--lora", "2", "--lr", "0")  # a new adapter changes nothing
+            self.assertEqual(validation_loss("train_gpt", *unchanged), trained)
+            self.assertNotEqual(validation_loss("train_gpt", *small, "--lr", "0"), trained)
+            for mesh in ("shard=2", "tensor=2", "pipeline=2"):
+                cut = validation_loss("dlaunch", "--nproc-per-node", "2", os.path.join(PROGRAMS, "train_gpt"), *unchanged,
+                                      "--mesh", mesh, "--micro-batches", "2")
+                self.assertAlmostEqual(cut, trained, 4, mesh)
+            empty = os.path.join(folder, "empty")
+            os.mkdir(empty)
+            self.refused(1, "has no checkpoint", "train_gpt", *small, "--base", empty)
+
+    def test_help_fits_a_screen(self):
+        self.assertLessEqual(len(run("train_gpt", "--help").stdout.splitlines()), 50)
 
     def test_names_that_would_lose_the_training(self):
         self.refused(2, "--export: a name is missing", *SMALL_GPT, "--checkpoints", "here", "--export", "")
@@ -167,7 +207,7 @@ class Options(unittest.TestCase):
         self.assertEqual(found[-12::3], ["pipeline", "replicate", "shard", "tensor"])
         for refused, why in (("pipeline=4", "has 8 stages"), ("pipeline=2,shard=5", "in 4 micro-batches each")):
             ranks = "10" if "shard" in refused else "4"
-            self.refused(1, why, "train_gpt", "--dry-run", ranks, "--mesh", refused, "--schedule", "zbv")
+            self.refused(2, why, "train_gpt", "--dry-run", ranks, "--mesh", refused, "--schedule", "zbv")
 
     def test_a_dry_run_of_zero2_says_what_accumulation_takes(self):
         self.assertIn("while no_sync accumulates", run("train_gpt", "--dry-run", "2", "--mode", "zero2").stdout)

@@ -19,7 +19,10 @@ LINE = re.compile(r"step +(\d+)/\d+ +loss ([\d.]+) +gradient norm ([\d.]+)")
 def steps(dlaunch, train_gpt, ranks, *options, first=1, last=STEPS):
     """Loss and norm of steps `first` to `last`. 8 ranks are two nodes of 4."""
     nodes = ["--simulate-nodes", "2", "--nproc-per-node", "4"] if ranks == 8 else ["--nproc-per-node", str(ranks)]
-    command = [dlaunch, *nodes, "--", train_gpt, *MODEL, "--steps", str(last), *options]
+    return steps_of([dlaunch, *nodes, "--", train_gpt, *MODEL, "--steps", str(last), *options], first, last)
+
+
+def steps_of(command, first=1, last=STEPS):
     output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
     found = {int(step): (float(loss), float(norm)) for step, loss, norm in LINE.findall(output.stdout)}
     if output.returncode != 0 or sorted(found) != list(range(first, last + 1)):
@@ -33,6 +36,15 @@ def compare(name, actual, expected):
             if abs(a - b) > TOLERANCE * max(1, abs(b)):
                 sys.exit(f"{name}: {what} of step {step} is {a}, and one process's is {b}")
     print(f"{name}: {len(actual)} steps, last loss {actual[max(actual)][0]}", flush=True)
+
+
+def compare_default_model(dlaunch, train_gpt):
+    """The model, batch and schedule that users get."""
+    plain = steps_of([train_gpt, "--steps", "20", "--log-every", "1"])
+    command = ("dlaunch --simulate-nodes 2 --nproc-per-node 4 train_gpt --mesh pipeline=2,replicate=1,shard=2,tensor=2 "
+               "--steps 20")
+    programs = {"dlaunch": dlaunch, "train_gpt": train_gpt}
+    compare(command, steps_of([programs.get(word, word) for word in command.split()] + ["--log-every", "1"]), plain)
 
 
 def main(dlaunch, train_gpt, part):
@@ -53,6 +65,7 @@ def main(dlaunch, train_gpt, part):
             compare("to a pipeline", run(3, "--mesh", "pipeline=3", "--checkpoints", back, *half, "--resume",
                                          first=STEPS // 2 + 1), plain)
         return
+    compare_default_model(dlaunch, train_gpt)
     dropped = run(1, "--dropout", "0.2")
     for ranks, *options in ((4, "--mesh", "pipeline=2,replicate=2", "--micro-batches", "3", "--dropout", "0.2"),
                             (4, "--mesh", "pipeline=2,tensor=2", "--micro-batches", "3", "--sequence-parallel"),

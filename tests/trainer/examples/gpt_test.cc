@@ -169,8 +169,8 @@ TEST_F(TrainGpt, RefusesMeshesThatItWouldShardInAnotherWay) {
 
 TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
   const double single = Loss("--nproc-per-node 1", "--mode ddp");
-  EXPECT_TRUE(
-      std::regex_search(Log(), std::regex(R"(step .* characters/s  [0-9.]+ [MG]iB resident, [0-9.]+ [KM]iB model)")))
+  EXPECT_TRUE(std::regex_search(
+      Log(), std::regex(R"(step .* tokens/s  [0-9.]+ [kMGT]FLOP/s  [0-9.]+ [MG]iB resident, [0-9.]+ [KM]iB model)")))
       << Log();
   EXPECT_LT(single, 4.0);
   for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {

@@ -310,6 +310,24 @@ TEST(WrappedStages, ASharedWeightHasTheSumOfBothStagesAndCountsOnce) {
   }
 }
 
+// The two ranks would wait in different calls.
+TEST(WrappedStages, ASharedWeightThatOneStageHasFrozenIsRefused) {
+  const int last = world->size() - 1;
+  if (last == 0) GTEST_SKIP() << "needs another rank";
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Chain(false);
+  if (world->rank() == last) model->named_parameters()["9.weight"].requires_grad_(false);
+  auto own = world->Duplicate();
+  ASSERT_TRUE(own.ok());
+  PipelineOptions options{.loss = Loss};
+  options.shared_weights = {{0, "0.weight", last, "9.weight"}};
+  const std::string why =
+      WhyThrown([&] { const Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, **own, options); });
+  if (world->rank() == 0 || world->rank() == last) {
+    EXPECT_THAT(why, ::testing::HasSubstr("(frozen)"));
+  }
+}
+
 // A step under no_sync leaves local gradients, those of a shared weight too; the next step averages both.
 void Accumulate(Wrap wrap, const char* name) {
   const std::string what = std::string(NameOf(wrap)) + " under " + name;

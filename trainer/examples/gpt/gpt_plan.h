@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/trainer/examples/gpt_training.h"
+#include "cohort/trainer/examples/gpt/gpt_training.h"
 #include "cohort/trainer/mesh/axis.h"
 #include "cohort/trainer/mesh/mesh_shape.h"
 
@@ -25,8 +25,7 @@ struct RankPlan {
   int64_t total() const { return parameters + gradients + optimizer + activations; }
 };
 
-// The plan of every rank, in order. Local; makes no tensors with memory. Throws c10::Error where the batch can't be
-// shared evenly.
+// The plan of every rank, in order, for options that CheckOptions takes. Local; makes no tensors with memory.
 std::vector<RankPlan> PlanGpt(const TrainGptOptions& options, const trainer::MeshShape& mesh);
 
 // A table with a line for each kind of rank: ranks with equal shares are on one line.

@@ -1,4 +1,4 @@
-#include "cohort/trainer/examples/gpt_pipeline.h"
+#include "cohort/trainer/examples/gpt/gpt_pipeline.h"
 
 #include <algorithm>
 #include <string>
@@ -8,6 +8,7 @@
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/examples/gpt/gpt_adapter.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/pipeline/sharded_stages.h"
@@ -38,7 +39,7 @@ PipelineStage MakeStage(Training& training, int stage, const std::shared_ptr<Gpt
     if (mesh.has(trainer::kReplicateAxis)) data.emplace_back(trainer::kReplicateAxis);
     const auto of_data = mesh.Slice(data);
     ThrowUnlessOk(of_data.status(), "the data axes of --mesh");
-    return {stage, std::make_shared<FullyShardedDataParallel<Gpt>>(part, **of_data)};
+    return {stage, std::make_shared<FullyShardedDataParallel<Gpt>>(part, **of_data, ShardOptions(training.options))};
   }
   if (mesh.has(trainer::kReplicateAxis)) {
     const auto replicas = mesh.get_group(trainer::kReplicateAxis);
@@ -62,13 +63,14 @@ struct Stages : torch::nn::Module {
   explicit Stages(const std::vector<PipelineStage>& stages) {
     for (const PipelineStage& stage : stages) register_module("stage" + std::to_string(stage.index), stage.module);
   }
+  explicit Stages(const std::vector<std::shared_ptr<Gpt>>& parts) {
+    for (size_t i = 0; i < parts.size(); ++i) register_module("part" + std::to_string(i), parts[i]);
+  }
 };
 
 void MakeState(Training& training, const std::vector<PipelineStage>& stages) {
-  const torch::optim::AdamWOptions options =
-      torch::optim::AdamWOptions(training.options.learning_rate).betas({0.9, 0.95});
-  const auto adam = [&](torch::nn::Module& module) {
-    training.optimizer = std::make_unique<torch::optim::AdamW>(module.parameters(), options);
+  const auto adam = [&](const torch::nn::Module& module) {
+    training.optimizer = std::make_unique<torch::optim::AdamW>(Trainable(module), Adam(training.options));
   };
   if (training.mesh->has(trainer::kShardAxis)) {
     const auto shards = std::make_shared<trainer::ShardedStages>(stages);
@@ -107,10 +109,6 @@ std::vector<GptPart> PartsOf(const TrainGptOptions& options, int stages) {
 
 void MakePipeline(Training& training) {
   const TrainGptOptions& options = training.options;
-  TORCH_CHECK(options.batch_size % (int64_t{training.data_ranks} * options.micro_batches) == 0, "a batch of ",
-              options.batch_size, " passages can't be cut into ", options.micro_batches,
-              " equal micro-batches on each of ", training.data_ranks,
-              " ranks that share it; choose another --batch-size or --micro-batches");
   const auto group = training.mesh->get_group(trainer::kPipelineAxis);
   ThrowUnlessOk(group.status(), "the pipeline axis of --mesh");
   const trainer::Schedule schedule = ScheduleOf(options, (*group)->size());
@@ -118,13 +116,15 @@ void MakePipeline(Training& training) {
   std::vector<PipelineStage> stages;
   {
     // Every rank draws the whole model for a moment, so that the values are those of one process.
-    const Gpt whole(options.model, training.tensor, Checkpointed(options));
+    Gpt whole(options.model, training.tensor, Checkpointed(options));
+    Adapt(training, whole);
     const std::vector<GptPart> parts = PartsOf(options, schedule.stages);
     const std::vector<int> own = StagesOf(schedule, (*group)->rank());
     std::vector<std::shared_ptr<Gpt>> modules;  // all of them before the first is sharded: a head copies its weight
     for (const int stage : own) {
       modules.push_back(std::make_shared<Gpt>(whole, parts[static_cast<size_t>(stage)], Checkpointed(options)));
     }
+    if (training.lora != nullptr) training.lora->Keep(Stages(modules));
     for (size_t i = 0; i < own.size(); ++i) stages.push_back(MakeStage(training, own[i], modules[i]));
   }
   trainer::PipelineOptions pipeline_options;

@@ -3,6 +3,7 @@
 //
 //   dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh shard=2,tensor=2 --checkpoints /tmp/gpt
 //   dlaunch --nproc-per-node 3 train_gpt --mode fsdp --checkpoints /tmp/gpt --resume
+//   dlaunch --nproc-per-node 2 train_gpt --mesh pipeline=2 --base /tmp/gpt --lora 8 --export-adapter /tmp/adapter
 //
 // The batch of a step depends on the step alone, so the mode and the number of ranks change rounding and nothing else.
 #include <unistd.h>
@@ -15,15 +16,20 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/examples/gpt_model.h"
-#include "cohort/trainer/examples/gpt_plan.h"
-#include "cohort/trainer/examples/gpt_training.h"
+#include "cohort/trainer/examples/gpt/gpt_adapter.h"
+#include "cohort/trainer/examples/gpt/gpt_flops.h"
+#include "cohort/trainer/examples/gpt/gpt_model.h"
+#include "cohort/trainer/examples/gpt/gpt_options.h"
+#include "cohort/trainer/examples/gpt/gpt_plan.h"
+#include "cohort/trainer/examples/gpt/gpt_traffic.h"
+#include "cohort/trainer/examples/gpt/gpt_training.h"
 #include "cohort/trainer/examples/mesh_option.h"
 #include "cohort/trainer/examples/old_checkpoints.h"
 #include "cohort/trainer/examples/output_file.h"
@@ -32,6 +38,7 @@
 #include "cohort/trainer/state/model_memory.h"
 #include "cohort/trainer/state/training_state.h"
 #include "cohort/trainer/transfer/autograd_collectives.h"
+#include "cohort/trainer/transfer/communication_ledger.h"
 #include "torch/torch.h"
 
 namespace cohort::examples {
@@ -112,6 +119,21 @@ int64_t ResidentBytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
+// Prints a line about the last `steps` steps, which took `seconds`.
+void PrintProgress(const Training& training, int64_t done, int64_t steps, double seconds, double loss, double norm) {
+  const Options& options = training.options;
+  if (!training.prints()) return;
+  const double tokens = static_cast<double>(steps * options.batch_size * options.model.context);
+  std::printf("step %4lld/%lld  loss %.6f  gradient norm %.6f  %7.0f tokens/s  %s  %s resident, %s model state\n",
+              static_cast<long long>(done), static_cast<long long>(options.steps), loss, norm, tokens / seconds,
+              FlopsText(options, FlopsOf(options, training.trainable), static_cast<double>(steps) / seconds,
+                        training.world->size())
+                  .c_str(),
+              trainer::BytesText(ResidentBytes()).c_str(),
+              trainer::BytesText(trainer::MeasureModelState(training.state).total()).c_str());
+  std::fflush(stdout);
+}
+
 void Train(Training& training) {
   const Options& options = training.options;
   const int64_t first = Resume(training);
@@ -120,9 +142,11 @@ void Train(Training& training) {
                 static_cast<long long>(options.steps));
     std::fflush(stdout);
   }
+  std::optional<trainer::CommunicationLedger> ledger;
   auto start = std::chrono::steady_clock::now();
   int64_t since = first;
   for (int64_t step = first; step < options.steps; ++step) {
+    if (options.traffic && step + 1 == options.steps) ledger.emplace();
     training.optimizer->zero_grad();
     const at::Tensor loss = LossAndGradients(training, BatchOf(training, /*train=*/true, step));
     const at::Tensor norm = training.clip_grad_norm(options.clip);
@@ -131,16 +155,13 @@ void Train(Training& training) {
     if (done % options.log_every == 0 || done == options.steps) {
       const double mean = Mean(training, loss.item<double>());
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-      const double characters = static_cast<double>((done - since) * options.batch_size * options.model.context);
-      if (training.prints()) {
-        std::printf("step %4lld/%lld  loss %.6f  gradient norm %.6f  %7.0f characters/s  %s resident, %s model state\n",
-                    static_cast<long long>(done), static_cast<long long>(options.steps), mean, norm.item<double>(),
-                    characters / seconds.count(), trainer::BytesText(ResidentBytes()).c_str(),
-                    trainer::BytesText(trainer::MeasureModelState(training.state).total()).c_str());
-        std::fflush(stdout);
-      }
+      PrintProgress(training, done, done - since, seconds.count(), mean, norm.item<double>());
       start = std::chrono::steady_clock::now();
       since = done;
+    }
+    if (ledger.has_value()) {
+      const std::string table = TrafficTable(training, *ledger);
+      if (training.prints()) std::fputs(table.c_str(), stdout);
     }
     if (!options.checkpoints.empty() && (done % options.save_every == 0 || done == options.steps)) {
       Save(training, done);
@@ -169,7 +190,8 @@ std::string Sample(Training& training, const std::string& beginning) {
   if (codes.numel() == 0) codes = torch::zeros({1, 1}, torch::kInt64);  // a text without any of these characters
   for (int64_t i = 0; i < training.options.sample; ++i) {
     const int64_t seen = std::min(codes.size(1), training.options.model.context);
-    at::Tensor logits = training.forward(codes.narrow(1, codes.size(1) - seen, seen)).select(1, seen - 1);
+    at::Tensor logits =
+        training.forward(codes.narrow(1, codes.size(1) - seen, seen)).select(1, seen - 1).to(torch::kFloat);
     if (training.tensor.size() > 1) {
       logits = trainer::gather_from_region(logits, training.tensor.group(), 1, training.options.model.vocabulary);
     }
@@ -189,9 +211,8 @@ void DryRun(Options options) {
     std::fputs(trainer::ModelStateTable(parameters, formula).c_str(), stdout);
     return;
   }
+  CheckOptions(options, options.dry_run);
   const trainer::MeshShape mesh = ParseModelMesh(options.mesh);
-  TORCH_CHECK(mesh.ranks() == options.dry_run, "--mesh ", options.mesh, " is of ", mesh.ranks(),
-              " ranks, and --dry-run says ", options.dry_run);
   int64_t elements = 0;
   for (const auto& each : parameters) {
     elements += std::accumulate(each.begin(), each.end(), int64_t{1}, std::multiplies<>());
@@ -203,6 +224,7 @@ void DryRun(Options options) {
 
 void Run(Training& training) {
   if (training.options.dry_run > 0) return DryRun(training.options);
+  Join(training);
   SetUp(training);
   const Options& options = training.options;
   if (training.prints()) {
@@ -213,11 +235,13 @@ void Run(Training& training) {
                 options.mesh.empty() ? options.mode.c_str() : ("mesh " + options.mesh).c_str(),
                 static_cast<long long>(elements), static_cast<long long>(options.batch_size),
                 static_cast<long long>(options.model.context));
+    if (training.lora != nullptr) std::printf("%s\n", AdapterText(training).c_str());
     std::fflush(stdout);
   }
   PrepareToWrite(training);
   Train(training);
   Export(training);
+  ExportAdapter(training);
   const double loss = ValidationLoss(training);
   // A pipeline takes whole batches, and gives the logits to the last stage alone.
   const bool samples = options.sample > 0 && training.pipeline == nullptr;
@@ -234,48 +258,6 @@ void Run(Training& training) {
   TearDown(training);
 }
 
-// Checks of options: each returns the defect.
-std::string NotEmpty(const std::string& text) { return text.empty() ? "a name is missing" : ""; }
-
-template <bool zero_too>
-std::string Positive(const std::string& text) {
-  double value = 0;
-  if (CLI::detail::lexical_cast(text, value) && (zero_too ? value >= 0 && std::isfinite(value) : value > 0)) return "";
-  return text + (zero_too ? " is no number from 0 on" : " is no positive number");
-}
-
-void AddCheckpointOptions(CLI::App& app, Options& options) {
-  auto* checkpoints =
-      app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory")->check(NotEmpty);
-  app.add_option("--save-every", options.save_every, "steps between checkpoints")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_option("--keep", options.keep, "newest checkpoints that stay, of this run's without --resume; 0: all")
-      ->needs(checkpoints)
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
-  app.add_option("--export", options.export_to, "write the final weights as one safetensors file, for Python")
-      ->needs(checkpoints)
-      ->check(NotEmpty);
-}
-
-// Options of models that are cut over a tensor or pipeline axis.
-void AddCutOptions(CLI::App& app, Options& options) {
-  app.add_flag("--sequence-parallel", options.sequence_parallel,
-               "ranks of the tensor axis have parts of the sequence between layers");
-  app.add_option("--chunks", options.chunks, "pieces of the tensor axis's collectives, which move beside products")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 64));
-  app.add_option("--schedule", options.schedule, "of the pipeline axis: gpipe, 1f1b, interleaved, zb_h1 or zbv")
-      ->capture_default_str();
-  app.add_option("--micro-batches", options.micro_batches,
-                 "into which a rank's part of a batch is cut for the pipeline")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_flag("--tie-embeddings", options.model.tied, "the head has the weight of the token embedding");
-}
-
 int Main(int argc, char** argv) {
   Training training;
   Options& options = training.options;
@@ -283,50 +265,8 @@ int Main(int argc, char** argv) {
   app.footer(
       "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
       "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh shard=2,tensor=2");
-  auto* mode = app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp");
-  mode->capture_default_str()->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
-  app.add_option("--mesh", options.mesh,
-                 "ranks along pipeline, replicate, shard and tensor: shard=2,tensor=2; instead of --mode")
-      ->excludes(mode)
-      ->check(NotEmpty);
-  app.add_option("--seed", options.seed, "of the initial weights, the batches and the sample")->capture_default_str();
-  app.add_option("--steps", options.steps, "optimizer steps, from the beginning")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_option("--batch-size", options.batch_size, "passages a step, of all ranks together")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  app.add_option("--layers", options.model.layers, "blocks of the model")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1000}));
-  app.add_option("--width", options.model.width, "of its vectors, a multiple of 4")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{4}, int64_t{65536}));
-  app.add_option("--context", options.model.context, "characters that it sees")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
-  app.add_option("--lr", options.learning_rate, "learning rate of AdamW; a resumed run has its checkpoint's")
-      ->capture_default_str()
-      ->check(Positive<true>);
-  app.add_option("--clip", options.clip, "largest norm of the gradients")
-      ->capture_default_str()
-      ->check(Positive<false>);
-  AddCheckpointOptions(app, options);
-  app.add_option("--log-every", options.log_every, "steps between lines of progress")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_flag("--checkpoint-activations", options.checkpoint_activations,
-               "compute blocks again in backward instead of keeping their activations");
-  AddCutOptions(app, options);
-  app.add_option("--dropout", options.model.dropout, "the same masks on any mesh")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 0.99));
-  app.add_option("--dry-run", options.dry_run, "print what each of so many ranks would keep, and end")
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--sample", options.sample, "characters to write at the end")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  app.add_option("--data", options.data, "the text, if not the one that comes along")->check(NotEmpty);
+  app.get_formatter()->column_width(44);
+  AddOptions(app, options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -334,6 +274,9 @@ int Main(int argc, char** argv) {
   }
   try {
     Run(training);
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "train_gpt: %s\n", error.what());
+    return 2;
   } catch (const c10::Error& error) {
     std::fprintf(stderr, "train_gpt: %s\n", error.what_without_backtrace());
     return 1;

@@ -1,14 +1,15 @@
-#include "cohort/trainer/examples/gpt_plan.h"
+#include "cohort/trainer/examples/gpt/gpt_plan.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/examples/gpt_pipeline.h"
+#include "cohort/trainer/examples/gpt/gpt_pipeline.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/pipeline/schedule/simulator.h"
 #include "cohort/trainer/parallel/tensor/transformer_cost.h"
@@ -27,6 +28,7 @@ using trainer::AxisTraffic;
 using trainer::TensorAxis;
 
 constexpr int64_t kFloat = 4;
+constexpr int64_t kSizesBytes = 128;  // of a pipeline's message about the sizes of another
 
 int SizeOn(const trainer::MeshShape& mesh, const std::string& axis) {
   for (size_t i = 0; i < mesh.names.size(); ++i) {
@@ -87,9 +89,10 @@ void AddActivations(StageSizes& stage, const TrainGptOptions& options, const Gpt
   stage.kept += 2 * between + sizes.rows * sizes.length * classes * kFloat;
 }
 
-// Blocks; the embedding, which is summed as a row layer's results are; the head, a column layer; the loss.
+// Blocks; the embedding, which is summed as a row layer's results are; the head, a column layer; the loss. `splits`:
+// the backward pass is in two parts, and a row layer gathers its gradient in both.
 void AddTensorTraffic(StageSizes& stage, const TrainGptOptions& options, const GptPart& part, const TensorAxis& axis,
-                      const trainer::ActivationSizes& sizes) {
+                      const trainer::ActivationSizes& sizes, bool splits) {
   if (axis.size() == 1) return;
   const GptOptions& model = options.model;
   AxisTraffic& traffic = stage.tensor;
@@ -98,6 +101,7 @@ void AddTensorTraffic(StageSizes& stage, const TrainGptOptions& options, const G
   }
   const bool first = part.begin == 0, last = part.end == model.layers + 2, parts = axis.sequence_parallel();
   const int64_t places = sizes.rows * sizes.length, activation = places * model.width * kFloat;
+  if (splits && parts) traffic.gathered += 2 * BlocksIn(part, model) * activation;
   if (first) {
     (parts ? traffic.scattered : traffic.all_reduced) += activation;
     if (parts) traffic.gathered += activation;
@@ -180,20 +184,36 @@ trainer::Schedule ScheduleOn(const TrainGptOptions& options, const trainer::Mesh
   return *std::move(schedule);
 }
 
-// Adds the traffic over the axes of the mesh that share the rank's parameters.
-void AddParameterTraffic(RankPlan& plan, const trainer::MeshShape& mesh, const Elements& elements,
-                         const std::vector<trainer::Action>& actions) {
+// Whether a stage has its backward passes in two parts; the first one, which sends no gradient, has not.
+bool SplitsBackward(const std::vector<trainer::Action>& actions, int stage) {
+  return stage > 0 && std::any_of(actions.begin(), actions.end(), [=](const trainer::Action& action) {
+           return action.kind == ActionKind::kInputGradient && action.stage == stage;
+         });
+}
+
+// How often a stage's parameters are gathered in a step. A stage that shares a weight keeps them until its end.
+int64_t Gathered(const trainer::Schedule& schedule, const std::vector<trainer::Action>& actions, int stage, bool tied) {
+  const int64_t unshards = std::count_if(actions.begin(), actions.end(), [=](const trainer::Action& action) {
+    return action.kind == ActionKind::kUnshard && action.stage == stage;
+  });
+  return tied && (stage == 0 || stage == schedule.stages - 1) ? 1 : unshards;
+}
+
+// Adds the traffic over the axes of the mesh that share the rank's parameters, `all` bytes.
+void AddParameterTraffic(RankPlan& plan, const trainer::MeshShape& mesh, int64_t all, int64_t gathered) {
   const int shards = SizeOn(mesh, trainer::kShardAxis), replicas = SizeOn(mesh, trainer::kReplicateAxis);
-  const int64_t all = (elements.blocks + elements.others) * kFloat;
-  AxisTraffic over_shards = {.scattered = all};
-  if (HasPipeline(mesh)) {  // each stage is a unit; its unshards are spread evenly enough
-    const int64_t stages = std::max<int64_t>(CountOf(actions, {ActionKind::kReduce}), 1);
-    over_shards.gathered = all * CountOf(actions, {ActionKind::kUnshard}) / stages;
-  } else {  // the outermost unit stays gathered from forward to backward
-    over_shards.gathered = all + elements.blocks * kFloat;
-  }
-  plan.sent[trainer::kShardAxis] = over_shards.SentByEach(shards);
+  plan.sent[trainer::kShardAxis] = AxisTraffic{.gathered = gathered, .scattered = all}.SentByEach(shards);
   plan.sent[trainer::kReplicateAxis] = AxisTraffic{.all_reduced = all / shards}.SentByEach(replicas);
+}
+
+// The outputs of stages and their gradients, and once a step the sizes of each stage's output.
+int64_t MessageBytes(const std::vector<trainer::Action>& actions, int64_t each) {
+  std::set<int> senders;
+  for (const trainer::Action& action : actions) {
+    if (action.kind == ActionKind::kSendForward) senders.insert(action.stage);
+  }
+  return CountOf(actions, {ActionKind::kSendForward, ActionKind::kSendBackward}) * each +
+         static_cast<int64_t>(senders.size()) * kSizesBytes;
 }
 
 RankPlan PlanRank(const TrainGptOptions& options, const trainer::MeshShape& mesh, const trainer::Schedule& schedule,
@@ -213,21 +233,28 @@ RankPlan PlanRank(const TrainGptOptions& options, const trainer::MeshShape& mesh
   std::vector<StageSizes> stages(parts.size());
   Elements elements;
   AxisTraffic over_tensor;
+  int64_t gathered = 0;
   for (const int stage : trainer::StagesOf(schedule, place)) {
     const auto index = static_cast<size_t>(stage);
-    elements += Count(options, parts[index], tensor, shard);
+    const Elements own = Count(options, parts[index], tensor, shard);
+    elements += own;
+    if (HasPipeline(mesh)) {
+      const int64_t times = Gathered(schedule, actions, stage, options.model.tied && parts.size() > 1);
+      gathered += times * (own.blocks + own.others) * kFloat;
+    } else {  // the outermost unit stays gathered; a block is gathered for each pass, and for its recomputation
+      gathered += ((options.checkpoint_activations ? 3 : 2) * own.blocks + own.others) * kFloat;
+    }
     AddActivations(stages[index], options, parts[index], tensor, sizes);
-    AddTensorTraffic(stages[index], options, parts[index], tensor, sizes);
+    AddTensorTraffic(stages[index], options, parts[index], tensor, sizes, SplitsBackward(actions, stage));
     for (int k = 0; k < schedule.micro_batches; ++k) over_tensor += stages[index].tensor;
   }
   plan.parameters = plan.gradients = elements.own * kFloat;
   plan.optimizer = 2 * elements.own * kFloat;
   plan.activations = PeakActivations(actions, stages);
   plan.sent[trainer::kTensorAxis] = over_tensor.SentByEach(tensor.size());
-  AddParameterTraffic(plan, mesh, elements, actions);
-  const int64_t messages = CountOf(actions, {ActionKind::kSendForward, ActionKind::kSendBackward});
+  AddParameterTraffic(plan, mesh, (elements.blocks + elements.others) * kFloat, gathered);
   const bool pairs = schedule.rank_of_stage.front() != schedule.rank_of_stage.back();
-  plan.sent[trainer::kPipelineAxis] = messages * BetweenBytes(options, tensor, sizes) +
+  plan.sent[trainer::kPipelineAxis] = MessageBytes(actions, BetweenBytes(options, tensor, sizes)) +
                                       AxisTraffic{.all_reduced = pairs ? elements.shared * kFloat : 0}.SentByEach(2);
   return plan;
 }
@@ -238,10 +265,6 @@ std::vector<RankPlan> PlanGpt(const TrainGptOptions& options, const trainer::Mes
   const int data_ranks = SizeOn(mesh, trainer::kReplicateAxis) * SizeOn(mesh, trainer::kShardAxis);
   const trainer::Schedule schedule = ScheduleOn(options, mesh);
   const int64_t parts = int64_t{data_ranks} * schedule.micro_batches;
-  TORCH_CHECK(options.batch_size % parts == 0, "a batch of ", options.batch_size,
-              " passages can't be shared evenly by ", data_ranks, " ranks",
-              schedule.micro_batches > 1 ? c10::str(", in ", schedule.micro_batches, " micro-batches each") : "",
-              "; choose another --batch-size");
   const trainer::ActivationSizes sizes = {.rows = options.batch_size / parts, .length = options.model.context};
   std::vector<RankPlan> plans;
   for (int rank = 0; rank < mesh.ranks(); ++rank) {

@@ -25,7 +25,8 @@ struct GptOptions {
   int64_t heads = 4;
   int64_t width = 64;
   double dropout = 0;
-  bool tied = false;  // the head has the weight of the token embedding
+  bool tied = false;      // the head has the weight of the token embedding
+  bool autocast = false;  // forward passes compute in bfloat16 where that is safe
 };
 
 // The sizes of all parameters of such a model, without memory for them.
@@ -67,10 +68,12 @@ class Gpt : public torch::nn::Module {
                          const trainer::TensorAxis& axis);
 
  private:
+  at::Tensor Compute(const at::Tensor& x);
   at::Tensor Positions(int64_t length);
   void AddBlock(int64_t number, const std::shared_ptr<GptBlock>& block, const WrapBlock& wrap);
 
   trainer::TensorAxis axis_;
+  bool autocast_;
   std::vector<std::shared_ptr<GptBlock>> unwrapped_;
   std::vector<Forward> blocks_;
   trainer::VocabParallelEmbedding tokens_{nullptr};

@@ -1,9 +1,10 @@
-#include "cohort/trainer/examples/gpt_model.h"
+#include "cohort/trainer/examples/gpt/gpt_model.h"
 
 #include <algorithm>
 #include <numeric>
 #include <string>
 
+#include "cohort/trainer/autograd/autocast.h"
 #include "cohort/trainer/parallel/tensor/cut_parameter.h"
 #include "cohort/trainer/parallel/tensor/vocab_parallel_cross_entropy.h"
 #include "cohort/trainer/placement/placement_table.h"
@@ -37,7 +38,7 @@ void GptHead::Tie(const at::Tensor& shared) {
 
 void GptHead::Untie() {
   const trainer::Placement placement = *trainer::Placements().OrWhole(weight);
-  weight = register_parameter("weight", weight.detach().clone());
+  weight = register_parameter("weight", weight.detach().clone(), weight.requires_grad());
   trainer::Placements().Add(weight, placement);
 }
 
@@ -48,7 +49,8 @@ void Gpt::AddBlock(int64_t number, const std::shared_ptr<GptBlock>& block, const
   blocks_.push_back(forward);
 }
 
-Gpt::Gpt(const GptOptions& options, const trainer::TensorAxis& axis, const WrapBlock& wrap) : axis_(axis) {
+Gpt::Gpt(const GptOptions& options, const trainer::TensorAxis& axis, const WrapBlock& wrap)
+    : axis_(axis), autocast_(options.autocast) {
   const int64_t width = options.width;
   tokens_ =
       register_module("tokens", VocabParallelEmbedding(VocabParallelEmbeddingOptions(options.vocabulary, width), axis));
@@ -69,7 +71,8 @@ Gpt::Gpt(const GptOptions& options, const trainer::TensorAxis& axis, const WrapB
   for (const at::Tensor& parameter : norm_->parameters()) trainer::SumGradientOver(axis, parameter);
 }
 
-Gpt::Gpt(const Gpt& whole, const GptPart& part, const WrapBlock& wrap) : axis_(whole.axis_) {
+Gpt::Gpt(const Gpt& whole, const GptPart& part, const WrapBlock& wrap)
+    : axis_(whole.axis_), autocast_(whole.autocast_) {
   const int head = static_cast<int>(whole.unwrapped_.size()) + 1;
   if (part.begin == 0) {
     tokens_ = register_module("tokens", whole.tokens_);
@@ -97,6 +100,12 @@ at::Tensor Gpt::Positions(int64_t length) {
 }
 
 at::Tensor Gpt::forward(const at::Tensor& x) {
+  if (!autocast_) return Compute(x);
+  const trainer::Autocast autocast(x.device().type(), at::kBFloat16);
+  return Compute(x);
+}
+
+at::Tensor Gpt::Compute(const at::Tensor& x) {
   at::Tensor y = x;
   if (!tokens_.is_empty()) {
     axis_.set_sequence_length(x.size(1));
@@ -109,7 +118,8 @@ at::Tensor Gpt::forward(const at::Tensor& x) {
 at::Tensor Gpt::Loss(const at::Tensor& logits, const at::Tensor& targets, const GptOptions& options,
                      const trainer::TensorAxis& axis) {
   return trainer::vocab_parallel_cross_entropy(
-      logits, targets, axis, trainer::VocabParallelCrossEntropyOptions().num_classes(options.vocabulary));
+      logits.to(at::kFloat), targets, axis,
+      trainer::VocabParallelCrossEntropyOptions().num_classes(options.vocabulary));
 }
 
 }  // namespace cohort::examples

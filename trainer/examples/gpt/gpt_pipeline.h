@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "cohort/trainer/examples/gpt_model.h"
-#include "cohort/trainer/examples/gpt_training.h"
+#include "cohort/trainer/examples/gpt/gpt_model.h"
+#include "cohort/trainer/examples/gpt/gpt_training.h"
 #include "cohort/trainer/parallel/pipeline/schedule/schedule.h"
 
 namespace cohort::examples {

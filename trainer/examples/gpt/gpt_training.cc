@@ -1,4 +1,4 @@
-#include "cohort/trainer/examples/gpt_training.h"
+#include "cohort/trainer/examples/gpt/gpt_training.h"
 
 #include <utility>
 #include <vector>
@@ -6,7 +6,8 @@
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/examples/gpt_pipeline.h"
+#include "cohort/trainer/examples/gpt/gpt_adapter.h"
+#include "cohort/trainer/examples/gpt/gpt_pipeline.h"
 #include "cohort/trainer/examples/mesh_option.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
@@ -23,8 +24,6 @@ using torch::optim::AdamWOptions;
 using trainer::StateOf;
 using trainer::ThrowUnlessOk;
 
-AdamWOptions Adam(const TrainGptOptions& options) { return AdamWOptions(options.learning_rate).betas({0.9, 0.95}); }
-
 // `module`, and its forward with or without keeping activations.
 template <typename Module>
 std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward> Block(std::shared_ptr<Module> module,
@@ -38,13 +37,13 @@ std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward> Block(std::shared_pt
 template <typename Where>
 void MakeFsdp(Training& training, Where& where) {
   using trainer::FullyShardedDataParallel;
-  const Gpt::WrapBlock wrap = [&](const std::shared_ptr<GptBlock>& block) {
-    return Block(std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where), training.options);
-  };
-  auto gpt = std::make_shared<Gpt>(training.options.model, training.tensor, wrap);
-  auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where);
+  const auto options = ShardOptions(training.options);
+  const std::shared_ptr<Gpt> gpt = MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) {
+    return Block(std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where, options), training.options);
+  });
+  auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where, options);
   training.module = model;
-  training.optimizer = std::make_unique<AdamW>(model->parameters(), Adam(training.options));
+  training.optimizer = std::make_unique<AdamW>(Trainable(*model), Adam(training.options));
   training.state = training.mesh == nullptr ? StateOf(*model, *training.optimizer)
                                             : StateOf(*model, *training.optimizer, *training.mesh);
   training.forward = [model](const at::Tensor& codes) { return model->forward(codes); };
@@ -55,16 +54,15 @@ void MakeReplicated(Training& training) {
   using trainer::DistributedDataParallel;
   using Zero = trainer::ZeroRedundancyOptimizer<AdamW>;
   const std::string& mode = training.options.mode;
-  auto gpt =
-      std::make_shared<Gpt>(training.options.model, training.tensor,
-                            [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
+  const std::shared_ptr<Gpt> gpt =
+      MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
   training.module = gpt;
   std::shared_ptr<DistributedDataParallel<Gpt>> ddp;
   trainer::DistributedDataParallelOptions options;
   options.gradient_as_bucket_view = mode != "zero2";
   if (mode == "ddp") {
     ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *training.world, options);
-    training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
+    training.optimizer = std::make_unique<AdamW>(Trainable(*gpt), Adam(training.options));
     training.state = StateOf(*gpt, *training.optimizer, *training.world);
     training.clip_grad_norm = [gpt](double norm) { return trainer::clip_grad_norm_(gpt->parameters(), norm); };
   } else {
@@ -85,9 +83,8 @@ void MakeReplicated(Training& training) {
 // A mesh without shards: layers that may be cut, and DDP over the replicas if there are any.
 void MakeCut(Training& training) {
   using trainer::DistributedDataParallel;
-  auto gpt =
-      std::make_shared<Gpt>(training.options.model, training.tensor,
-                            [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
+  const std::shared_ptr<Gpt> gpt =
+      MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
   training.module = gpt;
   training.forward = [gpt](const at::Tensor& codes) { return gpt->forward(codes); };
   if (training.mesh->has(trainer::kReplicateAxis)) {
@@ -99,7 +96,7 @@ void MakeCut(Training& training) {
     training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
     training.wrapper = ddp;
   }
-  training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
+  training.optimizer = std::make_unique<AdamW>(Trainable(*gpt), Adam(training.options));
   training.state = StateOf(*gpt, *training.optimizer, *training.mesh);
 }
 
@@ -143,15 +140,27 @@ void MakeMeshAndModel(Training& training) {
   };
 }
 
-void CheckBatch(const Training& training) {
-  TORCH_CHECK(training.options.batch_size % training.data_ranks == 0, "a batch of ", training.options.batch_size,
-              " passages can't be shared evenly by ", training.data_ranks, " ranks; choose another --batch-size");
-}
-
 }  // namespace
 
-void SetUp(Training& training) {
-  TrainGptOptions& options = training.options;
+AdamWOptions Adam(const TrainGptOptions& options) { return AdamWOptions(options.learning_rate).betas({0.9, 0.95}); }
+
+std::vector<at::Tensor> Trainable(const torch::nn::Module& module) {
+  std::vector<at::Tensor> trainable;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.requires_grad()) trainable.push_back(parameter);
+  }
+  return trainable;
+}
+
+trainer::FullyShardedDataParallelOptions ShardOptions(const TrainGptOptions& options) {
+  trainer::FullyShardedDataParallelOptions shards;
+  if (!options.in_bfloat16()) return shards;
+  shards.mixed_precision.param_dtype = at::kBFloat16;
+  shards.mixed_precision.reduce_dtype = at::kFloat;
+  return shards;
+}
+
+void Join(Training& training) {
   runtime::RuntimeOptions runtime_options;
   runtime_options.progress_thread = true;  // gradients and parameters move while the model computes
   auto runtime = runtime::Runtime::Init(std::move(runtime_options));
@@ -161,11 +170,18 @@ void SetUp(Training& training) {
   auto world = comm::Communicator::World(*training.runtime, {.determinism = comm::Determinism::kReproducible});
   ThrowUnlessOk(world.status(), "making the world communicator");
   training.world = *std::move(world);
+}
+
+void SetUp(Training& training) {
+  TrainGptOptions& options = training.options;
+  CheckOptions(options, training.world->size());
   training.text = std::make_unique<Text>(options.data.empty() ? FindShakespeare() : options.data);
   options.model.vocabulary = training.text->vocabulary();
   training.data_rank = training.world->rank();
   training.data_ranks = training.world->size();
   torch::manual_seed(options.seed);
+  const bool shards = options.mesh.empty() ? options.mode == "fsdp" : options.mesh.find("shard") != std::string::npos;
+  options.model.autocast = options.in_bfloat16() && !shards;  // shards are gathered in bfloat16
   if (!options.mesh.empty()) {
     MakeMeshAndModel(training);
   } else if (options.mode == "fsdp") {
@@ -173,7 +189,6 @@ void SetUp(Training& training) {
   } else {
     MakeReplicated(training);
   }
-  CheckBatch(training);
 }
 
 TextBatch BatchOf(Training& training, bool train, int64_t step) {
@@ -217,10 +232,11 @@ void TearDown(Training& training) {
   training.pipeline.reset();
   training.wrapper.reset();
   training.optimizer.reset();
+  training.lora.reset();
   training.module.reset();
   training.mesh.reset();
   training.world.reset();
-  ThrowUnlessOk(training.runtime->Finalize(), "ending");
+  if (training.runtime != nullptr) ThrowUnlessOk(training.runtime->Finalize(), "ending");
 }
 
 }  // namespace cohort::examples
