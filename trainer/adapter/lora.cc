@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -42,6 +43,63 @@ NamedModules ModulesOf(const torch::nn::Module& model) {
     modules.emplace_back(UnwrappedName(item.key()), item.value());
   }
   return modules;
+}
+
+// A weight, and a module that has it.
+struct Holder {
+  std::string name;
+  const torch::nn::Module* module = nullptr;
+  at::Tensor weight;
+};
+
+// The elements of the storage from the first to the last of a tensor's.
+std::pair<int64_t, int64_t> RangeOf(const at::Tensor& tensor) {
+  int64_t end = tensor.storage_offset() + 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) end += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return {tensor.storage_offset(), end};
+}
+
+bool ShareMemory(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_same(b)) return true;
+  if (a.numel() == 0 || b.numel() == 0 || !a.is_alias_of(b)) return false;
+  const auto [a_begin, a_end] = RangeOf(a);
+  const auto [b_begin, b_end] = RangeOf(b);
+  return a_begin < b_end && b_begin < a_end;
+}
+
+// The weight that a layer multiplies by, which a tied layer need not have registered; undefined for other modules.
+at::Tensor WeightOf(const std::shared_ptr<torch::nn::Module>& module) {
+  if (const auto* layer = dynamic_cast<const nn::AdaptableLayer*>(module.get())) return layer->adaptable_weight();
+  const auto layer = WeightLayer::For(module);
+  return layer == nullptr ? at::Tensor() : layer->adaptable_weight();
+}
+
+// The weights of all modules, by their storage.
+std::multimap<const void*, Holder> HoldersIn(const torch::nn::Module& model) {
+  std::multimap<const void*, Holder> holders;
+  const auto add = [&](const std::string& name, const torch::nn::Module* module, const at::Tensor& weight) {
+    if (weight.defined()) holders.insert({weight.storage().unsafeGetStorageImpl(), {name, module, weight}});
+  };
+  for (const auto& item : model.named_parameters(/*recurse=*/false)) add("the model", &model, item.value());
+  for (const auto& [name, module] : ModulesOf(model)) {
+    for (const at::Tensor& parameter : module->parameters(/*recurse=*/false)) add(name, module.get(), parameter);
+    add(name, module.get(), WeightOf(module));
+  }
+  return holders;
+}
+
+// The first of the layers whose weight another module has, and that module; empty for none.
+std::string SharedIn(const torch::nn::Module& model, const NamedModules& layers) {
+  const auto holders = HoldersIn(model);
+  for (const auto& [name, module] : layers) {
+    const at::Tensor weight = WeightOf(module);
+    const auto [begin, end] = holders.equal_range(weight.storage().unsafeGetStorageImpl());
+    for (auto holder = begin; holder != end; ++holder) {
+      if (holder->second.module == module.get() || !ShareMemory(holder->second.weight, weight)) continue;
+      return name + ", which is also that of " + holder->second.name;
+    }
+  }
+  return "";
 }
 
 // The modules that the targets stand for, each once, in the model's order.
@@ -99,8 +157,10 @@ Lora::Lora(torch::nn::Module& model, LoraConfig config) : config_(std::move(conf
   RefuseShards(model, "Lora", "add adapters first, then shard");
   const NamedModules chosen = Targets(model, config_.target_modules);
   for (const auto& [name, module] : chosen) Check(name, *module);
+  shared_ = SharedIn(model, chosen);
   for (at::Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
   for (const auto& [name, module] : chosen) Add(name, module);
+  matrices_of_model_ = 2 * layers_.size();
 }
 
 Lora::~Lora() = default;
@@ -187,10 +247,15 @@ void Lora::refresh_weights() {
 
 void Lora::merge() {
   if (merged_) return;
+  TORCH_CHECK(shared_.empty(), "Lora: merge() would change the weight of ", shared_,
+              "; go on unmerged, or give each its own weight before Lora is made");
   const at::NoGradGuard no_grad;
   for (const Adapted& layer : layers_) {
-    const at::Tensor weight = layer.layer->adaptable_weight();
-    TORCH_CHECK(weight.sizes() == layer.adapter->WeightDelta().sizes(), "Lora: the weight of ", layer.name,
+    const LoraLayer& adapter = *layer.adapter;
+    const bool whole = adapter.a().sizes() == at::IntArrayRef(adapter.a_placement().local_sizes()) &&
+                       adapter.b().sizes() == at::IntArrayRef(adapter.b_placement().local_sizes());
+    TORCH_CHECK(whole && layer.layer->adaptable_weight().sizes() == adapter.WeightDelta().sizes(),
+                "Lora: the weight of ", layer.name,
                 " is sharded; merge() needs it whole. Save the adapters, and merge them in a process that loads them");
   }
   for (Adapted& layer : layers_) {

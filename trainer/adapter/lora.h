@@ -38,6 +38,7 @@ class Lora {
 
   // Keeps the adapters of layers that `part` has, and forgets the others with their layers. A rank of a pipeline adapts
   // the whole model, so that names and errors are those of the whole, and then keeps its stages. Local.
+  // matrices_of_model() counts the forgotten ones too.
   void Keep(const torch::nn::Module& part);
 
   const LoraConfig& config() const { return config_; }
@@ -49,6 +50,8 @@ class Lora {
   std::vector<at::Tensor> parameters() const;
   // The same with their names in the model, "block0.qkv.lora_A.weight".
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
+  // The number of matrices of the model that was adapted.
+  size_t matrices_of_model() const { return matrices_of_model_; }
 
   // Makes the matrices this rank's parts again where FSDP has left them whole after a forward pass. Every rank calls it
   // alike. It sends nothing. Throws c10::Error under SummonFullParams.
@@ -61,7 +64,10 @@ class Lora {
 
   // Adds the adapters to the base's weights, and leaves them out of forward passes from then on: the model computes as
   // fast as without adapters. unmerge() gives the weights their former bits back, for which merge() keeps copies. Both
-  // do nothing if it is so already. Throws c10::Error while a weight is sharded by FSDP.
+  // do nothing if it is so already. Throws c10::Error, and changes nothing, while a weight is sharded by FSDP, and
+  // where an adapted layer's weight was also another module's when Lora was made, such as an embedding's that is the
+  // head's: that module would compute with the delta too. Ranks of a pipeline throw it even where another one has the
+  // layer.
   void merge();
   void unmerge();
   bool merged() const { return merged_; }
@@ -74,6 +80,8 @@ class Lora {
 
   LoraConfig config_;
   std::vector<Adapted> layers_;
+  size_t matrices_of_model_ = 0;
+  std::string shared_;  // an adapted layer whose weight another module has, and that module; empty for none
   bool merged_ = false;
 };
 

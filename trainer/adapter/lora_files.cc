@@ -16,6 +16,7 @@
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "cohort/trainer/transfer/collectives.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
 
@@ -164,6 +165,38 @@ void RefuseOtherKinds(const json& config, const std::string& path) {
 // Whether two scales are the same but for the rounding of their formula.
 bool SameScale(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); }
 
+using Matrices = std::map<std::string, at::Tensor>;  // by their names in the file
+
+// Reads the matrices of the whole model, and changes no adapter.
+Matrices ReadMatrices(const Lora& lora, const std::string& directory) {
+  TORCH_CHECK(!lora.merged(), "load_adapter: the adapters are merged into the base; call unmerge() first");
+  TakeParts(lora, "load_adapter");  // first: ranks that can't read have shards alike
+  const LoraConfig config = ReadLoraConfig(directory);
+  TORCH_CHECK(config.r == lora.config().r && SameScale(config.scale(), lora.config().scale()),
+              "load_adapter: ", directory, " has r ", config.r, " and scale ", config.scale(),
+              ", and the model's adapters have r ", lora.config().r, " and scale ", lora.config().scale());
+  const std::string path = directory + kTensorFile;
+  Matrices matrices = ReadSafetensors(path);
+  for (const auto& [name, parameter] : lora.named_parameters()) {
+    const auto found = matrices.find(kPrefix + name);
+    TORCH_CHECK(found != matrices.end(), "load_adapter: ", path, " has no ", kPrefix, name);
+    const at::IntArrayRef sizes = Placements().OrWhole(parameter)->sizes();
+    TORCH_CHECK(found->second.sizes() == sizes, "load_adapter: ", name, " in ", path, " has sizes ",
+                found->second.sizes(), ", not ", sizes);
+  }
+  TORCH_CHECK(matrices.size() == lora.matrices_of_model(), "load_adapter: ", path, " has ", matrices.size(),
+              " matrices, and the model's adapters have ", lora.matrices_of_model(),
+              "; give Lora the target_modules of the file");
+  return matrices;
+}
+
+void Fill(Lora& lora, const Matrices& matrices) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : lora.named_parameters()) {
+    TakeBoxes(matrices.at(kPrefix + name), Placements().OrWhole(parameter)->boxes(), parameter);
+  }
+}
+
 }  // namespace
 
 void save_pretrained(const Lora& lora, comm::Communicator& world, const std::string& directory) {
@@ -194,30 +227,15 @@ LoraConfig ReadLoraConfig(const std::string& directory) {
   return read;
 }
 
-void load_adapter(Lora& lora, const std::string& directory) {
-  TORCH_CHECK(!lora.merged(), "load_adapter: the adapters are merged into the base; call unmerge() first");
-  const LoraConfig config = ReadLoraConfig(directory);
-  TORCH_CHECK(config.r == lora.config().r && SameScale(config.scale(), lora.config().scale()),
-              "load_adapter: ", directory, " has r ", config.r, " and scale ", config.scale(),
-              ", and the model's adapters have r ", lora.config().r, " and scale ", lora.config().scale());
-  TakeParts(lora, "load_adapter");
-  const std::string path = directory + kTensorFile;
-  std::map<std::string, at::Tensor> tensors = ReadSafetensors(path);
-  const auto parameters = lora.named_parameters();
-  for (const auto& [name, parameter] : parameters) {
-    const auto found = tensors.find(kPrefix + name);
-    TORCH_CHECK(found != tensors.end(), "load_adapter: ", path, " has no ", kPrefix, name);
-    const at::IntArrayRef sizes = Placements().OrWhole(parameter)->sizes();
-    TORCH_CHECK(found->second.sizes() == sizes, "load_adapter: ", name, " in ", path, " has sizes ",
-                found->second.sizes(), ", not ", sizes);
-  }
-  TORCH_CHECK(tensors.size() == parameters.size(), "load_adapter: ", path, " has ", tensors.size(),
-              " matrices, and the model's adapters have ", parameters.size(),
-              "; give Lora the target_modules of the file");
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, parameter] : parameters) {
-    TakeBoxes(tensors.at(kPrefix + name), Placements().OrWhole(parameter)->boxes(), parameter);
-  }
+void load_adapter(Lora& lora, const std::string& directory) { Fill(lora, ReadMatrices(lora, directory)); }
+
+void load_adapter(Lora& lora, comm::Communicator& world, const std::string& directory) {
+  Matrices matrices;
+  TogetherOrNot(world, "load_adapter", [&] { matrices = ReadMatrices(lora, directory); });
+  std::vector<at::Tensor> values;
+  for (const auto& [name, values_of_one] : matrices) values.push_back(values_of_one);
+  CheckSameValues(world, "load_adapter", values, "give all ranks the same files");
+  Fill(lora, matrices);
 }
 
 }  // namespace cohort::trainer

@@ -31,5 +31,9 @@ LoraConfig ReadLoraConfig(const std::string& directory);
 // anything is changed, under SummonFullParams, for another r or scale, and for a matrix that is missing, unknown to the
 // model, or of other sizes.
 void load_adapter(Lora& lora, const std::string& directory);
+// The same on all ranks or on none: when a rank can't, every rank of `world` throws DistributedError with that rank's
+// cause, and adapters are as before. So too when the ranks' files differ. Stages of a pipeline take their matrices out
+// of the whole model's. Collective; blocks.
+void load_adapter(Lora& lora, comm::Communicator& world, const std::string& directory);
 
 }  // namespace cohort::trainer

@@ -80,6 +80,9 @@ void LoraLayer::Initialise(uint64_t seed) {
 }
 
 at::Tensor LoraLayer::forward(nn::AdaptableLayer& layer, const at::Tensor& input) {
+  TORCH_CHECK(layer.adaptable_form().split == form_.split, "Lora: layer ", name_,
+              " was cut after its adapter was made, which is not cut; cut layers first (parallelize, CutLayers, "
+              "convert_parallel_linear), and make Lora then");
   at::Tensor x = input;
   if (form_.kind == LayerKind::kLinear) {
     x = x.to(a_.scalar_type());

@@ -1,4 +1,5 @@
 // Adapters on several ranks: under DDP, FSDP and tensor parallelism they train as in one process that sees all batches.
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -9,12 +10,14 @@
 #include "cohort/trainer/adapter/lora.h"
 #include "cohort/trainer/adapter/lora_files.h"
 #include "cohort/trainer/autograd/random_place.h"
+#include "cohort/trainer/nn/embedding.h"
 #include "cohort/trainer/nn/linear.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/vocab_parallel_embedding.h"
+#include "cohort/trainer/parallelize/tensor_plan.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "cohort/trainer/state/model_memory.h"
 #include "cohort/trainer/state/training_state.h"
@@ -167,6 +170,44 @@ TEST(LoraRanks, AreSavedAndLoadedAfterAForwardPassUnderFsdp) {
   if (world->rank() == 0) std::filesystem::remove_all(folder);
 }
 
+std::string WhatOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+// One rank's files are not there, or others': all ranks say so, soon, and none has loaded anything.
+TEST(LoraRanks, AreLoadedOnAllRanksOrOnNone) {
+  const int last = world->size() - 1;
+  const std::string folder = SharedFolder();
+  const std::string mine = folder + "/" + std::to_string(world->rank());
+  const auto model = Seeded();
+  Lora lora(*model, Config());
+  save_pretrained(lora, mine);
+  Train([&](const at::Tensor& x) { return model->forward(x); }, lora, All);
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& each : lora.parameters()) before.push_back(each.detach().clone());
+  const auto expect_refused = [&](const std::string& directory, const std::string& why) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THAT(WhatOf([&] { load_adapter(lora, *world, directory); }), ::testing::HasSubstr(why));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(torch::equal(lora.parameters()[i], before[i])) << why;
+  };
+  expect_refused(world->rank() == last ? folder + "/none" : mine,
+                 "load_adapter: rank " + std::to_string(last) + ": can't open " + folder + "/none/adapter_config.json");
+  if (last > 0) {
+    if (world->rank() == last) save_pretrained(lora, mine);
+    expect_refused(mine, "give all ranks the same files");
+  }
+  load_adapter(lora, *world, folder + "/0");
+  EXPECT_FALSE(torch::equal(lora.parameters().front(), before.front()));
+  EXPECT_TRUE(world->Barrier().Wait().ok());
+  if (world->rank() == 0) std::filesystem::remove_all(folder);
+}
+
 TEST(LoraRanks, AreNotSavedByOneProcessOfSeveral) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has everything";
   const auto model = Seeded();
@@ -264,6 +305,41 @@ struct ShardNet : torch::nn::Module {
   torchshard::nn::ParallelEmbedding tokens{nullptr};
   torchshard::nn::ParallelLinear up{nullptr}, down{nullptr};
 };
+
+// Layers that are cut after their adapters were made: every rank says which.
+TEST(LoraRanks, DoNotComputeWithLayersThatWereCutLater) {
+  if (world->size() == 1) GTEST_SKIP() << "nothing is cut";
+  struct Whole : torch::nn::Module {
+    Whole() {
+      torch::manual_seed(3);
+      tokens = register_module("tokens", nn::Embedding(11, 6));
+      up = register_module("up", nn::Linear(6, 7));
+    }
+    nn::Embedding tokens{nullptr};
+    nn::Linear up{nullptr};
+  };
+  for (const auto& [layer, style] :
+       TensorPlan{{"tokens", RowwiseParallel()}, {"up", ColwiseParallel()}, {"up", RowwiseParallel()}}) {
+    const auto model = std::make_shared<Whole>();
+    const Lora lora(*model, {.r = 2, .target_modules = {"tokens", "up"}});
+    const TensorPlan plan = {{layer, style}};
+    const auto compute = [&] {
+      CutLayers(*model, plan, TensorAxis(*world));
+      at::Tensor x = model->tokens(Codes(0));
+      if (std::holds_alternative<RowwiseParallel>(plan.front().second) && layer == "up") {
+        x = x.narrow(2, 0, model->up->weight.size(1));
+      }
+      model->up(x);
+    };
+    EXPECT_THAT(WhatOf(compute), ::testing::AllOf(::testing::HasSubstr(layer), ::testing::HasSubstr("Lora")));
+  }
+  torchshard::distributed::init_process_group(*world);
+  const auto model = std::make_shared<ShardNet>(false, 0);
+  const Lora lora(*model, {.r = 2, .target_modules = {"tokens"}});
+  model->tokens->parallelize(0);
+  EXPECT_THAT(WhatOf([&] { model->forward(Codes(0)); }), ::testing::HasSubstr("layer tokens was cut after"));
+  torchshard::distributed::destroy_process_group();
+}
 
 TEST(LoraRanks, TrainOnTorchShardsLayersAsInOneProcess) {
   torchshard::distributed::init_process_group(*world);

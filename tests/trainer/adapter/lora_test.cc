@@ -279,6 +279,56 @@ void ExpectAdaptedOnce() {
   EXPECT_EQ(lora.parameters().size(), 2);
 }
 
+// An embedding whose weight is the head's. The head need not have registered it.
+template <typename LinearLayer, typename EmbeddingLayer>
+struct TiedNet : torch::nn::Module {
+  TiedNet() {
+    torch::manual_seed(7);
+    tokens = register_module("tokens", EmbeddingLayer(11, 6));
+    head = register_module("head", LinearLayer(6, 11));
+    head->weight = tokens->weight;
+  }
+  at::Tensor forward(const at::Tensor& codes) { return head(tokens(codes)); }
+  EmbeddingLayer tokens{nullptr};
+  LinearLayer head{nullptr};
+};
+
+template <typename Model>
+void ExpectTiedWeightsStay(const std::vector<std::string>& targets) {
+  Model model;
+  Lora lora(model, {.r = 3, .lora_alpha = 6, .target_modules = targets});
+  Train(model, lora);
+  const at::Tensor weight = model.tokens->named_parameters(false)["weight"].detach().clone();
+  const at::Tensor before = model.forward(Codes());
+  EXPECT_THAT(What([&] { lora.merge(); }), HasSubstr("which is also that of"));
+  EXPECT_FALSE(lora.merged());
+  lora.unmerge();
+  EXPECT_TRUE(torch::equal(model.tokens->named_parameters(false)["weight"], weight));
+  EXPECT_TRUE(torch::equal(model.forward(Codes()), before));
+}
+
+TEST(Lora, DoesNotMergeIntoAWeightThatOthersHave) {
+  for (const std::vector<std::string>& targets :
+       std::vector<std::vector<std::string>>{{"tokens"}, {"head"}, {"tokens", "head"}}) {
+    ExpectTiedWeightsStay<TiedNet<nn::Linear, nn::Embedding>>(targets);
+    ExpectTiedWeightsStay<TiedNet<torch::nn::Linear, torch::nn::Embedding>>(targets);
+  }
+}
+
+// A parameter of a module that is no layer, and a view of a part.
+TEST(Lora, FindsSharedWeightsInAnyModule) {
+  for (const bool view : {false, true}) {
+    const auto model = Seeded<Net>();
+    const at::Tensor weight = model->up->weight;
+    model->norm->register_parameter("borrowed", view ? weight.detach().narrow(0, 2, 3).t() : weight);
+    Lora lora(*model, Everything());
+    EXPECT_THAT(What([&] { lora.merge(); }), HasSubstr("weight of up, which is also that of norm"));
+    Lora other(*Seeded<Net>(), {.target_modules = {"down"}});
+    other.merge();
+    EXPECT_TRUE(other.merged());
+  }
+}
+
 TEST(Lora, AdaptsALayerOfTwoNamesOnce) {
   ExpectAdaptedOnce<Tied<nn::Linear>>();
   ExpectAdaptedOnce<Tied<torch::nn::Linear>>();
