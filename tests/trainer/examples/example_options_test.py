@@ -47,11 +47,11 @@ class Options(unittest.TestCase):
                                    ('not "rows=1"', "--mesh", "rows=1"),
                                    ("--schedule wants gpipe", "--mesh", "pipeline=1", "--schedule", "best"),
                                    ("in 3 micro-batches each", "--mesh", "pipeline=1", "--micro-batches", "3"),
-                                   ("--width 6 can't be shared evenly by 4 heads", "--width", "6"),
                                    ("no layer of the model is named query", "--lora", "2", "--lora-targets", "query"),
                                    ("--lora excludes --dry-run", "--lora", "2", "--dry-run", "2"),
                                    ("--export-adapter requires --lora", "--export-adapter", "here")):
             self.refused(2, expected, *SMALL_GPT, *options)
+        self.refused(2, "--width 6 can't be shared evenly by 4 heads", "train_gpt", "--width", "6")
         self.refused(2, "--mesh shard=4 is of 4 ranks, and there are 3", "train_gpt", "--dry-run", "3", "--mesh",
                      "shard=4")
         done = run("dlaunch", "--nproc-per-node", "3", os.path.join(PROGRAMS, "train_gpt"), "--batch-size", "4")
@@ -71,15 +71,31 @@ class Options(unittest.TestCase):
             self.assertEqual(validation_loss("train_gpt", *unchanged), trained)
             self.assertNotEqual(validation_loss("train_gpt", *small, "--lr", "0"), trained)
             for mesh in ("shard=2", "tensor=2", "pipeline=2"):
+                pipeline = ("--micro-batches", "2") if mesh == "pipeline=2" else ()
                 cut = validation_loss("dlaunch", "--nproc-per-node", "2", os.path.join(PROGRAMS, "train_gpt"), *unchanged,
-                                      "--mesh", mesh, "--micro-batches", "2")
+                                      "--mesh", mesh, *pipeline)
                 self.assertAlmostEqual(cut, trained, 4, mesh)
             empty = os.path.join(folder, "empty")
             os.mkdir(empty)
             self.refused(1, "has no checkpoint", "train_gpt", *small, "--base", empty)
 
-    def test_help_fits_a_screen(self):
-        self.assertLessEqual(len(run("train_gpt", "--help").stdout.splitlines()), 50)
+    def test_options_of_an_axis_that_is_not_there_are_faults_of_usage(self):
+        for option, axis, *values in (("--sequence-parallel", "tensor"), ("--chunks", "tensor", "2"),
+                                      ("--schedule", "pipeline", "1f1b"), ("--micro-batches", "pipeline", "4")):
+            why = f"{option} acts on the {axis} axis, and %s: give --mesh {axis}=N, or leave {option} out"
+            self.refused(2, why % "there is no --mesh", *SMALL_GPT, option, *values)
+            self.refused(2, why % "--mesh shard=1 has none", *SMALL_GPT, option, *values, "--mesh", "shard=1")
+            self.refused(2, why % "--mesh shard=2 has none", "train_gpt", option, *values, "--mesh", "shard=2",
+                         "--dry-run", "2")
+            done = run(*SMALL_GPT, option, *values, "--mesh", axis + "=1", "--sample", "0")
+            self.assertEqual(done.returncode, 0, done)
+        self.refused(2, "give --sample 0", *SMALL_GPT, "--mesh", "pipeline=1", "--sample", "9")
+
+    def test_help_fits_a_screen_and_shows_each_axis(self):
+        text = run("train_gpt", "--help").stdout
+        self.assertLessEqual(len(text.splitlines()), 50)
+        for axis in ("pipeline", "replicate", "shard", "tensor"):
+            self.assertRegex(text.split("Examples:")[1], f"train_gpt .*--mesh .*{axis}=2")
 
     def test_names_that_would_lose_the_training(self):
         self.refused(2, "--export: a name is missing", *SMALL_GPT, "--checkpoints", "here", "--export", "")

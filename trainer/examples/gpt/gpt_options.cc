@@ -1,6 +1,8 @@
 #include "cohort/trainer/examples/gpt/gpt_options.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "c10/util/Exception.h"
@@ -121,6 +123,25 @@ void AddOptions(CLI::App& app, TrainGptOptions& options) {
       ->excludes(dry_run)
       ->check(CLI::IsMember({"float32", "bfloat16"}).description(""));
   AddAdapterOptions(app, options, dry_run);
+}
+
+void CheckAxesOfOptions(const CLI::App& app, const TrainGptOptions& options) {
+  std::vector<std::string> axes;
+  if (!options.mesh.empty()) AsUsage([&] { axes = ParseModelMesh(options.mesh).names; });
+  const auto has = [&](const char* axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); };
+  const std::pair<const char*, const char*> needs[] = {{"--sequence-parallel", trainer::kTensorAxis},
+                                                       {"--chunks", trainer::kTensorAxis},
+                                                       {"--schedule", trainer::kPipelineAxis},
+                                                       {"--micro-batches", trainer::kPipelineAxis}};
+  for (const auto& [option, axis] : needs) {
+    if (app.count(option) == 0 || has(axis)) continue;
+    throw UsageError(c10::str(option, " acts on the ", axis, " axis, and ",
+                              options.mesh.empty() ? "there is no --mesh" : "--mesh " + options.mesh + " has none",
+                              ": give --mesh ", axis, "=N, or leave ", option, " out"));
+  }
+  if (app.count("--sample") > 0 && options.sample > 0 && has(trainer::kPipelineAxis)) {
+    throw UsageError("--sample writes one character at a time, and a pipeline takes whole batches: give --sample 0");
+  }
 }
 
 void AsUsage(const std::function<void()>& check) {

@@ -58,6 +58,10 @@ struct UsageError : std::runtime_error {
 // Adds all options to `app`, which sets `options`.
 void AddOptions(CLI::App& app, TrainGptOptions& options);
 
+// Refuses options that were given without the axis of the mesh that they act on, which would be ignored. Throws
+// UsageError.
+void CheckAxesOfOptions(const CLI::App& app, const TrainGptOptions& options);
+
 // Calls `check`, which reads options. Throws UsageError in place of its c10::Error.
 void AsUsage(const std::function<void()>& check);
 // Throws UsageError where `ranks` ranks can't train so: --mesh has another number, or the batch or the model can't be

@@ -41,7 +41,8 @@ PipelineStage MakeStage(Training& training, int stage, const std::shared_ptr<Gpt
     ThrowUnlessOk(of_data.status(), "the data axes of --mesh");
     return {stage, std::make_shared<FullyShardedDataParallel<Gpt>>(part, **of_data, ShardOptions(training.options))};
   }
-  if (mesh.has(trainer::kReplicateAxis)) {
+  // A stage without adapters has no gradients to average, and no DistributedDataParallel.
+  if (mesh.has(trainer::kReplicateAxis) && !Trainable(*part).empty()) {
     const auto replicas = mesh.get_group(trainer::kReplicateAxis);
     ThrowUnlessOk(replicas.status(), "the replicas of --mesh");
     return {stage, std::make_shared<trainer::DistributedDataParallel<Gpt>>(part, **replicas)};

@@ -263,8 +263,11 @@ int Main(int argc, char** argv) {
   Options& options = training.options;
   CLI::App app("Trains a small character-level GPT on Shakespeare, on one rank or on any mesh of ranks.");
   app.footer(
-      "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
-      "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh shard=2,tensor=2");
+      "Examples:\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
+      "  dlaunch --nproc-per-node 4 train_gpt --mesh replicate=2,shard=2\n"
+      "  dlaunch --nproc-per-node 2 train_gpt --mesh tensor=2 --sequence-parallel\n"
+      "  dlaunch --nproc-per-node 2 train_gpt --mesh pipeline=2 --schedule zbv --micro-batches 8\n"
+      "  train_gpt --dry-run 8 --mesh pipeline=2,shard=2,tensor=2");
   app.get_formatter()->column_width(44);
   AddOptions(app, options);
   try {
@@ -273,6 +276,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;  // CLI11 would end with a code of its own for each kind of error
   }
   try {
+    CheckAxesOfOptions(app, options);
     Run(training);
   } catch (const UsageError& error) {
     std::fprintf(stderr, "train_gpt: %s\n", error.what());

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 
+#include "cohort/trainer/adapter/lora_files.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/examples/gpt/gpt_adapter.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
@@ -52,6 +53,17 @@ std::map<std::string, at::Tensor> FrozenOf(const Training& training) {
   return values;
 }
 
+// r (in + out) for each layer with an adapter.
+int64_t Numbers(const TrainGptOptions& options) {
+  int64_t sum = 0;
+  for (const std::string& target : options.lora_targets) {
+    const std::map<std::string, int64_t> in_and_out = {{"qkv", 12 + 36},  {"out", 12 + 12},    {"up", 12 + 48},
+                                                       {"down", 48 + 12}, {"tokens", 65 + 12}, {"head", 12 + 65}};
+    sum += options.lora * in_and_out.at(target) * (target == "tokens" || target == "head" ? 1 : options.model.layers);
+  }
+  return sum;
+}
+
 struct Result {
   Trace trace;
   std::map<std::string, at::Tensor> adapters;
@@ -61,7 +73,7 @@ struct Result {
 Result Train(TrainGptOptions options, bool alone, const std::string& folder, const std::string& what) {
   options.export_adapter = folder;
   OwnTraining training(options, alone);
-  EXPECT_EQ(training->trainable, options.model.layers * 3 * (4 * 12 + 2 * 12 + 2 * 5 * 12)) << what;
+  EXPECT_EQ(training->trainable, Numbers(options)) << what;
   const auto before = FrozenOf(*training);
   Result result{.trace = TraceOf(training), .adapters = {}};
   if (training->state.shards != nullptr) training->state.shards->Reshard();
@@ -71,6 +83,17 @@ Result Train(TrainGptOptions options, bool alone, const std::string& folder, con
   ExportAdapter(*training);
   result.adapters = trainer::ReadSafetensors(folder + kTensors);
   return result;
+}
+
+// A training of `options` takes adapters that another one has written, and writes them again: the same bits.
+void ExpectLoads(TrainGptOptions options, const std::string& from, const std::string& to, const std::string& what) {
+  options.export_adapter = to;
+  OwnTraining training(options);
+  trainer::load_adapter(*training->lora, *training->world, from);
+  ExportAdapter(*training);
+  const auto expected = trainer::ReadSafetensors(from + kTensors), loaded = trainer::ReadSafetensors(to + kTensors);
+  ASSERT_EQ(loaded.size(), expected.size()) << what;
+  for (const auto& [name, values] : expected) EXPECT_TRUE(torch::equal(loaded.at(name), values)) << what << " " << name;
 }
 
 TEST(GptLora, TrainsUnderEveryModeAndOnEveryMeshAsInOneProcess) {
@@ -99,6 +122,7 @@ TEST(GptLora, TrainsUnderEveryModeAndOnEveryMeshAsInOneProcess) {
     for (const auto& [name, values] : expected.adapters) {
       EXPECT_TRUE(torch::allclose(result.adapters.at(name), values, 1e-3, 1e-3)) << what << " " << name;
     }
+    ExpectLoads(run, folder.path() + "/alone0", folder.path() + "/" + std::to_string(number++), what);
   }
 }
 
@@ -111,6 +135,32 @@ TEST(GptLora, TiedEmbeddingsStayAsTheyAre) {
   if (world->size() > 4) options.schedule = "gpipe";
   options.mesh = "pipeline=" + std::to_string(world->size());
   ExpectSame(Train(options, /*alone=*/false, folder.path() + "/all", "tied").trace, expected.trace, 1e-4, "tied");
+}
+
+// First and last stage have copies of the base's weight, and an adapter each. No rank merges them: they are one weight
+// in checkpoints.
+TEST(GptLora, TiedEmbeddingsAreAdapted) {
+  const SharedFolder folder;
+  TrainGptOptions options = Adapted();
+  options.model.tied = true;
+  options.lora_targets = {"tokens", "head"};
+  const Result expected =
+      Train(options, /*alone=*/true, folder.path() + "/alone" + std::to_string(world->rank()), "alone");
+  EXPECT_LT(expected.trace.back().first, expected.trace.front().first);
+  int number = 0;
+  for (const std::string& mesh : MeshesOfAllAxes()) {
+    options.mesh = mesh;
+    options.schedule = SchedulesFor(mesh).front();
+    const std::string to = folder.path() + "/" + std::to_string(number++);
+    const Result result = Train(options, /*alone=*/false, to, mesh);
+    ExpectSame(result.trace, expected.trace, 1e-4, mesh);
+    for (const auto& [name, values] : expected.adapters) {
+      EXPECT_TRUE(torch::allclose(result.adapters.at(name), values, 1e-3, 1e-3)) << mesh << " " << name;
+    }
+    if (mesh.find("pipeline") == std::string::npos) continue;
+    const OwnTraining training(options);
+    EXPECT_THROW(training->lora->merge(), c10::Error) << mesh;
+  }
 }
 
 TEST(GptLora, NamesLayersThatAreNotThere) {

@@ -53,6 +53,7 @@ class OwnTraining {
   }
   Training& operator*() { return training_; }
   Training* operator->() { return &training_; }
+  const Training* operator->() const { return &training_; }
 
  private:
   Training training_;

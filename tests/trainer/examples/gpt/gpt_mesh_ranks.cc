@@ -1,11 +1,11 @@
-// Every mesh that has a pipeline axis, alone and with every pair and triple of the others, trains as one process does.
+// Every mesh of one, two or three axes trains as one process does.
 #include "tests/trainer/examples/gpt/gpt_ranks.h"
 
 namespace cohort::examples {
 namespace {
 
-// With dropout, an embedding that first and last stage share, clipping, recomputation and accumulation over
-// micro-batches; under sequence parallelism where there is a tensor axis.
+// With dropout, an embedding that is the head's weight too, clipping, recomputation, and accumulation over the
+// micro-batches of pipelines; under sequence parallelism where there is a tensor axis.
 TrainGptOptions AllOptions() {
   TrainGptOptions options = SmallGpt();
   options.model.dropout = 0.2;
@@ -14,14 +14,13 @@ TrainGptOptions AllOptions() {
   return options;
 }
 
-void ExpectPipelinesTrainAlike(const std::string& dtype, double tolerance) {
+void ExpectMeshesTrainAlike(const std::string& dtype, double tolerance) {
   TrainGptOptions options = AllOptions();
   options.dtype = dtype;
   const Trace plain = TraceOf(options, /*alone=*/true);
   options.mode = "fsdp";  // whose parameters are gathered in dtype
   const Trace sharded = dtype == "float32" ? plain : TraceOf(options, /*alone=*/true);
   for (const std::string& mesh : MeshesOfAllAxes()) {
-    if (!Has(mesh, "pipeline")) continue;
     options.mesh = mesh;
     options.sequence_parallel = Has(mesh, "tensor");
     for (const std::string& schedule : SchedulesFor(mesh)) {
@@ -32,12 +31,12 @@ void ExpectPipelinesTrainAlike(const std::string& dtype, double tolerance) {
   }
 }
 
-TEST(GptPipelines, TrainAsOneProcess) { ExpectPipelinesTrainAlike("float32", 1e-4); }
+TEST(GptMeshes, TrainAsOneProcess) { ExpectMeshesTrainAlike("float32", 1e-4); }
 
 // Sums round to 8 bits, in other places on each mesh; 2e-2 is five of such roundings.
-TEST(GptPipelines, TrainAsOneProcessInBfloat16ButForRounding) { ExpectPipelinesTrainAlike("bfloat16", 2e-2); }
+TEST(GptMeshes, TrainAsOneProcessInBfloat16ButForRounding) { ExpectMeshesTrainAlike("bfloat16", 2e-2); }
 
-TEST(GptPipelines, ComputeInBfloat16) {
+TEST(GptMeshes, ComputeInBfloat16) {
   TrainGptOptions options = AllOptions();
   const Trace exact = TraceOf(options, /*alone=*/true);
   options.dtype = "bfloat16";
