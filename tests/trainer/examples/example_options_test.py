@@ -48,7 +48,7 @@ class Options(unittest.TestCase):
                                    ("--schedule wants gpipe", "--mesh", "pipeline=1", "--schedule", "best"),
                                    ("in 3 micro-batches each", "--mesh", "pipeline=1", "--micro-batches", "3"),
                                    ("no layer of the model is named query", "--lora", "2", "--lora-targets", "query"),
-                                   ("--lora excludes --dry-run", "--lora", "2", "--dry-run", "2"),
+                                   ("--dry-run excludes --lora", "--lora", "2", "--dry-run", "2"),
                                    ("--export-adapter requires --lora", "--export-adapter", "here")):
             self.refused(2, expected, *SMALL_GPT, *options)
         self.refused(2, "--width 6 can't be shared evenly by 4 heads", "train_gpt", "--width", "6")
