@@ -77,3 +77,4 @@
 #include "cohort/trainer/transfer/communication_timer.h"
 #include "cohort/trainer/transfer/job.h"
 #include "cohort/trainer/transfer/join.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"

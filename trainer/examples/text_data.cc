@@ -3,8 +3,10 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -26,6 +28,15 @@ Text::Text(const std::string& path) {
   const int64_t train = codes.numel() * 9 / 10;
   train_ = codes.narrow(0, 0, train);
   validation_ = codes.narrow(0, train, codes.numel() - train);
+}
+
+std::string Text::Fingerprint() const {
+  size_t hash = std::hash<std::string>{}(characters_);
+  for (const at::Tensor& codes : {train_, validation_}) {
+    const std::string_view bytes(static_cast<const char*>(codes.contiguous().data_ptr()), codes.nbytes());
+    hash = hash * 31 + std::hash<std::string_view>{}(bytes);
+  }
+  return std::to_string(train_.numel() + validation_.numel()) + " characters with hash " + std::to_string(hash);
 }
 
 std::string Text::Decode(const at::Tensor& codes) const {

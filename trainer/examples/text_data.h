@@ -20,6 +20,8 @@ class Text {
   explicit Text(const std::string& path);
 
   int64_t vocabulary() const { return static_cast<int64_t>(characters_.size()); }
+  // Equal for equal texts.
+  std::string Fingerprint() const;
   std::string Decode(const at::Tensor& codes) const;
   // Codes of the characters of `text` that the file has.
   at::Tensor Encode(const std::string& text) const;

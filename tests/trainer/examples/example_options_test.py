@@ -42,6 +42,22 @@ class Options(unittest.TestCase):
         self.assertGreater(done.returncode, 0, done)  # and no signal
         self.assertIn("--replicate", done.stdout)
 
+    def test_ranks_that_were_started_otherwise_are_told_what_differs(self):
+        """Each would train a model that no one process has."""
+        gpt = " ".join((os.path.join(PROGRAMS, "train_gpt"), *SMALL_GPT[3:]))  # without --layers
+        with tempfile.NamedTemporaryFile("w") as other:
+            other.write("one text and no other " * 1000)
+            other.flush()
+            for mesh, option, names in (("pipeline=2", "--layers 4", "layers=4"), ("tensor=2", "--seed 5", "seed=5"),
+                                        ("tensor=2", "--data " + other.name, other.name),
+                                        ("tensor=2", "--dropout 0.5", "dropout=0.5"),
+                                        ("shard=2", "--checkpoints /nowhere", "/nowhere")):
+                unlike = "[ $RANK = 0 ] && exec %s --mesh %s; exec %s --mesh %s %s" % (gpt, mesh, gpt, mesh, option)
+                done = run("dlaunch", "--nproc-per-node", "2", "sh", "-c", unlike)
+                self.assertEqual(done.returncode, 1, done)
+                self.assertIn("rank 1 was set up otherwise than rank 0", done.stdout)
+                self.assertIn(names, done.stdout)
+
     def test_options_that_do_not_fit_the_ranks_are_faults_of_usage(self):
         for expected, *options in (("--mesh shard=2 is of 2 ranks, and there is 1", "--mesh", "shard=2"),
                                    ('not "rows=1"', "--mesh", "rows=1"),

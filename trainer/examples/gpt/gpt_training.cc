@@ -14,6 +14,7 @@
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/transfer/job.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "torch/torch.h"
 
 namespace cohort::examples {
@@ -176,6 +177,9 @@ void SetUp(Training& training) {
   TrainGptOptions& options = training.options;
   CheckOptions(options, training.world->size());
   training.text = std::make_unique<Text>(options.data.empty() ? FindShakespeare() : options.data);
+  // Ranks that were started otherwise could train a model that no one process has.
+  trainer::CheckSameSetup(*training.world, "comparing command lines",
+                          {{"options", training.command_line}, {"text", training.text->Fingerprint()}});
   options.model.vocabulary = training.text->vocabulary();
   training.data_rank = training.world->rank();
   training.data_ranks = training.world->size();

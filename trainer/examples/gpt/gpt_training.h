@@ -32,6 +32,7 @@ struct Training {
   std::unique_ptr<trainer::DeviceMesh> mesh;  // null without --mesh
   trainer::TensorAxis tensor;
   int data_rank = 0, data_ranks = 1;  // this rank's rows of the batch: every data_ranks-th
+  std::string command_line;           // all options with their values, an option a line; equal on all ranks
   std::unique_ptr<Text> text;
   std::unique_ptr<trainer::Lora> lora;        // null without --lora
   int64_t parameters = 0, trainable = 0;      // of the whole model

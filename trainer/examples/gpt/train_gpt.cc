@@ -34,6 +34,7 @@
 #include "cohort/trainer/examples/old_checkpoints.h"
 #include "cohort/trainer/examples/output_file.h"
 #include "cohort/trainer/state/async_checkpoint.h"
+#include "cohort/trainer/state/checkpoint/checkpoint_folder.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
 #include "cohort/trainer/state/model_memory.h"
 #include "cohort/trainer/state/training_state.h"
@@ -87,6 +88,15 @@ void MakeFolder(Training& training) {
 void PrepareToWrite(Training& training) {
   MakeFolder(training);
   const Options& options = training.options;
+  if (training.prints() && !options.resume && !options.checkpoints.empty()) {
+    const std::vector<std::string> others = trainer::CheckpointsIn(options.checkpoints);
+    if (!others.empty()) {
+      std::fprintf(stderr,
+                   "train_gpt: %s is of an earlier run, and --resume would go on from it where this run's numbers are "
+                   "lower: give each run a folder of its own\n",
+                   others.front().c_str());
+    }
+  }
   training.old_checkpoints = std::make_unique<OldCheckpoints>("train_gpt", options.keep, options.resume);
   trainer::TogetherOrNot(*training.world, "preparing to export", [&] {
     if (!options.export_to.empty() && training.prints()) CheckOutputFile(options.export_to, "--export");
@@ -277,6 +287,7 @@ int Main(int argc, char** argv) {
   }
   try {
     CheckAxesOfOptions(app, options);
+    training.command_line = app.config_to_str(/*default_also=*/true);
     Run(training);
   } catch (const UsageError& error) {
     std::fprintf(stderr, "train_gpt: %s\n", error.what());

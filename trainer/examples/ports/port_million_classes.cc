@@ -47,6 +47,7 @@ struct Arguments {
 void Train(const Arguments& args) {
   trainer::Job job;
   ts::distributed::init_process_group(job.world());
+  TORCH_CHECK(args.batch_size % job.size() == 0, "--batch-size ", args.batch_size, " does not divide by ", job.size());
   torch::manual_seed(0);
   const double before = PeakMiB();
   auto model = std::make_shared<Net>(args.features, args.classes);
