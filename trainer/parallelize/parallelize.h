@@ -16,7 +16,8 @@
 //   shard       FullyShardedDataParallel; axis replicate holds copies of the shards
 //   replicate   without shards: DistributedDataParallel
 //
-// Rows of a batch are shared by the ranks of replicate and shard; ranks along tensor have the same ones.
+// The ranks of replicate and shard share the rows of a batch. Ranks along tensor must take the same rows: take them by
+// data_rank() of data_ranks(). examples/ports/port_parallelize.cc is a whole program.
 #pragma once
 
 #include <memory>
@@ -83,6 +84,11 @@ class Parallelized {
     return fsdp_ != nullptr ? StateOf(*fsdp_, optimizer, mesh_) : StateOf(*model_, optimizer, mesh_);
   }
   const std::shared_ptr<ModuleType>& module() const { return model_; }
+  // The number of ranks that share the rows of a batch: those of replicate and shard. 1 on a mesh without these axes.
+  int data_ranks() const { return data_ == nullptr ? 1 : data_->world().size(); }
+  // This rank's place among them. Ranks along tensor have the same place, and must take the same rows: give a sampler
+  // (data/distributed_sampler.h) both numbers. Local.
+  int data_rank() const { return data_ == nullptr ? 0 : data_->world().rank(); }
 
  private:
   DeviceMesh& mesh_;

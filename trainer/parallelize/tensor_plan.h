@@ -1,10 +1,14 @@
 // A plan that cuts the layers of a model over a tensor axis, by the layers' names, after PyTorch's parallelize_module.
 //
+// clang-format off
 //   TensorPlan plan = {{"tokens", RowwiseParallel()},
-//                      {"blocks.*.qkv", ColwiseParallel().blocks({w, w, w}).unit(head)}, {"blocks.*.out",
-//                      RowwiseParallel()},
-//                      {"blocks.*.up", ColwiseParallel()},                                {"blocks.*.down",
-//                      RowwiseParallel()}};
+//                      {"blocks.*.qkv", ColwiseParallel().blocks({width, width, width}).unit(head)},
+//                      {"blocks.*.out", RowwiseParallel().unit(head)},
+//                      {"blocks.*.up", ColwiseParallel()},
+//                      {"blocks.*.down", RowwiseParallel()}};
+// clang-format on
+//
+// A layer that takes the features of a cut one has its unit too: heads need not divide by the ranks.
 #pragma once
 
 #include <cstdint>

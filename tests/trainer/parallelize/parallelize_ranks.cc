@@ -107,6 +107,8 @@ TEST(Parallelize, TrainsOnEveryMeshAsOneProcess) {
       place = place * mesh->size(axis).value() + mesh->get_local_rank(axis).value();
       places *= mesh->size(axis).value();
     }
+    EXPECT_EQ(model.data_rank(), place) << text;
+    EXPECT_EQ(model.data_ranks(), places) << text;
     const auto trace = Train(
         model.parameters(), [&](const at::Tensor& codes) { return model.forward(codes); },
         [&] { return model.clip_grad_norm_(0.5); }, place, places, /*averages=*/true);
