@@ -21,9 +21,8 @@ using torch::nn::LayerNorm;
 using ts::nn::ParallelLinear;
 
 struct Arguments {
-  int steps = 100;
   double lr = 0.003;
-  int batch_size = 16, context = 32, layers = 2, heads = 4, width = 64, group_size = -1;
+  int steps = 100, batch_size = 16, context = 32, layers = 2, heads = 4, width = 64, group_size = -1;
 };
 
 ParallelLinear Linear(int64_t in, int64_t out, int64_t dim) {
@@ -88,8 +87,7 @@ struct Gpt : torch::nn::Module {
 void Train(const Arguments& args) {
   trainer::Job job;
   ts::distributed::init_process_group(job.world(), args.group_size);
-  const int cuts = ts::distributed::get_group_size();
-  TORCH_CHECK(args.heads % cuts == 0, "--heads ", args.heads, " do not divide by the ", cuts, " ranks of a group");
+  TORCH_CHECK(args.heads % ts::distributed::get_group_size() == 0, "--heads do not divide by the ranks of a group");
   const int group = ts::distributed::get_replicas().rank(), groups = ts::distributed::get_replicas().size();
   torch::manual_seed(0);
   const Text text(FindShakespeare());
