@@ -2,16 +2,30 @@
 """ports_test.py <bin folder> <trainer/examples/ports> <resnet_reference>: the ported programs train, and the keys
 of the DeepSpeed file that have no effect are told by name."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 TRAINED = 0.9  # of the test digits; a guess has 0.1
 LEARNT = 3.0  # loss of a character; a guess among 65 has 4.2
 DIGITS = (("port_fairscale", 2, ""), ("port_fsdp", 4, "--replicate 2"), ("port_pipeline", 3, ""),
           ("port_pipeline", 2, "--schedule zbv --micro-batches 6"), ("port_tensor_linear", 3, ""),
           ("port_fsdp_pipeline", 4, "--stages 2"), ("port_torchshard", 3, ""), ("port_torchshard", 4, "--group-size 2"))
+
+
+CUT = "model.blocks.1.attention.q.weight"  # a layer that is cut in port_parallelize
+
+
+def whole_sizes(checkpoint):
+    """The sizes of the tensors of a checkpoint, by name; none where there is no checkpoint."""
+    index = os.path.join(checkpoint, "index.json")
+    if not os.path.exists(index):
+        return {}
+    with open(index, encoding="utf-8") as file:
+        return {name: tensor["sizes"] for name, tensor in json.load(file)["body"]["tensors"].items()}
 
 
 class Ports:
@@ -62,6 +76,21 @@ class Ports:
                  all(0.7 * int(formula) < int(peak) < 1.4 * int(formula) for peak, formula in told))
         self.check(ended, f"port_million_classes {options}: {losses} {told}", right)
 
+    def parallelize(self):
+        """One rank's losses on every mesh, where 3 ranks have unequal numbers of heads. Checkpoints have whole sizes."""
+        expected = []
+        with tempfile.TemporaryDirectory(prefix="cohort-ports-") as folder:
+            for ranks, tensor in ((1, 1), (2, 2), (4, 2), (3, 3), (2, 1)):
+                save = os.path.join(folder, f"{ranks}-{tensor}")
+                options = f"--epochs 1 --tensor {tensor} --save {save}"
+                ended = self.run("port_parallelize", options, "--nproc-per-node", str(ranks))
+                losses = [float(loss) for loss in re.findall(r"step [0-9]+: loss ([0-9.]+)", ended.stdout)]
+                expected = expected or losses
+                right = len(losses) == len(expected) == 30 and losses[-1] < losses[0] - 0.5 and all(
+                    abs(loss - one) <= 1e-4 for loss, one in zip(losses, expected))
+                self.check(ended, f"port_parallelize on {ranks} ranks, tensor={tensor}: {losses}, one rank {expected}", right)
+                self.check(ended, f"its checkpoint {save}", whole_sizes(save).get(CUT) == [48, 48])
+
     def resnet(self, reference_program):
         """Two devices of one rank, and two ranks with two each: one process's losses, also where splits leave a rest."""
         one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # batch norm of a few rows enlarges differences of rounding
@@ -82,6 +111,9 @@ def main(folder, examples, resnet_reference, part=""):
     ports = Ports(folder)
     if part == "million":
         ports.million_classes(4, 1000000, 64, 3)
+        return 1 if ports.failed else 0
+    if part == "parallelize":
+        ports.parallelize()
         return 1 if ports.failed else 0
     for name, ranks, options in DIGITS:
         ports.train(name, ranks, options)

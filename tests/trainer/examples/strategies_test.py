@@ -9,8 +9,9 @@ import sys
 
 SHORTER = {"train_gpt": "--steps 2 --sample 0",
            "port_resnet": "--batches 1 --batch-size 40 --classes 10 --image-size 32 --width 4",
+           "port_parallelize": "--epochs 1",
            "port_million_classes": "--classes 20000 --steps 2"}
-RESULT = r"validation loss [0-9.]+|batch 1: loss [0-9.]+|classes: [0-9]+ MiB"
+RESULT = r"validation loss [0-9.]+|batch 1: loss [0-9.]+|step 30: loss [0-9.]+|classes: [0-9]+ MiB"
 
 
 def main(folder, page):
