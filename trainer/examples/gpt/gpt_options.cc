@@ -116,7 +116,7 @@ void AddOptions(CLI::App& app, TrainGptOptions& options) {
   AddModelOptions(app, options);
   AddTrainingOptions(app, options);
   AddCheckpointOptions(app, options);
-  auto* dry_run = AddNumber(app, "--dry-run", options.dry_run, 1, 1 << 20,
+  auto* dry_run = AddNumber(app, "--dry-run", options.dry_run, 1, 1 << 16,
                             "print what each of so many ranks would keep and send, and end");
   app.add_option("--dtype", options.dtype, "to compute in: float32 or bfloat16; weights stay float32")
       ->capture_default_str()
