@@ -1,6 +1,7 @@
 #include "cohort/comm/transport/tcp/connection.h"
 
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -102,7 +103,10 @@ void Connection::LetGo(FrameOwner* owner) {
   partial_.data = partial_.copy.get();
 }
 
+// The kernel goes on counting what a connection had in flight when it was reset.
 bool Connection::unacknowledged() const {
+  pollfd ended = {socket_.get(), POLLRDHUP, 0};
+  if (!write_error_.ok() || poll(&ended, 1, 0) != 0) return false;
   int bytes = 0;
   return flushing() || (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0);
 }
