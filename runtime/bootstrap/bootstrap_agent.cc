@@ -152,6 +152,7 @@ class AgentBootstrap final : public Bootstrap {
   void ReportPreemptionStep(uint64_t step) override;
   void ReportPreempted(uint64_t step) override;
   void Goodbye() override;
+  void MayStay() override { stays_ = true; }
   bool HasEpochs() const override { return true; }
   absl::Status AwaitNextEpoch(Deadline deadline) override;
   std::unique_ptr<Bootstrap> NewOfThisKind() const override {

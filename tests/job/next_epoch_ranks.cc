@@ -4,6 +4,7 @@
 //
 //   anew     leaves each epoch although nothing has failed
 //   dawdles  rank 1 does not come to the second epoch in time
+//   slow     takes 400 ms to leave the first epoch
 //   strict   does the same without having said that it stays
 #include <unistd.h>
 
@@ -58,6 +59,7 @@ int Main(int argc, char** argv) {
     if (how == "dawdles" && runtime->rank() == 1 && runtime->identity().epoch == 1) {
       std::this_thread::sleep_for(std::chrono::hours(1));
     }
+    if (how == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(400));
     auto next = runtime::Runtime::NextEpoch(std::move(runtime));
     if (!next.ok()) return Fail("next epoch", next.status());
     runtime = *std::move(next);

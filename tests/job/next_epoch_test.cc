@@ -72,6 +72,15 @@ TEST(NextEpoch, BetweenNodesToo) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
+// The job is told to stop after 100 ms.
+TEST(NextEpoch, WhoLeavesWithinTheGraceStays) {
+  DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1"}, {"2", "slow"}));
+  const std::vector<pid_t> before = WaitForEpoch(&job, 1, 3);
+  ::kill(before[1], SIGKILL);
+  EXPECT_EQ(Stayed(before, WaitForEpoch(&job, 2, 3)), (std::vector<int>{0, 2}));
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+}
+
 TEST(NextEpoch, ASpareTakesTheRanksOfALostNode) {
   DlaunchProcess job(
       Job({"--simulate-nodes", "4", "--spares", "1", "--nproc-per-node", "2", "--max-restarts", "1"}, {"2"}));
