@@ -63,6 +63,8 @@ class Options(unittest.TestCase):
                                    ('not "rows=1"', "--mesh", "rows=1"),
                                    ("--schedule wants gpipe", "--mesh", "pipeline=1", "--schedule", "best"),
                                    ("in 3 micro-batches each", "--mesh", "pipeline=1", "--micro-batches", "3"),
+                                   ("in 3 parts each", "--accumulate", "3"),
+                                   ("give --micro-batches in place", "--mesh", "pipeline=1", "--accumulate", "2"),
                                    ("no layer of the model is named query", "--lora", "2", "--lora-targets", "query"),
                                    ("--dry-run excludes --lora", "--lora", "2", "--dry-run", "2"),
                                    ("--export-adapter requires --lora", "--export-adapter", "here")):

@@ -118,6 +118,9 @@ void AddOptions(CLI::App& app, TrainGptOptions& options) {
   AddCheckpointOptions(app, options);
   auto* dry_run = AddNumber(app, "--dry-run", options.dry_run, 1, 1 << 16,
                             "print what each of so many ranks would keep and send, and end");
+  AddNumber(app, "--accumulate", options.accumulate, 1, 1 << 20,
+            "parts into which a rank's rows of a batch are cut, one after another (gradient accumulation)")
+      ->excludes(dry_run);
   app.add_option("--dtype", options.dtype, "to compute in: float32 or bfloat16; weights stay float32")
       ->capture_default_str()
       ->excludes(dry_run)
@@ -133,6 +136,9 @@ void CheckAxesOfOptions(const CLI::App& app, const TrainGptOptions& options) {
                                                        {"--chunks", trainer::kTensorAxis},
                                                        {"--schedule", trainer::kPipelineAxis},
                                                        {"--micro-batches", trainer::kPipelineAxis}};
+  if (app.count("--accumulate") > 0 && has(trainer::kPipelineAxis)) {
+    throw UsageError("a pipeline accumulates over its micro-batches: give --micro-batches in place of --accumulate");
+  }
   for (const auto& [option, axis] : needs) {
     if (app.count(option) == 0 || has(axis)) continue;
     throw UsageError(c10::str(option, " acts on the ", axis, " axis, and ",
@@ -154,7 +160,7 @@ void AsUsage(const std::function<void()>& check) {
 
 void CheckOptions(const TrainGptOptions& options, int ranks) {
   AsUsage([&] {
-    int data_ranks = ranks, micro_batches = 1;
+    int data_ranks = ranks, parts = options.accumulate;
     if (!options.mesh.empty()) {
       const trainer::MeshShape mesh = ParseModelMesh(options.mesh);
       TORCH_CHECK(mesh.ranks() == ranks, "--mesh ", options.mesh, " is of ", mesh.ranks(), " ranks, and there ",
@@ -163,15 +169,19 @@ void CheckOptions(const TrainGptOptions& options, int ranks) {
         if (mesh.names[i] == trainer::kTensorAxis) data_ranks /= mesh.sizes[i];
         if (mesh.names[i] != trainer::kPipelineAxis) continue;
         data_ranks /= mesh.sizes[i];
-        micro_batches = ScheduleOf(options, mesh.sizes[i]).micro_batches;
+        parts = ScheduleOf(options, mesh.sizes[i]).micro_batches;
       }
     }
     TORCH_CHECK(options.model.width % options.model.heads == 0, "--width ", options.model.width,
                 " can't be shared evenly by ", options.model.heads, " heads");
-    TORCH_CHECK(options.batch_size % (int64_t{data_ranks} * micro_batches) == 0, "a batch of ", options.batch_size,
+    const bool accumulates = options.accumulate > 1;
+    TORCH_CHECK(options.batch_size % (int64_t{data_ranks} * parts) == 0, "a batch of ", options.batch_size,
                 " passages can't be shared evenly by ", data_ranks, " ranks",
-                micro_batches > 1 ? c10::str(", in ", micro_batches, " micro-batches each") : "",
-                "; choose another --batch-size", micro_batches > 1 ? " or --micro-batches" : "");
+                parts > 1 ? c10::str(", in ", parts, accumulates ? " parts each" : " micro-batches each") : "",
+                "; choose another --batch-size",
+                parts == 1    ? ""
+                : accumulates ? " or --accumulate"
+                              : " or --micro-batches");
   });
 }
 

@@ -23,6 +23,7 @@ struct TrainGptOptions {
   uint64_t seed = 0;
   int64_t steps = 200;
   int64_t batch_size = 24;
+  int accumulate = 1;  // parts into which a rank's rows of a batch are cut, one after another
   double learning_rate = 3e-3;
   double clip = 1.0;
   std::string checkpoints;

@@ -48,6 +48,7 @@ void MakeFsdp(Training& training, Where& where) {
   training.state = training.mesh == nullptr ? StateOf(*model, *training.optimizer)
                                             : StateOf(*model, *training.optimizer, *training.mesh);
   training.forward = [model](const at::Tensor& codes) { return model->forward(codes); };
+  training.no_sync = [model] { return std::shared_ptr<void>(new trainer::FsdpNoSyncGuard(model->no_sync())); };
   training.clip_grad_norm = [model](double norm) { return model->clip_grad_norm_(norm); };
 }
 
@@ -78,6 +79,7 @@ void MakeReplicated(Training& training) {
     training.optimizer = std::move(zero);
   }
   training.wrapper = ddp;
+  training.no_sync = [ddp] { return std::shared_ptr<void>(new trainer::NoSyncGuard(ddp->no_sync())); };
   training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
 }
 
@@ -95,6 +97,7 @@ void MakeCut(Training& training) {
     options.gradient_as_bucket_view = true;
     auto ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, **replicas, options);
     training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
+    training.no_sync = [ddp] { return std::shared_ptr<void>(new trainer::NoSyncGuard(ddp->no_sync())); };
     training.wrapper = ddp;
   }
   training.optimizer = std::make_unique<AdamW>(Trainable(*gpt), Adam(training.options));
@@ -216,9 +219,23 @@ at::Tensor LossAndGradients(Training& training, const TextBatch& batch) {
     const at::Tensor loss = training.pipeline->step(batch.inputs, batch.targets).loss;
     return loss.defined() ? loss : torch::zeros({});
   }
-  const at::Tensor loss = Loss(training, batch);
-  loss.backward();
-  return loss;
+  const int parts = training.options.accumulate;
+  const int64_t rows = batch.inputs.size(0) / parts;
+  at::Tensor sum = torch::zeros({});
+  for (int part = 0; part < parts; ++part) {
+    // Masks are those of the whole batch.
+    trainer::RandomPlace place = trainer::random_place();
+    place.first_row = training.data_rank + part * rows * training.data_ranks;
+    trainer::set_random_place(place);
+    const bool last = part + 1 == parts;
+    const std::shared_ptr<void> unaveraged = last || training.no_sync == nullptr ? nullptr : training.no_sync();
+    const TextBatch rows_of_part = {batch.inputs.narrow(0, part * rows, rows),
+                                    batch.targets.narrow(0, part * rows, rows)};
+    const at::Tensor loss = Loss(training, rows_of_part) / parts;
+    loss.backward();
+    sum += loss.detach();
+  }
+  return sum;
 }
 
 double Mean(Training& training, double value) {
@@ -230,6 +247,7 @@ double Mean(Training& training, double value) {
 
 void TearDown(Training& training) {
   training.forward = nullptr;
+  training.no_sync = nullptr;
   training.clip_grad_norm = nullptr;
   training.checkpointer.reset();
   training.state = {};

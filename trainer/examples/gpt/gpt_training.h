@@ -46,6 +46,7 @@ struct Training {
   std::unique_ptr<OldCheckpoints> old_checkpoints;
   Gpt::Forward forward;
   std::function<at::Tensor(double)> clip_grad_norm;
+  std::function<std::shared_ptr<void>()> no_sync;  // while the result lives, gradients are not averaged; may be null
 
   bool prints() const { return world->rank() == 0; }
 };
@@ -65,7 +66,7 @@ std::vector<at::Tensor> Trainable(const torch::nn::Module& module);
 TextBatch BatchOf(Training& training, bool train, int64_t step);
 // The loss of a batch. With a pipeline it has no gradient, and is 0 on ranks without the last stage.
 at::Tensor Loss(Training& training, const TextBatch& batch);
-// The same, and the gradients of a step.
+// The same, and the gradients of a step, of --accumulate parts one after another.
 at::Tensor LossAndGradients(Training& training, const TextBatch& batch);
 // The mean of such losses over the ranks.
 double Mean(Training& training, double value);
