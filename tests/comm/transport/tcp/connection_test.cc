@@ -1,4 +1,4 @@
-// What a connection says of bytes in flight when the other side ends.
+// Bytes in flight as a connection counts them when the other side ends.
 #include "cohort/comm/transport/tcp/connection.h"
 
 #include <gtest/gtest.h>
