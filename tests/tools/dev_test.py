@@ -5,6 +5,7 @@ the demo, the warning on a busy machine.
 usage: dev_test.py REPOSITORY
 """
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,14 @@ until grep -q '1 unpacked' "$TOLD" || [ $((tries = tries + 1)) = 600 ]; do sleep
 echo "Setting up alpha (1.0) ..."
 exit "${APT_STATUS:-0}"
 """
+# Installs a program that says which requirement it was installed for.
+PIP = """#!/bin/sh
+[ "$3" = --version ] && exit
+[ "${PIP_STATUS:-0}" = 0 ] || exit "$PIP_STATUS"
+case "$*" in *--require-hashes*) ;; *) exit 1 ;; esac
+while [ $# -gt 2 ]; do if [ "$1" = --prefix ]; then prefix=$2; fi; shift; done
+mkdir -p "$prefix/bin" && cp "$2" "$prefix/bin/mpirun"
+"""
 
 
 class Dev(unittest.TestCase):
@@ -40,6 +49,8 @@ class Dev(unittest.TestCase):
             shutil.copy(os.path.join(REPOSITORY, "tools", name), os.path.join(self.root, "tools", name))
         with open(os.path.join(self.root, "tools/debian-packages.txt"), "w") as file:
             file.write("build alpha\nbuild beta\n")
+        with open(os.path.join(self.root, "tools/peer-wheels.txt"), "w") as file:
+            file.write("# a comment\none==1.0 --hash=sha256:11\ntwo-rt==2.0 --hash=sha256:22\n")
         self.told = os.path.join(self.root, "told")
         self.make("fakes/dpkg-query", INSTALLED)
         self.make("fakes/sudo", '#!/bin/sh\nexec "$@"\n')
@@ -74,6 +85,41 @@ class Dev(unittest.TestCase):
         status, text = self.run_script("tools/dev", "setup", APT_STATUS="100")
         self.assertEqual(status, 1, text)
         self.assertIn("\nSetting up alpha (1.0) ...\ntools/dev: apt-get install failed", text)
+
+    def wheels(self):
+        """The installed wheels, by folder."""
+        peers = os.path.join(self.root, "build/peers")
+        return {name: pathlib.Path(peers, name, "bin/mpirun").read_text(encoding="utf-8")
+                for name in sorted(os.listdir(peers))}
+
+    def test_peers_get_a_folder_each_and_are_downloaded_once(self):
+        self.make("fakes/python3", PIP)
+        status, text = self.run_script("tools/dev", "setup", "--peers")
+        self.assertEqual(status, 0, text)
+        self.assertEqual(self.wheels(), {"one": "one==1.0 --hash=sha256:11\n", "two-rt": "two-rt==2.0 --hash=sha256:22\n"})
+        status, text = self.run_script("tools/dev", "setup", "--peers", PIP_STATUS="1")
+        self.assertEqual(status, 0, text)
+        self.assertNotIn("downloading", text)
+        with open(os.path.join(self.root, "tools/peer-wheels.txt"), "w") as file:
+            file.write("one==1.1 --hash=sha256:33\ntwo-rt==2.0 --hash=sha256:22\n")
+        status, text = self.run_script("tools/dev", "setup", "--peers")
+        self.assertIn("downloading one==1.1 into build/peers/one", text)
+        self.assertNotIn("two-rt", text)
+        self.assertEqual(self.wheels()["one"], "one==1.1 --hash=sha256:33\n")
+
+    def test_a_peer_that_pip_refuses_is_named_and_not_kept(self):
+        self.make("fakes/python3", PIP)
+        status, text = self.run_script("tools/dev", "setup", "--peers", PIP_STATUS="1")
+        self.assertEqual(status, 1, text)
+        self.assertIn("pip could not install one two-rt", text)
+        self.assertEqual(os.listdir(os.path.join(self.root, "build/peers")), [])
+
+    def test_the_comparison_goes_on_without_peers(self):
+        self.make("tools/dev", "#!/bin/sh\nexit 1\n")
+        self.make("build/release/bin/compare_conductor", '#!/bin/sh\necho "$*"\n')
+        status, text = self.run_script("tools/bench/peers", "--quick")
+        self.assertEqual(status, 0, text)
+        self.assertIn("WARNING: goes on without the peers", text)
 
     def test_the_demo_ends_with_a_step_that_works(self):
         self.make("build/release/bin/dlaunch", '#!/bin/sh\necho "started: $*"\n')

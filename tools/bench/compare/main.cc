@@ -125,7 +125,7 @@ bool RunPart(const Part& part, const std::string& bin, size_t* done, size_t all,
     output->Say("# " + std::string(session.status().message()) + "\n");
     return false;
   }
-  if (part.options.without_spinners) output->Say("# quick: mpich is left out, which takes 5 to 50 ms a call here\n");
+  output->Say((*session)->notes());
   for (const Operation operation : part.options.operations) {
     const bool sized = operation != Operation::kBarrier;
     for (const int64_t bytes : sized ? part.options.sizes : std::vector<int64_t>{0}) {
@@ -184,8 +184,10 @@ void AddOptions(CLI::App* app, Arguments* raw) {
   app->add_option("--bytes", raw->sizes, "blocks, such as 8 64K 4M");
   app->add_option("--ranks", raw->ranks, "numbers of ranks (2 4 8; 8 with 8 B only)")->check(CLI::Range(2, 64));
   app->add_option("--transport", raw->transports, "shm, tcp (both)")->check(CLI::IsMember({"shm", "tcp"}));
-  app->add_option("--peers", raw->compare.peers, "only these of openmpi, openmpi-ucx, mpich, gloo; or none")
-      ->check(CLI::IsMember({"openmpi", "openmpi-ucx", "mpich", "gloo", "none"}));
+  std::vector<std::string> names = {"none"};
+  for (const Peer& peer : Peers()) names.push_back(peer.name);
+  app->add_option("--peers", raw->compare.peers, "only these of " + PeerNames() + "; or none")
+      ->check(CLI::IsMember(names));
   app->add_option("--alternations", raw->compare.alternations, "of each point")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
@@ -225,7 +227,7 @@ bool CanKeep(const std::string& folder) {
 
 int Main(int argc, char** argv) {
   Arguments raw;
-  CLI::App app("Compares our collectives with those of Open MPI, MPICH and Gloo, side by side.", "peers");
+  CLI::App app("Compares our collectives with those of several MPI libraries and Gloo, side by side.", "peers");
   AddOptions(&app, &raw);
   if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
   Arguments arguments = raw;

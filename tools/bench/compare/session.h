@@ -31,6 +31,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   int ranks() const { return ranks_; }
+  // Lines for the output: the settings of each system, and which peers are left out, why, and how to get them.
+  const std::string& notes() const { return notes_; }
   const std::vector<SystemSpec>& systems() const { return systems_; }
   bool alive(int system) const { return started_[static_cast<size_t>(system)].alive; }
 
@@ -56,6 +58,7 @@ class Session {
   std::string LogOf(int system) const { return folder_ + "/" + std::to_string(system) + ".log"; }
 
   int ranks_ = 0;
+  std::string notes_;
   std::string folder_;
   std::unique_ptr<measure::SharedMemory> memory_;
   std::vector<SystemSpec> systems_;

@@ -12,7 +12,7 @@
 
 namespace cohort::bench {
 
-inline constexpr int kMostSystems = 8;
+inline constexpr int kMostSystems = 16;
 inline constexpr int kVariants = 2;  // of a system's buffers: private memory, window memory
 
 enum class Action : int32_t {

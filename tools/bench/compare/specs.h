@@ -1,13 +1,13 @@
-// The systems that are compared, and how each is started with the settings that suit it best.
+// How each compared system is started: ours, and the peers of the list.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace cohort::bench {
+#include "tools/bench/compare/peer_list.h"
 
-enum class Transport { kSharedMemory, kTcp };
+namespace cohort::bench {
 
 struct SystemSpec {
   std::string name;
@@ -15,6 +15,7 @@ struct SystemSpec {
   std::vector<std::pair<std::string, std::string>> environment = {};
   // One command that starts all ranks, or one for each rank.
   std::vector<std::vector<std::string>> commands;
+  std::string settings = {};  // for the output
   bool ours = false;
   bool uses_ucx = false;
   // Spins without yielding: a call takes milliseconds where ranks share CPUs.

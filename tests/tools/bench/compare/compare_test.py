@@ -11,7 +11,8 @@ import tempfile
 
 CONDUCTOR, WHO = pathlib.Path(sys.argv[1]), sys.argv[4]
 PROGRAMS = {"compare_openmpi_rank": ("openmpi", "openmpi-ucx"), "compare_mpich_rank": ("mpich",),
-            "compare_gloo_rank": ("gloo",)}
+            "compare_gloo_rank": ("gloo",), "compare_openmpi5_rank": ("openmpi5", "openmpi5-ucx"),
+            "compare_mpich5_rank": ("mpich5",), "compare_intelmpi_rank": ("intelmpi",)}
 
 
 def main():

@@ -10,6 +10,7 @@
 namespace cohort::bench {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -40,6 +41,15 @@ TEST(Comparison, RatiosAreThoseOfEachAlternation) {
   EXPECT_EQ(point.BestPeer(true)->name, "mpich");
   EXPECT_EQ(point.Find("private"), nullptr);
   EXPECT_DOUBLE_EQ(Ratio(nullptr, point.Find("mpich")), 0);
+}
+
+TEST(Comparison, OverTcpTheBestOfAllPeersCountsBesideTheBestThatUsesUcx) {
+  PointResult point = Point(10, 10, 20);
+  point.transport = Transport::kTcp;
+  point.contestants[0].name = "private";
+  const std::string targets = TargetTable({point});
+  EXPECT_THAT(targets, ContainsRegex("best ucx peer, geometric mean of 1 +0.50 x"));
+  EXPECT_THAT(targets, ContainsRegex("best peer, geometric mean of 1 +1.00 x"));
 }
 
 TEST(Comparison, TargetsAreMetOrMissedAndOthersAreNotNamed) {
