@@ -1,9 +1,13 @@
 #include "tools/bench/compare/compare.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "cohort/runtime/segment/memory_limits.h"
+#include "tools/measure/flag_ping_pong.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/statistics.h"
 #include "tools/measure/text.h"
@@ -39,7 +43,7 @@ std::vector<Running> ContestantsOf(Session& session, Transport transport, Operat
       running.push_back({.system = static_cast<int>(i),
                          .variant = variant,
                          .samples = {},
-                         .contestant = {.name = name, .ours = spec.ours, .uses_ucx = spec.uses_ucx, .medians_us = {}}});
+                         .contestant = {.name = name, .ours = spec.ours, .uses_ucx = spec.uses_ucx, .turns = {}}});
     }
   }
   return running;
@@ -78,7 +82,10 @@ bool RunOnce(Session& session, Command command, Running* running) {
   std::vector<double> samples = session.Samples(running->system, command.calls);
   samples.erase(samples.begin());
   running->samples.insert(running->samples.end(), samples.begin(), samples.end());
-  running->contestant.medians_us.push_back(measure::Median(samples));
+  const SystemSlot& slot = session.slot(running->system);
+  running->contestant.turns.push_back({.median_us = measure::Median(samples),
+                                       .flag_before_ns = static_cast<double>(slot.flag_before_ps.load()) / 1e3,
+                                       .flag_after_ns = static_cast<double>(slot.flag_after_ps.load()) / 1e3});
   return true;
 }
 
@@ -108,6 +115,31 @@ void Alternate(Session& session, const CompareOptions& options, const Command& c
 
 }  // namespace
 
+std::string Turn::placement() const {
+  if (flag_before_ns <= 0 || flag_after_ns <= 0) return "";
+  return std::string(measure::PlacementOf(flag_before_ns, flag_after_ns));
+}
+
+void CountOnePlacement(bool cpus_are_shared, PointResult* point) {
+  std::map<std::string, int> turns;
+  for (const Contestant& contestant : point->contestants) {
+    for (const Turn& turn : contestant.turns) {
+      const std::string placement = turn.placement();
+      if (placement == "near" || placement == "far") ++turns[placement];
+    }
+  }
+  const bool known = !cpus_are_shared && !turns.empty();
+  if (known) point->placement = turns["near"] >= turns["far"] ? "near" : "far";
+  for (Contestant& contestant : point->contestants) {
+    std::vector<double> medians;
+    for (Turn& turn : contestant.turns) {
+      turn.counts = !known || turn.placement() == point->placement;
+      if (turn.counts) medians.push_back(turn.median_us);
+    }
+    contestant.median_us = measure::Median(medians);
+  }
+}
+
 const Contestant* PointResult::Find(const std::string& name) const {
   for (const Contestant& contestant : contestants) {
     if (contestant.name == name) return &contestant;
@@ -127,16 +159,22 @@ const Contestant* PointResult::BestPeer(bool only_ucx) const {
 double Ratio(const Contestant* ours, const Contestant* theirs) {
   if (ours == nullptr || theirs == nullptr) return 0;
   std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(ours->medians_us.size(), theirs->medians_us.size()); ++i) {
-    if (theirs->medians_us[i] > 0) ratios.push_back(ours->medians_us[i] / theirs->medians_us[i]);
+  for (size_t i = 0; i < std::min(ours->turns.size(), theirs->turns.size()); ++i) {
+    const Turn& own = ours->turns[i];
+    const Turn& other = theirs->turns[i];
+    if (own.counts && other.counts && other.median_us > 0) ratios.push_back(own.median_us / other.median_us);
   }
   return measure::Median(ratios);
 }
 
 PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options, Operation operation,
-                         int64_t bytes, std::string* why) {
-  PointResult result{
-      .transport = transport, .ranks = session.ranks(), .operation = operation, .bytes = bytes, .contestants = {}};
+                         int64_t bytes, bool rewritten, std::string* why) {
+  PointResult result{.transport = transport,
+                     .ranks = session.ranks(),
+                     .operation = operation,
+                     .bytes = bytes,
+                     .rewritten = rewritten,
+                     .contestants = {}};
   std::vector<Running> running = ContestantsOf(session, transport, operation);
   const bool in_turn = !Fits(BytesNeeded(operation, session.ranks(), bytes, running.size()));
   const double needed = BytesNeeded(operation, session.ranks(), bytes, 1);
@@ -144,13 +182,12 @@ PointResult MeasurePoint(Session& session, Transport transport, const CompareOpt
     *why = "a system alone needs " + measure::BytesText(needed) + " of memory";
     return result;
   }
-  Alternate(session, options, {.operation = operation, .bytes = bytes}, in_turn, &running);
+  Alternate(session, options, {.operation = operation, .rewrites = rewritten, .bytes = bytes}, in_turn, &running);
   for (Running& one : running) {
-    std::vector<double> medians = one.contestant.medians_us;
-    one.contestant.median_us = measure::Median(medians);
     one.contestant.p99_us = measure::Summarize(one.samples).p99;
     result.contestants.push_back(one.contestant);
   }
+  CountOnePlacement(session.ranks() > sysconf(_SC_NPROCESSORS_ONLN), &result);
   std::sort(result.contestants.begin(), result.contestants.end(),
             [](const Contestant& a, const Contestant& b) { return a.ours != b.ours ? a.ours : a.name < b.name; });
   return result;

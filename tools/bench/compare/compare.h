@@ -18,6 +18,19 @@ struct CompareOptions {
   int alternations = 5;
   double slot_ms = 30;  // of one system in one alternation
   bool without_spinners = false;
+  bool rewrites = false;  // every point once more, with input that is written again before each call
+};
+
+// One alternation of a contestant.
+struct Turn {
+  double median_us = 0;
+  // One-way latency of a flag between ranks 0 and 1 right before and after the calls; 0: not known.
+  double flag_before_ns = 0;
+  double flag_after_ns = 0;
+  bool counts = true;  // false: the CPUs were placed otherwise than in most turns of the point
+
+  // As measure::PlacementOf; "" where it is not known.
+  std::string placement() const;
 };
 
 // One contestant: a peer, or ours in one kind of memory.
@@ -25,9 +38,9 @@ struct Contestant {
   std::string name;  // "window", "private", "openmpi", ...
   bool ours = false;
   bool uses_ucx = false;
-  std::vector<double> medians_us = {};  // of each alternation
-  double median_us = 0;                 // the median of those
-  double p99_us = 0;                    // of all calls
+  std::vector<Turn> turns = {};
+  double median_us = 0;  // the median of those that count; 0: none counts
+  double p99_us = 0;     // of all calls
   uint64_t wrong = 0;
 };
 
@@ -36,6 +49,8 @@ struct PointResult {
   int ranks = 0;
   measure::Operation operation{};
   int64_t bytes = 0;
+  bool rewritten = false;      // the input was written again before each call
+  std::string placement = {};  // of the turns that count: "near" or "far"; "" where it is not known
   std::vector<Contestant> contestants;
 
   const Contestant* Find(const std::string& name) const;
@@ -43,11 +58,15 @@ struct PointResult {
   const Contestant* BestPeer(bool only_ucx = false) const;
 };
 
-// The median over the alternations of ours / theirs; 0 where either is missing.
+// Counts the turns of the placement in which most of the point's turns ran, sets it, and the contestants' medians by
+// those turns. Where ranks share CPUs (`cpus_are_shared`) a flag says little about the placement, and all turns count.
+void CountOnePlacement(bool cpus_are_shared, PointResult* point);
+
+// The median over the alternations in which both turns count of ours / theirs; 0 where there is none.
 double Ratio(const Contestant* ours, const Contestant* theirs);
 
 // Measures one point on every system that is alive and has the operation. `why` says why nothing was measured.
 PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options,
-                         measure::Operation operation, int64_t bytes, std::string* why);
+                         measure::Operation operation, int64_t bytes, bool rewritten, std::string* why);
 
 }  // namespace cohort::bench

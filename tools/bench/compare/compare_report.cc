@@ -18,6 +18,8 @@ std::string Padded(const std::string& text, size_t width) {
   return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
 }
 
+std::string TimeText(double us) { return us <= 0 ? "-" : MicrosecondsText(us); }
+
 std::string RatioText(double ratio) { return ratio <= 0 ? "-" : Fixed(ratio, 2); }
 
 // The points of a transport and number of ranks, in the order in which they were measured.
@@ -33,6 +35,41 @@ std::vector<Key> KeysOf(const std::vector<PointResult>& points) {
 
 std::string KeyText(const Key& key) { return std::to_string(key.second) + " ranks, " + TransportName(key.first); }
 
+// " | near, 52 of 60 turns".
+std::string PlacementText(const PointResult& point) {
+  if (point.placement.empty()) return "";
+  int all = 0;
+  int counted = 0;
+  for (const Contestant& one : point.contestants) {
+    for (const Turn& turn : one.turns) {
+      ++all;
+      counted += turn.counts ? 1 : 0;
+    }
+  }
+  const std::string share =
+      counted == all ? "" : ", " + std::to_string(counted) + " of " + std::to_string(all) + " turns";
+  return " | " + point.placement + share;
+}
+
+struct FlagRange {
+  double least = 0;
+  double most = 0;
+  int turns = 0;  // that count
+};
+
+FlagRange FlagsOf(const Contestant& contestant) {
+  FlagRange range;
+  for (const Turn& turn : contestant.turns) {
+    if (!turn.counts) continue;
+    ++range.turns;
+    for (const double ns : {turn.flag_before_ns, turn.flag_after_ns}) {
+      range.least = range.least > 0 ? std::min(range.least, ns) : ns;
+      range.most = std::max(range.most, ns);
+    }
+  }
+  return range;
+}
+
 }  // namespace
 
 std::string TransportName(Transport transport) {
@@ -42,7 +79,9 @@ std::string TransportName(Transport transport) {
 std::string PointHead(Transport transport, int ranks) {
   return "\n## " + KeyText({transport, ranks}) +
          "\n# us: the median of the turns' medians; behind a peer ours / its time, in windows and in private memory:\n"
-         "# the median of the turns' ratios, which is not the quotient of the times\n";
+         "# the median of the turns' ratios, which is not the quotient of the times. At the end the placement of the "
+         "CPUs;\n# turns in another one are not counted. \"rewritten\": every rank wrote its input again before each "
+         "call\n";
 }
 
 std::string PointRow(const PointResult& point) {
@@ -51,20 +90,22 @@ std::string PointRow(const PointResult& point) {
       head, sizeof head, "%-14s %8s", std::string(measure::Name(point.operation)).c_str(),
       point.operation == Operation::kBarrier ? "-" : measure::BytesText(static_cast<double>(point.bytes)).c_str());
   std::string row = head;
+  if (point.rewritten) row += " | rewritten";
   const Contestant* window = point.Find("window");
   const Contestant* plain = point.Find("private");
   for (const Contestant* ours : {window, plain}) {
-    if (ours != nullptr) row += " | " + ours->name + Padded(MicrosecondsText(ours->median_us), 8);
+    if (ours != nullptr) row += " | " + ours->name + Padded(TimeText(ours->median_us), 8);
   }
   for (const Contestant& peer : point.contestants) {
     if (peer.ours) continue;
-    row += " | " + peer.name + Padded(MicrosecondsText(peer.median_us), 8) + " " + RatioText(Ratio(window, &peer)) +
-           " " + RatioText(Ratio(plain, &peer));
+    row += " | " + peer.name + Padded(TimeText(peer.median_us), 8) + " " + RatioText(Ratio(window, &peer)) + " " +
+           RatioText(Ratio(plain, &peer));
   }
   const Contestant* best = point.BestPeer();
   if (best != nullptr) {
     row += " || best " + best->name + ": " + RatioText(Ratio(window, best)) + " " + RatioText(Ratio(plain, best));
   }
+  row += PlacementText(point);
   for (const Contestant& contestant : point.contestants) {
     if (contestant.wrong > 0) row += " WRONG: " + contestant.name + " " + std::to_string(contestant.wrong);
   }
@@ -72,14 +113,19 @@ std::string PointRow(const PointResult& point) {
 }
 
 std::string ComparisonCsv(const std::vector<PointResult>& points) {
-  std::string csv = "transport,ranks,op,bytes,system,median_us,p99_us,wrong,window_ratio,private_ratio\n";
+  std::string csv =
+      "transport,ranks,op,bytes,system,median_us,p99_us,wrong,window_ratio,private_ratio,rewritten,placement,turns,"
+      "flag_least_ns,flag_most_ns\n";
   for (const PointResult& point : points) {
     for (const Contestant& one : point.contestants) {
+      const FlagRange flags = FlagsOf(one);
       csv += std::string(point.transport == Transport::kTcp ? "tcp" : "shm") + ',' + std::to_string(point.ranks) + ',' +
              std::string(measure::Name(point.operation)) + ',' + std::to_string(point.bytes) + ',' + one.name + ',' +
              Fixed(one.median_us, 4) + ',' + Fixed(one.p99_us, 4) + ',' + std::to_string(one.wrong) + ',' +
              (one.ours ? "" : Fixed(Ratio(point.Find("window"), &one), 4)) + ',' +
-             (one.ours ? "" : Fixed(Ratio(point.Find("private"), &one), 4)) + '\n';
+             (one.ours ? "" : Fixed(Ratio(point.Find("private"), &one), 4)) + ',' + (point.rewritten ? "1" : "0") +
+             ',' + point.placement + ',' + std::to_string(flags.turns) + ',' + Fixed(flags.least, 1) + ',' +
+             Fixed(flags.most, 1) + '\n';
     }
   }
   return csv;
@@ -95,7 +141,9 @@ std::string RatioPlot(const std::vector<PointResult>& points, const std::string&
                            .y_line = 1};
       for (const PointResult& point : points) {
         const double ratio = Ratio(point.Find(memory), point.BestPeer());
-        if (Key{point.transport, point.ranks} != key || ratio <= 0 || point.operation == Operation::kBarrier) continue;
+        if (Key{point.transport, point.ranks} != key || point.rewritten || ratio <= 0 ||
+            point.operation == Operation::kBarrier)
+          continue;
         const std::string name(measure::Name(point.operation));
         if (chart.series.empty() || chart.series.back().name != name) chart.series.push_back({name, {}});
         chart.series.back().points.emplace_back(static_cast<double>(point.bytes), ratio);
@@ -116,11 +164,12 @@ std::string TimePlot(const std::vector<PointResult>& points, const std::string& 
                            .y_is_microseconds = true};
       for (const PointResult& point : points) {
         if (Key{point.transport, point.ranks} != key || point.operation != operation || point.bytes == 0) continue;
+        if (point.rewritten) continue;
         for (const Contestant& one : point.contestants) {
           auto series = std::find_if(chart.series.begin(), chart.series.end(),
                                      [&one](const measure::Series& known) { return known.name == one.name; });
           if (series == chart.series.end()) series = chart.series.insert(series, {one.name, {}});
-          series->points.emplace_back(static_cast<double>(point.bytes), one.median_us);
+          if (one.median_us > 0) series->points.emplace_back(static_cast<double>(point.bytes), one.median_us);
         }
       }
       if (!chart.series.empty()) charts.push_back(std::move(chart));

@@ -19,7 +19,8 @@ std::string TargetTable(const std::vector<PointResult>& points);
 
 // Every contestant of every point, one row each.
 std::string ComparisonCsv(const std::vector<PointResult>& points);
-// Ours / the best peer over the sizes: a picture for each transport and number of ranks, a line for each operation.
+// Both plots leave rewritten points out. Ours / the best peer over the sizes: a picture for each transport and number
+// of ranks, a line for each operation.
 std::string RatioPlot(const std::vector<PointResult>& points, const std::string& caption);
 // Times of all systems: a picture for each operation, transport and number of ranks.
 std::string TimePlot(const std::vector<PointResult>& points, const std::string& caption);

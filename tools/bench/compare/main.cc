@@ -107,10 +107,24 @@ std::vector<Part> PartsOf(const Arguments& arguments) {
   return parts;
 }
 
-size_t PointsOf(const Part& part) {
-  size_t points = 0;
+struct Wanted {
+  Operation operation;
+  int64_t bytes = 0;
+  bool rewritten = false;
+};
+
+// The points of a part in their order: a rewritten one follows its twin.
+std::vector<Wanted> PointsOf(const Part& part) {
+  std::vector<Wanted> points;
   for (const Operation operation : part.options.operations) {
-    points += operation == Operation::kBarrier ? 1 : part.options.sizes.size();
+    if (operation == Operation::kBarrier) {
+      points.push_back({.operation = operation});
+      continue;
+    }
+    for (const int64_t bytes : part.options.sizes) {
+      points.push_back({.operation = operation, .bytes = bytes});
+      if (part.options.rewrites) points.push_back({.operation = operation, .bytes = bytes, .rewritten = true});
+    }
   }
   return points;
 }
@@ -126,24 +140,22 @@ bool RunPart(const Part& part, const std::string& bin, size_t* done, size_t all,
     return false;
   }
   output->Say((*session)->notes());
-  for (const Operation operation : part.options.operations) {
-    const bool sized = operation != Operation::kBarrier;
-    for (const int64_t bytes : sized ? part.options.sizes : std::vector<int64_t>{0}) {
-      if (isatty(2) != 0) std::fprintf(stderr, "\r%zu of %zu ", *done + 1, all);
-      std::string why;
-      const PointResult point = MeasurePoint(**session, part.transport, part.options, operation, bytes, &why);
-      ++*done;
-      if (isatty(2) != 0) std::fprintf(stderr, "\r");
-      if (!why.empty()) {
-        output->Say(std::string(measure::Name(operation)) + " " + measure::BytesText(static_cast<double>(bytes)) +
-                    ": not measured: " + why + "\n");
-        continue;
-      }
-      if (StopRequested()) return false;
-      output->Say(PointRow(point));
-      points->push_back(point);
-      if (!(*session)->alive(0)) return false;
+  for (const Wanted& wanted : PointsOf(part)) {
+    if (isatty(2) != 0) std::fprintf(stderr, "\r%zu of %zu ", *done + 1, all);
+    std::string why;
+    const PointResult point =
+        MeasurePoint(**session, part.transport, part.options, wanted.operation, wanted.bytes, wanted.rewritten, &why);
+    ++*done;
+    if (isatty(2) != 0) std::fprintf(stderr, "\r");
+    if (!why.empty()) {
+      output->Say(std::string(measure::Name(wanted.operation)) + " " +
+                  measure::BytesText(static_cast<double>(wanted.bytes)) + ": not measured: " + why + "\n");
+      continue;
     }
+    if (StopRequested()) return false;
+    output->Say(PointRow(point));
+    points->push_back(point);
+    if (!(*session)->alive(0)) return false;
   }
   return true;
 }
@@ -191,6 +203,8 @@ void AddOptions(CLI::App* app, Arguments* raw) {
   app->add_option("--alternations", raw->compare.alternations, "of each point")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  app->add_flag("--rewrite", raw->compare.rewrites,
+                "each point once more, with input that every rank writes again before each call");
   app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in")->take_last();
 }
 
@@ -244,7 +258,7 @@ int Main(int argc, char** argv) {
   const std::string bin = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
   const std::vector<Part> parts = PartsOf(arguments);
   size_t all = 0;
-  for (const Part& part : parts) all += PointsOf(part);
+  for (const Part& part : parts) all += PointsOf(part).size();
   const auto began = std::chrono::steady_clock::now();
   std::vector<PointResult> points;
   bool complete = true;

@@ -28,7 +28,8 @@ struct Command {
   int32_t variant = 0;
   int32_t root = 0;
   int32_t calls = 0;
-  int64_t bytes = 0;  // of a block
+  bool rewrites = false;  // every rank writes its input again before each call
+  int64_t bytes = 0;      // of a block
 };
 
 struct SystemSlot {
@@ -37,6 +38,8 @@ struct SystemSlot {
   std::atomic<uint32_t> failures;               // of ranks
   std::atomic<uint64_t> wrong;                  // elements, since the conductor last cleared it
   std::atomic<uint64_t> estimate_ps;            // of one call
+  std::atomic<uint64_t> flag_before_ps;         // one-way latency of a flag between ranks 0 and 1, right before the
+  std::atomic<uint64_t> flag_after_ps;          // timed calls and right after them
   char error[256];                              // of the first rank that failed
 };
 

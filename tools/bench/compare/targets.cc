@@ -26,6 +26,7 @@ std::string Line(const std::string& what, double figure, double target, const st
 
 const PointResult* FindPoint(const Points& points, Transport transport, int ranks, Operation operation, int64_t bytes) {
   for (const PointResult& point : points) {
+    if (point.rewritten) continue;
     if (point.transport == transport && point.ranks == ranks && point.operation == operation && point.bytes == bytes) {
       return &point;
     }
@@ -67,10 +68,11 @@ struct Spread {
 };
 
 // `peer`: a name, or "best", or "best ucx".
-Spread SpreadOf(const Points& points, Transport transport, const std::string& memory, const std::string& peer) {
+Spread SpreadOf(const Points& points, Transport transport, const std::string& memory, const std::string& peer,
+                bool rewritten = false) {
   Spread spread;
   for (const PointResult& point : points) {
-    if (point.transport != transport || point.bytes == 0) continue;
+    if (point.transport != transport || point.bytes == 0 || point.rewritten != rewritten) continue;
     const Contestant* theirs =
         peer == "best" || peer == "best ucx" ? point.BestPeer(peer == "best ucx") : point.Find(peer);
     const double ratio = Ratio(point.Find(memory), theirs);
@@ -107,6 +109,12 @@ std::string SpreadTargets(const Points& points) {
     int above = 0;
     for (const double ratio : spread.ratios) above += ratio > kWorstRatio ? 1 : 0;
     if (above > 0) text += "  points above 1.05: " + std::to_string(above) + "\n";
+    const Spread rewritten = SpreadOf(points, row.transport, row.memory, row.peer, true);
+    if (!rewritten.ratios.empty()) {
+      text += "  with input rewritten before each call: geometric mean of " + std::to_string(rewritten.ratios.size()) +
+              " " + Fixed(measure::GeometricMean(rewritten.ratios), 2) + " x, worst " + Fixed(rewritten.worst, 2) +
+              " x (" + rewritten.where + "), no target\n";
+    }
   }
   const Spread gap = SpreadOf(points, Transport::kTcp, "private", "openmpi");
   if (!gap.ratios.empty()) {

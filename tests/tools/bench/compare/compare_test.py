@@ -4,6 +4,7 @@
 """
 
 import csv
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,29 +22,30 @@ def main():
         print("skipped: comparison with other systems: their programs are not built; tools/dev bench peers does it")
         return 77
     transports = {"ours": ["shm"], "peers": ["shm", "tcp"]}[WHO]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
         command = [CONDUCTOR, "--quick", "--ranks", "2", "--ops", "all_reduce", "scatter", "barrier", "--bytes", "8", "4K",
-                   "--alternations", "1", "--results", folder, "--peers", *(peers if WHO == "peers" else ["none"]),
+                   "--alternations", "1", "--rewrite", "--results", folder, "--peers", *(peers if WHO == "peers" else ["none"]),
                    "--transport", *transports]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False,
+                              env=dict(os.environ, TMPDIR=temporary))
         print(done.stdout, done.stderr)
         assert done.returncode == 0
         files = sorted(path.suffix for path in pathlib.Path(folder).iterdir())
         assert files == [".csv", ".svg", ".svg", ".txt"], files
         rows = list(csv.DictReader(next(pathlib.Path(folder).glob("*.csv")).read_text().splitlines()))
         assert all(row["wrong"] == "0" for row in rows)
+        assert {row["rewritten"] for row in rows if row["op"] != "barrier"} == {"0", "1"}
+        assert all(float(row["flag_least_ns"]) > 0 for row in rows if int(row["turns"]) > 0), rows
         for transport in transports:
             seen = {row["system"] for row in rows if row["transport"] == transport}
             ours = {"private", "window"} if transport == "shm" else {"private"}
             missing = (ours | set(peers if WHO == "peers" else ())) - seen
             # Gloo knows TCP only. Another system may fail to start on a strange machine: the output says why.
             assert not missing - {"gloo"} or "given up" in done.stdout, (transport, missing)
-        assert not any(path.name.startswith("compare-") and path.is_dir() and path.stat().st_mtime > START
-                       for path in pathlib.Path(tempfile.gettempdir()).iterdir()), "a folder was left behind"
+        left = [name for name in os.listdir(temporary) if name.startswith("compare-")]
+        assert not left, f"left behind: {left}"
     return 0
 
 
 if __name__ == "__main__":
-    import time
-    START = time.time()
     sys.exit(main())

@@ -24,7 +24,7 @@ PointResult Point(double ours, double openmpi, double mpich) {
     point.contestants.push_back({.name = name,
                                  .ours = is_ours,
                                  .uses_ucx = ucx,
-                                 .medians_us = {us, 2 * us, us},
+                                 .turns = {{.median_us = us}, {.median_us = 2 * us}, {.median_us = us}},
                                  .median_us = us,
                                  .p99_us = 3 * us});
   };
@@ -67,7 +67,50 @@ TEST(Comparison, RowsNameTheBestPeerAndWrongResults) {
   EXPECT_THAT(PointRow(point), Not(HasSubstr("WRONG")));
   point.contestants[2].wrong = 7;
   EXPECT_THAT(PointRow(point), HasSubstr("WRONG: mpich 7"));
-  EXPECT_THAT(ComparisonCsv({point}), HasSubstr("shm,2,all_reduce,65536,mpich,20.0000,60.0000,7,0.0500,0.0000"));
+  EXPECT_THAT(ComparisonCsv({point}),
+              HasSubstr("shm,2,all_reduce,65536,mpich,20.0000,60.0000,7,0.0500,0.0000,0,,3,0.0,0.0"));
+}
+
+Turn At(double us, double before_ns, double after_ns) {
+  return {.median_us = us, .flag_before_ns = before_ns, .flag_after_ns = after_ns};
+}
+
+// Near twice for us and three times for the peer, so the far turn and the one during which the CPUs moved do not count.
+TEST(Comparison, TurnsCompareWithinOnePlacement) {
+  PointResult point = Point(1, 10, 20);
+  point.contestants.pop_back();
+  point.contestants[0].turns = {At(1, 45, 45), At(7, 160, 160), At(3, 45, 45)};
+  point.contestants[1].turns = {At(2, 45, 45), At(1, 45, 45), At(100, 45, 160)};
+  CountOnePlacement(false, &point);
+  EXPECT_EQ(point.placement, "near");
+  EXPECT_DOUBLE_EQ(point.contestants[0].median_us, 2);
+  EXPECT_DOUBLE_EQ(point.contestants[1].median_us, 1.5);
+  EXPECT_DOUBLE_EQ(Ratio(&point.contestants[0], &point.contestants[1]), 0.5);
+  EXPECT_THAT(PointRow(point), HasSubstr("| near, 4 of 6 turns"));
+  EXPECT_THAT(ComparisonCsv({point}), HasSubstr(",0,near,2,45.0,45.0\n"));
+
+  CountOnePlacement(true, &point);
+  EXPECT_DOUBLE_EQ(point.contestants[0].median_us, 3);
+}
+
+TEST(Comparison, APeerWithoutATurnInThePlacementIsNotTheBest) {
+  PointResult point = Point(1, 10, 20);
+  for (Turn& turn : point.contestants[0].turns) turn.flag_before_ns = turn.flag_after_ns = 160;
+  for (Turn& turn : point.contestants[1].turns) turn.flag_before_ns = turn.flag_after_ns = 45;
+  for (Turn& turn : point.contestants[2].turns) turn.flag_before_ns = turn.flag_after_ns = 160;
+  CountOnePlacement(false, &point);
+  EXPECT_EQ(point.placement, "far");
+  EXPECT_EQ(point.BestPeer()->name, "mpich");
+  EXPECT_DOUBLE_EQ(Ratio(point.Find("window"), point.Find("openmpi")), 0);
+}
+
+TEST(Comparison, RewrittenPointsStandBesideTheTargets) {
+  PointResult rewritten = Point(40, 10, 20);
+  rewritten.rewritten = true;
+  const std::string targets = TargetTable({Point(1, 10, 20), rewritten});
+  EXPECT_THAT(targets, HasSubstr("0.10 x   <= 0.20 x  met"));
+  EXPECT_THAT(targets, HasSubstr("rewritten before each call: geometric mean of 1 4.00 x"));
+  EXPECT_THAT(PointRow(rewritten), HasSubstr("64 KiB | rewritten | window"));
 }
 
 }  // namespace
