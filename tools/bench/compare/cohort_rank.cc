@@ -29,7 +29,9 @@ class Cohort final : public System {
   int ranks() const override { return private_.size(); }
   std::string Run(const SystemCall& call) override {
     if (call.operation == Operation::kSendRecv) return Exchange(call);
-    return std::string(Start(call).Wait().message());
+    runtime::Work work = Start(call);
+    if (call.compute_us > 0) Compute(call.compute_us);
+    return std::string(work.Wait().message());
   }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
     if (variant == 0) return System::Allocate(variant, buffer, bytes);
@@ -55,11 +57,14 @@ class Cohort final : public System {
 
   std::string Exchange(const SystemCall& call) {
     comm::Communicator& group = GroupOf(call);
-    runtime::Work sent = group.Send(ConstBuffer(call.in, call.count), (rank() + 1) % ranks());
-    runtime::Work received = group.Recv(Buffer(call.out, call.count), (rank() + ranks() - 1) % ranks());
-    const absl::Status status = sent.Wait();
-    const absl::Status other = received.Wait();
-    return std::string((status.ok() ? other : status).message());
+    std::vector<runtime::Work> works;
+    for (int i = 0; i < call.messages; ++i) {
+      works.push_back(group.Recv(Buffer(call.out, call.count), (rank() + ranks() - 1) % ranks()));
+      works.push_back(group.Send(ConstBuffer(call.in, call.count), (rank() + 1) % ranks()));
+    }
+    absl::Status first;
+    for (runtime::Work& work : works) first.Update(work.Wait());
+    return std::string(first.message());
   }
 
   runtime::Work Start(const SystemCall& call) {

@@ -29,14 +29,18 @@ struct Running {
   Contestant contestant;
 };
 
-std::vector<Running> ContestantsOf(Session& session, Transport transport, Operation operation) {
+std::vector<Running> ContestantsOf(Session& session, Transport transport, const Wanted& wanted) {
+  const Operation operation = wanted.operation;
   std::vector<Running> running;
   for (size_t i = 0; i < session.systems().size(); ++i) {
     const SystemSpec& spec = session.systems()[i];
     if (!session.alive(static_cast<int>(i))) continue;
     // Gloo's reduce-scatter overwrites its input, so that a call would have to begin with a copy; its send and receive
-    // are not compared.
-    if (spec.name == "gloo" && (operation == Operation::kReduceScatter || operation == Operation::kSendRecv)) continue;
+    // are not compared, and its calls block.
+    if (spec.name == "gloo" &&
+        (operation == Operation::kReduceScatter || operation == Operation::kSendRecv || wanted.compute_us > 0)) {
+      continue;
+    }
     const bool windows = spec.ours && transport == Transport::kSharedMemory && operation != Operation::kBarrier;
     for (int variant = windows ? 1 : 0; variant >= 0; --variant) {
       const std::string name = !spec.ours ? spec.name : variant == 1 ? "window" : "private";
@@ -167,22 +171,27 @@ double Ratio(const Contestant* ours, const Contestant* theirs) {
   return measure::Median(ratios);
 }
 
-PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options, Operation operation,
-                         int64_t bytes, bool rewritten, std::string* why) {
-  PointResult result{.transport = transport,
-                     .ranks = session.ranks(),
-                     .operation = operation,
-                     .bytes = bytes,
-                     .rewritten = rewritten,
-                     .contestants = {}};
-  std::vector<Running> running = ContestantsOf(session, transport, operation);
-  const bool in_turn = !Fits(BytesNeeded(operation, session.ranks(), bytes, running.size()));
-  const double needed = BytesNeeded(operation, session.ranks(), bytes, 1);
+PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options, const Wanted& wanted,
+                         std::string* why) {
+  PointResult result;
+  static_cast<Wanted&>(result) = wanted;
+  result.transport = transport;
+  result.ranks = session.ranks();
+  const Operation operation = wanted.operation;
+  std::vector<Running> running = ContestantsOf(session, transport, wanted);
+  const bool in_turn = !Fits(BytesNeeded(operation, session.ranks(), wanted.bytes, running.size()));
+  const double needed = BytesNeeded(operation, session.ranks(), wanted.bytes, 1);
   if (in_turn && !Fits(needed)) {
     *why = "a system alone needs " + measure::BytesText(needed) + " of memory";
     return result;
   }
-  Alternate(session, options, {.operation = operation, .rewrites = rewritten, .bytes = bytes}, in_turn, &running);
+  Alternate(session, options,
+            {.operation = operation,
+             .messages = wanted.messages,
+             .rewrites = wanted.rewritten,
+             .compute_us = wanted.compute_us,
+             .bytes = wanted.bytes},
+            in_turn, &running);
   for (Running& one : running) {
     one.contestant.p99_us = measure::Summarize(one.samples).p99;
     result.contestants.push_back(one.contestant);

@@ -18,7 +18,11 @@ struct CompareOptions {
   int alternations = 5;
   double slot_ms = 30;  // of one system in one alternation
   bool without_spinners = false;
-  bool rewrites = false;  // every point once more, with input that is written again before each call
+  // Further points: each one more with input that is written again before each call; exchanges with many messages under
+  // way; all-reduces beside computing.
+  bool rewrites = false;
+  bool streams = false;
+  bool overlaps = false;
 };
 
 // One alternation of a contestant.
@@ -44,12 +48,20 @@ struct Contestant {
   uint64_t wrong = 0;
 };
 
-struct PointResult {
-  Transport transport = Transport::kSharedMemory;
-  int ranks = 0;
+// One point of a comparison. Each of the last three makes it another kind of point than a plain one.
+struct Wanted {
   measure::Operation operation{};
   int64_t bytes = 0;
-  bool rewritten = false;      // the input was written again before each call
+  bool rewritten = false;  // the input was written again before each call
+  int messages = 1;        // under way at a time, from every rank to the next one
+  double compute_us = 0;   // of computing beside an asynchronous call
+
+  bool plain() const { return !rewritten && messages == 1 && compute_us <= 0; }
+};
+
+struct PointResult : Wanted {
+  Transport transport = Transport::kSharedMemory;
+  int ranks = 0;
   std::string placement = {};  // of the turns that count: "near" or "far"; "" where it is not known
   std::vector<Contestant> contestants;
 
@@ -66,7 +78,7 @@ void CountOnePlacement(bool cpus_are_shared, PointResult* point);
 double Ratio(const Contestant* ours, const Contestant* theirs);
 
 // Measures one point on every system that is alive and has the operation. `why` says why nothing was measured.
-PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options,
-                         measure::Operation operation, int64_t bytes, bool rewritten, std::string* why);
+PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options, const Wanted& wanted,
+                         std::string* why);
 
 }  // namespace cohort::bench

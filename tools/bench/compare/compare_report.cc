@@ -51,6 +51,26 @@ std::string PlacementText(const PointResult& point) {
   return " | " + point.placement + share;
 }
 
+std::string KindText(const PointResult& point) {
+  std::string text = point.rewritten ? " | rewritten" : "";
+  if (point.messages > 1) text += " | " + std::to_string(point.messages) + " messages";
+  if (point.compute_us > 0) text += " | beside " + MicrosecondsText(point.compute_us) + " us of computing";
+  return text;
+}
+
+// Messages and bytes of all ranks in a second: ours in private memory and those of the best peer.
+std::string RateText(const PointResult& point) {
+  if (point.messages == 1) return "";
+  std::string text;
+  for (const Contestant* one : {point.Find("private"), point.BestPeer()}) {
+    if (one == nullptr || one->median_us <= 0) continue;
+    const double messages_per_us = point.messages * point.ranks / one->median_us;
+    text += " | " + one->name + " " + MicrosecondsText(messages_per_us * 1000) + " thousand messages/s, " +
+            MicrosecondsText(messages_per_us * static_cast<double>(point.bytes) / 1000) + " GB/s";
+  }
+  return text;
+}
+
 struct FlagRange {
   double least = 0;
   double most = 0;
@@ -90,7 +110,7 @@ std::string PointRow(const PointResult& point) {
       head, sizeof head, "%-14s %8s", std::string(measure::Name(point.operation)).c_str(),
       point.operation == Operation::kBarrier ? "-" : measure::BytesText(static_cast<double>(point.bytes)).c_str());
   std::string row = head;
-  if (point.rewritten) row += " | rewritten";
+  row += KindText(point);
   const Contestant* window = point.Find("window");
   const Contestant* plain = point.Find("private");
   for (const Contestant* ours : {window, plain}) {
@@ -105,7 +125,7 @@ std::string PointRow(const PointResult& point) {
   if (best != nullptr) {
     row += " || best " + best->name + ": " + RatioText(Ratio(window, best)) + " " + RatioText(Ratio(plain, best));
   }
-  row += PlacementText(point);
+  row += RateText(point) + PlacementText(point);
   for (const Contestant& contestant : point.contestants) {
     if (contestant.wrong > 0) row += " WRONG: " + contestant.name + " " + std::to_string(contestant.wrong);
   }
@@ -115,7 +135,7 @@ std::string PointRow(const PointResult& point) {
 std::string ComparisonCsv(const std::vector<PointResult>& points) {
   std::string csv =
       "transport,ranks,op,bytes,system,median_us,p99_us,wrong,window_ratio,private_ratio,rewritten,placement,turns,"
-      "flag_least_ns,flag_most_ns\n";
+      "flag_least_ns,flag_most_ns,messages,compute_us\n";
   for (const PointResult& point : points) {
     for (const Contestant& one : point.contestants) {
       const FlagRange flags = FlagsOf(one);
@@ -125,7 +145,7 @@ std::string ComparisonCsv(const std::vector<PointResult>& points) {
              (one.ours ? "" : Fixed(Ratio(point.Find("window"), &one), 4)) + ',' +
              (one.ours ? "" : Fixed(Ratio(point.Find("private"), &one), 4)) + ',' + (point.rewritten ? "1" : "0") +
              ',' + point.placement + ',' + std::to_string(flags.turns) + ',' + Fixed(flags.least, 1) + ',' +
-             Fixed(flags.most, 1) + '\n';
+             Fixed(flags.most, 1) + ',' + std::to_string(point.messages) + ',' + Fixed(point.compute_us, 3) + '\n';
     }
   }
   return csv;
@@ -141,7 +161,7 @@ std::string RatioPlot(const std::vector<PointResult>& points, const std::string&
                            .y_line = 1};
       for (const PointResult& point : points) {
         const double ratio = Ratio(point.Find(memory), point.BestPeer());
-        if (Key{point.transport, point.ranks} != key || point.rewritten || ratio <= 0 ||
+        if (Key{point.transport, point.ranks} != key || !point.plain() || ratio <= 0 ||
             point.operation == Operation::kBarrier)
           continue;
         const std::string name(measure::Name(point.operation));
@@ -164,7 +184,7 @@ std::string TimePlot(const std::vector<PointResult>& points, const std::string& 
                            .y_is_microseconds = true};
       for (const PointResult& point : points) {
         if (Key{point.transport, point.ranks} != key || point.operation != operation || point.bytes == 0) continue;
-        if (point.rewritten) continue;
+        if (!point.plain()) continue;
         for (const Contestant& one : point.contestants) {
           auto series = std::find_if(chart.series.begin(), chart.series.end(),
                                      [&one](const measure::Series& known) { return known.name == one.name; });

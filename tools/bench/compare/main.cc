@@ -36,6 +36,10 @@ constexpr const char* kFooter =
     "none\n"
     "of the systems; a call's time is that of its slowest rank; every element of untimed calls is checked first.\n";
 
+constexpr int kMessages = 64;  // under way at a time
+constexpr int64_t kLongestOfMany = 4 << 20;
+constexpr double kAsLongAsTheCall = 1;  // replaced by the time of the plain call
+
 struct Arguments {
   bool quick = false;
   std::vector<std::string> operations;
@@ -107,26 +111,38 @@ std::vector<Part> PartsOf(const Arguments& arguments) {
   return parts;
 }
 
-struct Wanted {
-  Operation operation;
-  int64_t bytes = 0;
-  bool rewritten = false;
-};
-
-// The points of a part in their order: a rewritten one follows its twin.
+// The points of a part in their order: a rewritten one and one beside computing follow their plain twin.
 std::vector<Wanted> PointsOf(const Part& part) {
   std::vector<Wanted> points;
-  for (const Operation operation : part.options.operations) {
+  const CompareOptions& options = part.options;
+  for (const Operation operation : options.operations) {
     if (operation == Operation::kBarrier) {
       points.push_back({.operation = operation});
       continue;
     }
-    for (const int64_t bytes : part.options.sizes) {
+    for (const int64_t bytes : options.sizes) {
       points.push_back({.operation = operation, .bytes = bytes});
-      if (part.options.rewrites) points.push_back({.operation = operation, .bytes = bytes, .rewritten = true});
+      if (options.rewrites) points.push_back({.operation = operation, .bytes = bytes, .rewritten = true});
+      if (options.overlaps && operation == Operation::kAllReduce) {
+        points.push_back({.operation = operation, .bytes = bytes, .compute_us = kAsLongAsTheCall});
+      }
     }
   }
+  for (const int64_t bytes : options.sizes) {
+    if (!options.streams || bytes > kLongestOfMany) continue;
+    points.push_back({.operation = Operation::kSendRecv, .bytes = bytes, .messages = kMessages});
+  }
   return points;
+}
+
+// A point beside computing, which lasts as long as the best peer's plain call, or ours where there is no peer.
+void SetComputing(const std::vector<PointResult>& points, Wanted* wanted) {
+  if (wanted->compute_us <= 0) return;
+  for (const PointResult& point : points) {
+    if (!point.plain() || point.operation != wanted->operation || point.bytes != wanted->bytes) continue;
+    const Contestant* measured = point.BestPeer() != nullptr ? point.BestPeer() : point.Find("private");
+    if (measured != nullptr && measured->median_us > 0) wanted->compute_us = measured->median_us;  // the latest one
+  }
 }
 
 // Measures one part; false where our own ranks did not come up.
@@ -140,11 +156,11 @@ bool RunPart(const Part& part, const std::string& bin, size_t* done, size_t all,
     return false;
   }
   output->Say((*session)->notes());
-  for (const Wanted& wanted : PointsOf(part)) {
+  for (Wanted wanted : PointsOf(part)) {
+    SetComputing(*points, &wanted);
     if (isatty(2) != 0) std::fprintf(stderr, "\r%zu of %zu ", *done + 1, all);
     std::string why;
-    const PointResult point =
-        MeasurePoint(**session, part.transport, part.options, wanted.operation, wanted.bytes, wanted.rewritten, &why);
+    const PointResult point = MeasurePoint(**session, part.transport, part.options, wanted, &why);
     ++*done;
     if (isatty(2) != 0) std::fprintf(stderr, "\r");
     if (!why.empty()) {
@@ -205,6 +221,9 @@ void AddOptions(CLI::App* app, Arguments* raw) {
       ->capture_default_str();
   app->add_flag("--rewrite", raw->compare.rewrites,
                 "each point once more, with input that every rank writes again before each call");
+  app->add_flag("--messages", raw->compare.streams,
+                "message rate and bandwidth too: 64 messages under way from every rank to the next one");
+  app->add_flag("--overlap", raw->compare.overlaps, "asynchronous all-reduces beside computing too");
   app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in")->take_last();
 }
 

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstdlib>
+#include <vector>
 
 #include "tools/bench/compare/system.h"
 
@@ -28,7 +29,28 @@ class Mpi final : public System {
   }
 
  private:
+  int Stream(const SystemCall& call) const {
+    std::vector<MPI_Request> requests(static_cast<size_t>(2 * call.messages));
+    const int count = static_cast<int>(call.count);
+    for (int i = 0; i < call.messages; ++i) {
+      MPI_Irecv(call.out, count, MPI_FLOAT, (rank_ + ranks_ - 1) % ranks_, 0, MPI_COMM_WORLD, &requests[2 * i]);
+      MPI_Isend(call.in, count, MPI_FLOAT, (rank_ + 1) % ranks_, 0, MPI_COMM_WORLD, &requests[2 * i + 1]);
+    }
+    return MPI_Waitall(2 * call.messages, requests.data(), MPI_STATUSES_IGNORE);
+  }
+
+  static int BesideComputing(const SystemCall& call) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int status =
+        MPI_Iallreduce(call.in, call.out, static_cast<int>(call.count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+    if (status != MPI_SUCCESS) return status;
+    Compute(call.compute_us);
+    return MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+
   int Call(const SystemCall& call) const {
+    if (call.messages > 1) return Stream(call);
+    if (call.compute_us > 0) return BesideComputing(call);
     const int count = static_cast<int>(call.count);
     const MPI_Comm world = MPI_COMM_WORLD;
     switch (call.operation) {

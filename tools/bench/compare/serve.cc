@@ -27,6 +27,27 @@ constexpr int kCheckedCalls = 2;
 constexpr int kWarmupCalls = 5;
 constexpr uint64_t kWarmupPs = 100'000'000'000;  // no more calls after 0.1 s
 
+// A chain of dependent multiplications and additions.
+void Arithmetic(int64_t steps) {
+  volatile double sink = 1;
+  double value = sink;
+  for (int64_t i = 0; i < steps; ++i) value = value * 0.999 + 0.5;
+  sink = value;
+}
+
+// Steps of it in a microsecond: those of the quickest of some stretches.
+double MeasureStepsPerMicrosecond() {
+  constexpr int kStretches = 20;
+  constexpr int64_t kSteps = 20'000;
+  uint64_t least = ~uint64_t{0};
+  for (int i = 0; i < kStretches; ++i) {
+    const uint64_t begin = measure::Ticks();
+    Arithmetic(kSteps);
+    least = std::min(least, measure::Ticks() - begin);
+  }
+  return kSteps / (static_cast<double>(least) * measure::NanosecondsPerTick() / 1000);
+}
+
 // One rank of one system.
 class Server {
  public:
@@ -133,7 +154,9 @@ SystemCall Server::CallOf(const Command& command) const {
           .out = static_cast<float*>(out_[command.variant]),
           .count = command.bytes / static_cast<int64_t>(sizeof(float)),
           .root = command.root,
-          .variant = command.variant};
+          .variant = command.variant,
+          .messages = command.messages,
+          .compute_us = command.compute_us};
 }
 
 measure::Pattern Server::PatternOf(const Command& command) const {
@@ -200,6 +223,11 @@ std::string Server::Time(const Command& command, uint64_t* ps) {
 
 }  // namespace
 
+void Compute(double us) {
+  static const double steps = MeasureStepsPerMicrosecond();
+  Arithmetic(static_cast<int64_t>(us * steps));
+}
+
 void* System::Allocate(int variant, int buffer, int64_t bytes) {
   if (bytes == 0) return nullptr;
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
@@ -222,6 +250,7 @@ int Serve(System& system, const std::string& path, int ranks, int place) {
     return 1;
   }
   Server server(system, static_cast<SessionMemory*>((*memory)->data()), ranks, place);
+  Compute(0);  // measures its pace while nothing is timed
   auto& slot = static_cast<SessionMemory*>((*memory)->data())->slots[place];
   slot.answers.fetch_add(1);  // here
   runtime::FutexWake(slot.answers, runtime::FutexScope::kShared);

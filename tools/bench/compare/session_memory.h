@@ -28,7 +28,9 @@ struct Command {
   int32_t variant = 0;
   int32_t root = 0;
   int32_t calls = 0;
+  int32_t messages = 1;   // as in SystemCall
   bool rewrites = false;  // every rank writes its input again before each call
+  double compute_us = 0;  // as in SystemCall
   int64_t bytes = 0;      // of a block
 };
 

@@ -16,7 +16,14 @@ struct SystemCall {
   int64_t count = 0;  // elements of a block
   int root = 0;
   int variant = 0;  // of the memory
+  // kSendRecv: so many messages of every rank to the next one are under way at a time.
+  int messages = 1;
+  // Above 0, kAllReduce: an asynchronous call, then Compute() for so long, then the wait for the call.
+  double compute_us = 0;
 };
+
+// Arithmetic that takes an uninterrupted CPU so long. It makes no call of any system.
+void Compute(double us);
 
 class System {
  public:

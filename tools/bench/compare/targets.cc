@@ -26,7 +26,7 @@ std::string Line(const std::string& what, double figure, double target, const st
 
 const PointResult* FindPoint(const Points& points, Transport transport, int ranks, Operation operation, int64_t bytes) {
   for (const PointResult& point : points) {
-    if (point.rewritten) continue;
+    if (!point.plain()) continue;
     if (point.transport == transport && point.ranks == ranks && point.operation == operation && point.bytes == bytes) {
       return &point;
     }
@@ -73,6 +73,7 @@ Spread SpreadOf(const Points& points, Transport transport, const std::string& me
   Spread spread;
   for (const PointResult& point : points) {
     if (point.transport != transport || point.bytes == 0 || point.rewritten != rewritten) continue;
+    if (point.messages > 1 || point.compute_us > 0) continue;
     const Contestant* theirs =
         peer == "best" || peer == "best ucx" ? point.BestPeer(peer == "best ucx") : point.Find(peer);
     const double ratio = Ratio(point.Find(memory), theirs);

@@ -24,7 +24,8 @@ def main():
     transports = {"ours": ["shm"], "peers": ["shm", "tcp"]}[WHO]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
         command = [CONDUCTOR, "--quick", "--ranks", "2", "--ops", "all_reduce", "scatter", "barrier", "--bytes", "8", "4K",
-                   "--alternations", "1", "--rewrite", "--results", folder, "--peers", *(peers if WHO == "peers" else ["none"]),
+                   "--alternations", "1", "--rewrite", "--messages", "--overlap",
+                   "--results", folder, "--peers", *(peers if WHO == "peers" else ["none"]),
                    "--transport", *transports]
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False,
                               env=dict(os.environ, TMPDIR=temporary))
@@ -34,7 +35,9 @@ def main():
         assert files == [".csv", ".svg", ".svg", ".txt"], files
         rows = list(csv.DictReader(next(pathlib.Path(folder).glob("*.csv")).read_text().splitlines()))
         assert all(row["wrong"] == "0" for row in rows)
-        assert {row["rewritten"] for row in rows if row["op"] != "barrier"} == {"0", "1"}
+        assert {row["rewritten"] for row in rows if row["op"] == "scatter"} == {"0", "1"}
+        assert {row["op"] for row in rows if row["messages"] == "64"} == {"send_recv"}
+        assert {row["op"] for row in rows if float(row["compute_us"]) > 0} == {"all_reduce"}
         assert all(float(row["flag_least_ns"]) > 0 for row in rows if int(row["turns"]) > 0), rows
         for transport in transports:
             seen = {row["system"] for row in rows if row["transport"] == transport}

@@ -15,11 +15,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 PointResult Point(double ours, double openmpi, double mpich) {
-  PointResult point{.transport = Transport::kSharedMemory,
-                    .ranks = 2,
-                    .operation = measure::Operation::kAllReduce,
-                    .bytes = 64 << 10,
-                    .contestants = {}};
+  PointResult point;
+  point.transport = Transport::kSharedMemory;
+  point.ranks = 2;
+  point.operation = measure::Operation::kAllReduce;
+  point.bytes = 64 << 10;
   const auto add = [&point](const std::string& name, bool is_ours, bool ucx, double us) {
     point.contestants.push_back({.name = name,
                                  .ours = is_ours,
@@ -68,7 +68,7 @@ TEST(Comparison, RowsNameTheBestPeerAndWrongResults) {
   point.contestants[2].wrong = 7;
   EXPECT_THAT(PointRow(point), HasSubstr("WRONG: mpich 7"));
   EXPECT_THAT(ComparisonCsv({point}),
-              HasSubstr("shm,2,all_reduce,65536,mpich,20.0000,60.0000,7,0.0500,0.0000,0,,3,0.0,0.0"));
+              HasSubstr("shm,2,all_reduce,65536,mpich,20.0000,60.0000,7,0.0500,0.0000,0,,3,0.0,0.0,1,0.000"));
 }
 
 Turn At(double us, double before_ns, double after_ns) {
@@ -87,7 +87,7 @@ TEST(Comparison, TurnsCompareWithinOnePlacement) {
   EXPECT_DOUBLE_EQ(point.contestants[1].median_us, 1.5);
   EXPECT_DOUBLE_EQ(Ratio(&point.contestants[0], &point.contestants[1]), 0.5);
   EXPECT_THAT(PointRow(point), HasSubstr("| near, 4 of 6 turns"));
-  EXPECT_THAT(ComparisonCsv({point}), HasSubstr(",0,near,2,45.0,45.0\n"));
+  EXPECT_THAT(ComparisonCsv({point}), HasSubstr(",0,near,2,45.0,45.0,1,0.000\n"));
 
   CountOnePlacement(true, &point);
   EXPECT_DOUBLE_EQ(point.contestants[0].median_us, 3);
@@ -102,6 +102,18 @@ TEST(Comparison, APeerWithoutATurnInThePlacementIsNotTheBest) {
   EXPECT_EQ(point.placement, "far");
   EXPECT_EQ(point.BestPeer()->name, "mpich");
   EXPECT_DOUBLE_EQ(Ratio(point.Find("window"), point.Find("openmpi")), 0);
+}
+
+TEST(Comparison, RatesAndOverlapHaveRowsOfTheirOwnAndNoTargets) {
+  PointResult stream = Point(64, 32, 40);
+  stream.messages = 64;
+  EXPECT_THAT(PointRow(stream), HasSubstr("| 64 messages | window"));
+  EXPECT_THAT(PointRow(stream), HasSubstr("| openmpi 4,000 thousand messages/s, 262 GB/s"));
+  PointResult overlap = Point(40, 10, 20);
+  overlap.compute_us = 12;
+  EXPECT_THAT(PointRow(overlap), HasSubstr("| beside 12.0 us of computing"));
+  EXPECT_THAT(ComparisonCsv({overlap}), HasSubstr(",1,12.000\n"));
+  EXPECT_EQ(TargetTable({Point(1, 10, 20), stream, overlap}), TargetTable({Point(1, 10, 20)}));
 }
 
 TEST(Comparison, RewrittenPointsStandBesideTheTargets) {
