@@ -351,7 +351,8 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector
           return absl::UnavailableError(Describe(rank) + " has already finalised; " + verdict.text);
         }
       }
-      return expired ? absl::DeadlineExceededError(verdict.text + "; given up at the end of CallOptions::timeout")
+      return expired ? absl::DeadlineExceededError(verdict.text +
+                                                   "; given up at the end of its timeout (CallOptions::timeout)")
                      : absl::OkStatus();
     case CallVerdict::Kind::kNone:
       break;

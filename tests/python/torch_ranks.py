@@ -71,7 +71,53 @@ def special(_):
     dist.all_reduce_coalesced(tensors)
     assert all((tensor == sum(range(SIZE))).all() for tensor in tensors)
     dist.barrier()
-    dist.distributed_c10d._get_default_group().monitored_barrier(LIMIT)
+    dist.monitored_barrier(timeout=LIMIT)
+
+
+def sparse(_):
+    """Sums of sparse tensors are those of dense ones: none, few and repeated entries, and values that are tensors."""
+    generator = torch.Generator().manual_seed(5)
+    for sparse_dims in (1, 2, 3):
+        for dense_dims in (0, 1, 2):
+            for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8):
+                shape = [4] * sparse_dims + [3] * dense_dims
+                all_dense, own = torch.zeros(shape, dtype=dtype), None
+                for rank in range(SIZE):
+                    entries = 0 if rank == 1 else 5 * rank + 1  # more than there are places, so they repeat
+                    places = torch.randint(0, 4, (sparse_dims, entries), generator=generator)
+                    values = torch.randint(0, 9, (entries, *shape[sparse_dims:]), generator=generator).to(dtype)
+                    tensor = torch.sparse_coo_tensor(places, values, shape)
+                    all_dense += tensor.to_dense()
+                    own = tensor if rank == RANK else own
+                dist.all_reduce(own)
+                assert own.is_sparse and own.sparse_dim() == sparse_dims
+                equal(own.to_dense(), all_dense)
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    torch.nn.init.constant_(table.weight, 2.0)
+    model = torch.nn.parallel.DistributedDataParallel(table)
+    model(torch.tensor([RANK, 9])).sum().backward()
+    gradient = table.weight.grad.to_dense()
+    assert (gradient[9] == 1).all() and (gradient[:SIZE] == 1 / SIZE).all() and (gradient[SIZE:9] == 0).all(), gradient
+
+
+def monitored(_):
+    """A monitored barrier names absent ranks, and leaves the group whole."""
+    def refused_as(*expected, **options):
+        begun = time.monotonic()
+        raises(cohort.DeadlineExceededError, lambda: dist.monitored_barrier(**options), *expected)
+        assert time.monotonic() - begun < 10
+
+    dist.monitored_barrier()
+    late = (1, 2)
+    if RANK not in late:
+        for every in (False, True):
+            named = "Ranks 1, 2 failed to pass" if every else "Rank 1 failed to pass monitoredBarrier in 500 ms; so did rank 2"
+            expected = (named,) if RANK == 0 else ("successfully reached monitoredBarrier", ": ranks 1, 2 did not come")
+            refused_as(*expected, timeout=datetime.timedelta(seconds=0.5), wait_all_ranks=every)
+        refused_as("timed out in monitoredBarrier", timeout=datetime.timedelta(0))
+    value = torch.ones(3)
+    dist.all_reduce(value)
+    assert (value == SIZE).all()
 
 
 def messages(_):
@@ -231,7 +277,9 @@ def pending(_):
 def refused(_):
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex64), dist.ReduceOp.MAX))
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, device="meta")), "meta")
-    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2).to_sparse()), "sparse")
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2).to_sparse(), dist.ReduceOp.MAX), "to_dense")
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, 2).to_sparse_csr()), "to_dense")
+    raises(ValueError, lambda: dist.broadcast(torch.zeros(2).to_sparse(), 0), "sparse")
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool), dist.ReduceOp.AVG), "bool")
     raises(ValueError, lambda: dist.all_gather([torch.zeros(2)], torch.zeros(2)), "list")
     raises(ValueError, lambda: dist.all_to_all_single(torch.zeros(SIZE), torch.zeros(SIZE), [1] * SIZE, [2] * SIZE),

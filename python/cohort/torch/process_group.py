@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from cohort import _comm
 from cohort.torch import groups
+from cohort.torch.monitored_barrier import MonitoredBarrier
+from cohort.torch.sparse import SparseSum
 from cohort.torch.tensors import Staging, check, flatten, memory, per_element, reduction
 from cohort.torch.work import Work
 
@@ -20,9 +22,8 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, communicator, timeout):
         super().__init__(communicator.rank, communicator.size)
         self._communicator = communicator
-        # Barriers that may fail without the group, and messages, have channels of their own.
-        self._watched = communicator.duplicate()
         self._messages = _comm.Messages(communicator)
+        self._monitored_barrier = MonitoredBarrier(communicator)
         self._timeout = timeout.total_seconds()
         self._calls = 0
         self._group_name = self._group_desc = ""
@@ -72,8 +73,7 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self):
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
-            self._messages = None
-            self._watched.close()
+            self._messages = self._monitored_barrier = None
             communicator.close()
 
     # --- collectives ---
@@ -100,6 +100,11 @@ class ProcessGroup(dist.ProcessGroup):
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp if hasattr(opts, "reduceOp") else opts
         options = self._options(opts)
         calls = []
+        if any(tensor.is_sparse for tensor in tensors):
+            staging = SparseSum()
+            for tensor in tensors:
+                calls += staging.begin(communicator, tensor, op, options)
+            return Work(calls, tensors, staging)
         for tensor in tensors:
             buffer = memory(staging.in_out(tensor))
             calls.append(communicator.all_reduce(buffer, buffer, reduction(op, tensor.dtype), **options))
@@ -229,12 +234,10 @@ class ProcessGroup(dist.ProcessGroup):
         return Work([self._begin().barrier(**self._options(opts))], [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        """A barrier whose error names the ranks that are absent; always all of them."""
+        """A barrier whose error names the ranks that are absent."""
         self._begin()
         seconds = self._timeout if timeout is None else timeout.total_seconds()
-        watched, self._watched = self._watched, self._watched.duplicate()
-        watched.barrier(timeout=seconds)
-        watched.close()
+        self._monitored_barrier(seconds, wait_all_ranks)
 
     # --- messages ---
 

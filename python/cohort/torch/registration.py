@@ -1,5 +1,7 @@
 """Makes the backend and the store known to torch.distributed."""
 
+import datetime
+import functools
 import os
 import sys
 
@@ -29,4 +31,22 @@ def register():
     handlers = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
     if "env" in handlers:
         handlers["env"] = instead_of(handlers["env"])
+    for module in (dist, dist.distributed_c10d):
+        module.monitored_barrier = _monitored_barrier(module.monitored_barrier)
     _registered = True
+
+
+def _monitored_barrier(of_torch):
+    """torch's function refuses all backends but Gloo."""
+    import torch.distributed as dist
+
+    @functools.wraps(of_torch)
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        if dist.get_rank(group) < 0 or dist.get_backend(group) != "cohort":
+            return of_torch(group, timeout, wait_all_ranks)
+        if isinstance(timeout, (int, float)):
+            timeout = datetime.timedelta(seconds=timeout)
+        members = group if group is not None else dist.distributed_c10d._get_default_group()
+        return members.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+    return monitored_barrier

@@ -1,0 +1,45 @@
+"""The sum of sparse tensors: every rank gets all entries of all ranks, and adds those of one place."""
+
+import math
+
+import torch
+import torch.distributed as dist
+
+from cohort.torch.tensors import memory, per_element
+
+
+class SparseSum:
+    """The staging of one all_reduce of COO tensors, each with its places and values from all ranks."""
+
+    def __init__(self):
+        self._tensors = []
+
+    def begin(self, communicator, tensor, op, options):
+        """Starts the calls for one tensor. The number of entries of each rank is exchanged before it returns."""
+        if op != dist.ReduceOp.SUM:
+            raise ValueError(f"the backend cohort sums sparse tensors, and has no {op} of them: pass tensor.to_dense()")
+        if tensor.layout != torch.sparse_coo or tensor.device.type != "cpu":
+            raise ValueError(f"the backend cohort sums sparse tensors of the layout torch.sparse_coo on the CPU, and this "
+                             f"one is {tensor.layout} on {tensor.device}: pass tensor.to_dense()")
+        with torch.no_grad():
+            own = tensor.detach().coalesce()
+            places, values = own.indices().t().contiguous(), own.values().contiguous()
+        counts = torch.zeros(communicator.size, dtype=torch.int64)
+        entries = torch.tensor([places.size(0)], dtype=torch.int64)
+        communicator.all_gather(memory(entries), memory(counts), **options).wait()
+        calls, gathered = [], []
+        for part in (places, values):
+            whole = torch.empty((int(counts.sum()), *part.shape[1:]), dtype=part.dtype)
+            row = math.prod(part.shape[1:]) * per_element(part)
+            rows = [count * row for count in counts.tolist()]
+            calls.append(communicator.all_gather_v(memory(part), memory(whole), rows, **options))
+            gathered.append(whole)
+        self._tensors.append((tensor, *gathered))
+        return calls
+
+    def finish(self):
+        with torch.no_grad():
+            for tensor, places, values in self._tensors:
+                total = torch.sparse_coo_tensor(places.t(), values, tensor.shape)
+                tensor.copy_(total.coalesce())  # a detached one has entries of its own
+        self._tensors = []
