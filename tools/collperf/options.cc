@@ -220,6 +220,11 @@ void AddOptions(CLI::App* app, Raw* raw, Options* options) {
   app->add_option("--batch", options->batch, "calls between two gates; above 1 the mean of a batch is one sample")
       ->check(tools::Whole(1, 1'000'000))
       ->capture_default_str();
+  app->add_option("--messages", options->messages,
+                  "of send_recv: messages under way at a time; a message's time is the mean over them")
+      ->check(tools::Whole(1, 100'000))
+      ->capture_default_str();
+  app->add_flag("--rewrite", options->rewrite, "every rank writes its input again before each timed call (or batch)");
   app->add_option("-c,--check", raw->check, "1: check every element of untimed calls first; 0: don't")
       ->check(tools::Whole(0, 1))
       ->capture_default_str();

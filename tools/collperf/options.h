@@ -31,7 +31,9 @@ struct Options {
   int64_t iterations = 0;  // 0: as many as fit into `point_ms`
   int64_t warmup = 20;
   int64_t point_ms = 200;
-  int64_t batch = 1;  // calls between two gates
+  int64_t batch = 1;     // calls between two gates
+  int64_t messages = 1;  // of send_recv under way at a time
+  bool rewrite = false;  // every rank writes its input again before each timed call
   bool check = true;
   bool spoil = false;
   std::vector<NamedType> types;

@@ -52,6 +52,7 @@ std::string PlacementOf(const Result& result) {
   return std::string(measure::PlacementOf(result.flag_before_ns, result.flag_after_ns));
 }
 
+std::string CsvFlag(double ns) { return ns > 0 ? Fixed(ns, 1) : ""; }
 std::string Flag(double ns) { return ns > 0 ? Fixed(ns, 1) : "null"; }
 
 // "# CPUs of ranks 0 and 1: near at 7 points (flag 41.0 to 47.0 ns), far at 1 point (...)".
@@ -86,6 +87,11 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
   if (options.batch > 1) {
     text += "# " + std::to_string(options.batch) + " calls between two gates: times are means of a batch\n";
   }
+  if (options.messages > 1) {
+    text +=
+        "# send_recv: " + std::to_string(options.messages) + " messages under way at a time: times are means of them\n";
+  }
+  if (options.rewrite) text += "# every rank writes its input again before each timed call\n";
   if (facts.ranks == 1) text += "# one rank alone; for more: dlaunch --nproc-per-node N collperf ...\n";
   if (Compares(options)) {
     text += "# " + std::string(comm::Name(options.determinism)) +
@@ -153,13 +159,16 @@ std::string DeterminismText(const Options& options, const std::vector<Result>& r
 }
 
 std::string CsvText(const RunFacts& facts, const std::vector<Result>& results) {
-  std::string csv = "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm\n";
+  std::string csv =
+      "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm,"
+      "flag_before_ns,flag_after_ns,placement\n";
   for (const Result& result : results) {
     csv += std::string(measure::Name(result.operation)) + ',' + facts.transport + ',' + std::to_string(facts.ranks) +
            ',' + std::to_string(result.bytes) + ',' + std::to_string(result.iterations) + ',' +
            Fixed(result.us.minimum, 4) + ',' + Fixed(result.us.median, 4) + ',' + Fixed(result.us.p99, 4) + ',' +
            Fixed(result.algbw, 6) + ',' + Fixed(result.busbw, 6) + ',' +
-           (result.wrong < 0 ? "" : std::to_string(result.wrong)) + ',' + result.algorithm + '\n';
+           (result.wrong < 0 ? "" : std::to_string(result.wrong)) + ',' + result.algorithm + ',' +
+           CsvFlag(result.flag_before_ns) + ',' + CsvFlag(result.flag_after_ns) + ',' + PlacementOf(result) + '\n';
   }
   return csv;
 }
@@ -172,6 +181,8 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
                      ",\n  \"window\": " + (options.window ? "true" : "false") +
                      ",\n  \"in_place\": " + (options.in_place ? "true" : "false") +
                      ",\n  \"batch\": " + std::to_string(options.batch) +
+                     ",\n  \"messages\": " + std::to_string(options.messages) +
+                     ",\n  \"rewrite\": " + (options.rewrite ? "true" : "false") +
                      ",\n  \"determinism\": " + JsonString(comm::Name(options.determinism)) +
                      ",\n  \"table\": " + JsonString(facts.table) + ",\n  \"results\": [";
   bool first = true;

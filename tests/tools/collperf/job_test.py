@@ -17,7 +17,8 @@ import unittest
 DLAUNCH, COLLPERF, HAS_UCX = sys.argv[1:4]
 OPERATIONS = ("broadcast", "reduce", "all_reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all",
               "send_recv", "barrier")
-COLUMNS = "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm"
+COLUMNS = ("op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm,"
+           "flag_before_ns,flag_after_ns,placement")
 
 
 def run(ranks, *arguments):
@@ -46,6 +47,8 @@ class Collperf(unittest.TestCase):
                 self.assertLessEqual(float(row["median_us"]), float(row["p99_us"]))
                 self.assertGreater(float(row["min_us"]), 0)
                 self.assertNotEqual(row["algorithm"], "-")
+                self.assertGreater(float(row["flag_before_ns"]), 0)
+                self.assertIn(row["placement"], ("near", "far", "moved"))
             results = json.loads((path / "a.json").read_text())["results"]
             self.assertEqual([(r["op"], r["bytes"]) for r in results], [(r["op"], int(r["bytes"])) for r in rows])
             self.assertIn("</svg>", (path / "a.svg").read_text())
@@ -54,6 +57,13 @@ class Collperf(unittest.TestCase):
         for flags in (["--window"], ["--in-place"], ["--window", "--in-place"], ["-d", "all", "-o", "all"]):
             done = run(3, "all", "-b", "1K", "-e", "1K", "-n", "3", "-w", "1", "-r", "1", *flags)
             self.assertEqual(done.returncode, 0, str(flags) + done.stdout + done.stderr)
+
+    def test_messages_under_way_and_rewritten_input(self):
+        for operation in ("send_recv", "all_reduce"):
+            done = run(2, operation, "-b", "1K", "-e", "1K", "-n", "3", "-w", "1", "--messages", "50", "--rewrite")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("# send_recv: 50 messages under way at a time", done.stdout)
+            self.assertIn("# every rank writes its input again before each timed call", done.stdout)
 
     def test_spoilt_elements_are_counted(self):
         done = run(2, "all_reduce", "-b", "64", "-e", "64", "-n", "3", "--spoil")

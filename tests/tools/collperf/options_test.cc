@@ -98,7 +98,7 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
 
 TEST(CollperfOptions, MessagesAreShortWhateverWasTyped) {
   const std::string number(309, '9');
-  for (const char* option : {"-r", "-n", "-w", "-f", "-c", "--batch", "--point-ms", "--algorithm"}) {
+  for (const char* option : {"-r", "-n", "-w", "-f", "-c", "--batch", "--messages", "--point-ms", "--algorithm"}) {
     for (const std::string& value : {number, "-" + number}) {
       const Parsed parsed = Parse({"all_reduce", option, value.c_str()});
       EXPECT_TRUE(parsed.ends) << option;
@@ -158,24 +158,28 @@ TEST(CollperfReport, SaysWhenTheMachineIsBusy) {
 }
 
 TEST(CollperfReport, CsvColumns) {
-  const Result result{.operation = measure::Operation::kAllReduce,
-                      .bytes = 1024,
-                      .count = 256,
-                      .type = "float32",
-                      .op = "sum",
-                      .root = -1,
-                      .iterations = 10,
-                      .us = {1, 2, 3},
-                      .algbw = 0.5,
-                      .busbw = 0.75,
-                      .wrong = 0,
-                      .algorithm = "ring"};
+  Result result{.operation = measure::Operation::kAllReduce,
+                .bytes = 1024,
+                .count = 256,
+                .type = "float32",
+                .op = "sum",
+                .root = -1,
+                .iterations = 10,
+                .us = {1, 2, 3},
+                .algbw = 0.5,
+                .busbw = 0.75,
+                .wrong = 0,
+                .algorithm = "ring"};
   RunFacts facts;
   facts.ranks = 4;
   facts.transport = "shm";
   EXPECT_EQ(CsvText(facts, {result}),
-            "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm\n"
-            "all_reduce,shm,4,1024,10,1.0000,2.0000,3.0000,0.500000,0.750000,0,ring\n");
+            "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm,"
+            "flag_before_ns,flag_after_ns,placement\n"
+            "all_reduce,shm,4,1024,10,1.0000,2.0000,3.0000,0.500000,0.750000,0,ring,,,\n");
+  result.flag_before_ns = 45;
+  result.flag_after_ns = 160;
+  EXPECT_THAT(CsvText(facts, {result}), HasSubstr(",ring,45.0,160.0,moved\n"));
 }
 
 }  // namespace
