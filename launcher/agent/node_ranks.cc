@@ -69,13 +69,14 @@ std::vector<std::vector<std::string>> NodeRanks::Environments() const {
   std::vector<std::vector<std::string>> environments;
   const bool shared = assignment_.job().nodes_share_host();
   const int ranks = shared ? static_cast<int>(assignment_.world_size()) : assignment_.placement().ranks_size();
+  const int cpus = CpusToShare();
   for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
     const int own = static_cast<int>(ParseCpuList(rank.cpus()).value_or(std::vector<int>()).size());
     environments.push_back(BuildRankEnvironment(inherited, {.assignment = &assignment_,
                                                             .rank = &rank,
                                                             .node = static_cast<int>(owner_.node),
                                                             .agent_address = owner_.address,
-                                                            .cpu_share = CpuShare(own, ranks)}));
+                                                            .cpu_share = CpuShare(own, ranks, cpus)}));
   }
   return environments;
 }

@@ -91,9 +91,10 @@ int CpusWithinQuota(int cpus) {
   return std::max(result, 1);
 }
 
-int CpuShare(int own, int ranks) {
-  const int available = static_cast<int>(AvailableCpus().size());
-  const int even = CpusWithinQuota(available) / std::max(ranks, 1);
+int CpusToShare() { return CpusWithinQuota(static_cast<int>(AffinityMask().size())); }
+
+int CpuShare(int own, int ranks, int to_share) {
+  const int even = to_share / std::max(ranks, 1);
   return std::max(1, own > 0 ? std::min(own, even) : even);
 }
 

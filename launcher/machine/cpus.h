@@ -18,8 +18,12 @@ std::vector<std::vector<int>> Restrict(const std::vector<std::vector<int>>& grou
 // How many of `cpus` the cgroup's quota pays for, rounded up; all where there is no quota. At least 1.
 int CpusWithinQuota(int cpus);
 
-// The threads that a rank may use well, one of `ranks` on this node, which may run on `own` CPUs, shared or not: for
-// OMP_NUM_THREADS. At least 1.
-int CpuShare(int own, int ranks);
+// The CPUs that the ranks of this node have together: of the affinity mask, as many as the quota pays for. Reads files
+// of /sys, so once for all ranks.
+int CpusToShare();
+
+// The threads that a rank may use well, one of `ranks` on this node with `to_share` CPUs, which may run on `own` of
+// them, shared or not: for OMP_NUM_THREADS. At least 1. Pure.
+int CpuShare(int own, int ranks, int to_share);
 
 }  // namespace cohort::launcher

@@ -50,12 +50,20 @@ TEST(CudaDevices, MaskNamesExactlyTheRanksOwn) {
   EXPECT_EQ(VisibleDevicesMask(*SelectVisibleDevices(kFour, "MIG-7,2")), "MIG-7,2");
 }
 
-TEST(Cpus, ThereAreSomeAndTheShareIsAtLeastOne) {
+TEST(Cpus, ThereAreSomeToShare) {
   const std::vector<int> cpus = AvailableCpus();
   ASSERT_FALSE(cpus.empty());
-  for (const int ranks : {1, 2, 3, 64, 1024}) EXPECT_GE(CpuShare(static_cast<int>(cpus.size()), ranks), 1);
-  EXPECT_LE(CpuShare(1, 1), 1);
   EXPECT_GE(CpusWithinQuota(1), 1);
+  EXPECT_EQ(CpusToShare(), CpusWithinQuota(static_cast<int>(cpus.size())));
+}
+
+TEST(Cpus, TheShareIsEvenWithinTheRanksOwnAndAtLeastOne) {
+  EXPECT_EQ(CpuShare(64, 1, 64), 64);
+  EXPECT_EQ(CpuShare(64, 3, 64), 21);
+  EXPECT_EQ(CpuShare(8, 3, 64), 8);
+  EXPECT_EQ(CpuShare(0, 4, 64), 16) << "a rank that is not bound";
+  EXPECT_EQ(CpuShare(2, 1024, 64), 1);
+  EXPECT_EQ(CpuShare(0, 0, 0), 1);
 }
 
 TEST(Cpus, CoresHoldThemAllInTheirOrder) {
