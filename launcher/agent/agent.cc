@@ -157,7 +157,9 @@ int Agent::Run() {
   }
   link_.Close();
   cgroup_.Kill(kSweepLimit);
-  Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
+  // All processes were searched when the last rank had ended, and the sentinel does so once more.
+  const bool swept = ranks_ && ranks_->swept() && sentinel_.watches();
+  Sweep(swept ? "" : "COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
   cgroup_.Remove(kSweepLimit);
   ranks_.reset();                         // closes its files, which then say what is missing at their end
   logs_.Finish(std::chrono::seconds(1));  // nearly all was written before the ranks counted as gone

@@ -177,8 +177,10 @@ void NodeRanks::OnNextEpoch(int local_rank) {
 
 void NodeRanks::OnAllGone() {
   const auto deadline = runtime::Deadline::After(kDoneWithin);
-  if (supervisor_.staying().empty()) owner_.cgroup->Kill(kSweepLimit);
-  Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, supervisor_.staying()}, true, kSweepLimit);
+  const std::vector<pid_t> staying = supervisor_.staying();
+  if (staying.empty()) owner_.cgroup->Kill(kSweepLimit);
+  const bool nothing_left = Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, staying}, true, kSweepLimit);
+  swept_ = nothing_left && staying.empty();
   sentinel_->ForgetEmptyGroups();
   supervisor_.DrainOutput();
   AwaitLogs(deadline);

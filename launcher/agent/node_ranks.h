@@ -83,6 +83,8 @@ class NodeRanks {
   void ResumeOutput() { supervisor_.ResumeOutput(); }
 
   std::vector<pid_t> pids() const { return supervisor_.pids(); }
+  // Whether a search through all processes, after the last rank's end, has found nothing of theirs.
+  bool swept() const { return swept_; }
   bool replaceable() const { return assignment_.job().nodes_replaceable(); }
   std::chrono::milliseconds grace() const { return std::chrono::milliseconds(assignment_.job().grace_ms()); }
 
@@ -113,6 +115,7 @@ class NodeRanks {
   std::vector<bool> joined_;  // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
+  bool swept_ = false;
   EventLoop::TimerId log_timer_ = 0;
   EventLoop::TimerId wait_timer_ = 0;
   std::string reason_to_end_;

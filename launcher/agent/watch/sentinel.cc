@@ -156,6 +156,11 @@ std::optional<std::string> Sentinel::OnEnded(int wait_status) {
          "; the job goes on, but should its agent be killed, nobody ends what its ranks leave behind";
 }
 
+bool Sentinel::watches() const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return pidfd_.valid() && ::poll(&ended, 1, 0) == 0;
+}
+
 void Sentinel::OnCgroupMade() {
   if (!std::exchange(cgroup_made_, true)) Tell(kCgroupMade);
 }

@@ -35,6 +35,8 @@ class Sentinel {
   // words for people if no other runs, once.
   std::optional<std::string> OnEnded(int wait_status);
   pid_t pid() const { return pid_; }
+  // Whether it runs at this moment, and so will sweep.
+  bool watches() const;
   // The cgroup is there: the sentinel starts its keeper (keeper.h). Later calls do nothing.
   void OnCgroupMade();
   // Its process groups: killed at the end as well, whatever their members' environment.

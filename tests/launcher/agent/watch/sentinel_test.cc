@@ -59,6 +59,16 @@ TEST_F(SentinelTest, AGroupIsForgottenWithItsLastProcess) {
   EXPECT_TRUE(sentinel_.groups().empty()) << "the number may be anybody's now";
 }
 
+TEST_F(SentinelTest, ItWatchesFromItsStartUntilItsDeath) {
+  EXPECT_FALSE(sentinel_.watches());
+  ASSERT_TRUE(sentinel_.Start());
+  EXPECT_TRUE(sentinel_.watches());
+  ::kill(sentinel_.pid(), SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(sentinel_.pid()), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(sentinel_.watches()) << "though nobody has waited for it";
+}
+
 TEST_F(SentinelTest, OrphansAreReapedUpToTheFirstThatIsKnown) {
   const pid_t known = ::fork();
   if (known == 0) ::_exit(7);
