@@ -163,6 +163,8 @@ absl::StatusOr<Environment> Environment::Read() {
   COHORT_ASSIGN_OR_RETURN(environment.port_range, PortRange("COHORT_PORT_RANGE"));
   COHORT_ASSIGN_OR_RETURN(environment.data_address, IpAddress("COHORT_DATA_ADDRESS"));
   COHORT_ASSIGN_OR_RETURN(environment.transports, Transports("COHORT_TRANSPORTS"));
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> encrypt, Number("COHORT_ENCRYPT_DATA", 0, 1));
+  environment.encrypt_data = encrypt.value_or(0) == 1;
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> any_version, Number("COHORT_UCX_ANY_VERSION", 0, 1));
   environment.ucx_any_version = any_version.value_or(0) == 1;
   environment.ucx_variables = NamesThatBeginWith("UCX_");

@@ -44,6 +44,8 @@ struct Environment {
   std::string data_address;
   // COHORT_TRANSPORTS: the transports that may carry data between nodes, such as "tcp" or "ucx,tcp". Empty: all.
   std::string transports;
+  // COHORT_ENCRYPT_DATA=1: data between nodes is encrypted. dlaunch --encrypt-data sets it.
+  bool encrypt_data = false;
   // COHORT_UCX_ANY_VERSION=1: this rank also talks to ranks with another release of UCX.
   bool ucx_any_version = false;
   // Names of all set variables that begin with UCX_. They are the user's wishes: our own settings do not replace them.

@@ -1,5 +1,6 @@
 #include "cohort/comm/group/provider_registry.h"
 
+#include <algorithm>
 #include <string>
 
 #include "cohort/comm/nccl/nccl_provider.h"
@@ -55,12 +56,22 @@ class Apart : private StagedLinks, public HostProvider {
       : StagedLinks(links, device_index), HostProvider(group, this) {}
 };
 
+bool SpansNodes(const GroupContext& group) {
+  const auto node = [&group](int member) { return group.runtime->node_of(member); };
+  return std::any_of(group.members.begin(), group.members.end(),
+                     [&](int member) { return node(member) != node(group.members.front()); });
+}
+
 MadeProvider MakeNccl(const GroupContext* group, LinkSource* links) {
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
   NcclOptions options;
   options.nccl_library = environment.nccl_library;
   options.cuda_library = environment.cuda_library;
   options.settings = environment.nccl_settings;
+  if (environment.encrypt_data && SpansNodes(*group)) {
+    options.forbidden =
+        "NCCL does not encrypt what it sends to other nodes, as --encrypt-data (COHORT_ENCRYPT_DATA=1) asks";
+  }
   options.make_host_provider = [group, links](bool messages, int device_index) -> std::unique_ptr<Provider> {
     if (messages) return std::make_unique<Apart<PointToPoint>>(group, links, device_index);
     return std::make_unique<Apart<PlanProvider>>(group, links, device_index);

@@ -437,7 +437,9 @@ void NcclProvider::OnSplit(int color, int key, uint64_t child) {
 
 absl::StatusOr<std::unique_ptr<Provider>> MakeNcclProvider(const GroupContext* group, const NcclOptions& options) {
   COHORT_ASSIGN_OR_RETURN(const cuda::CudaApi* cuda_api, cuda::LoadCuda(options.cuda_library));
-  const absl::StatusOr<const nccl::NcclApi*> nccl_api = nccl::LoadNccl(options.nccl_library);
+  const absl::StatusOr<const nccl::NcclApi*> nccl_api = options.forbidden.empty()
+                                                            ? nccl::LoadNccl(options.nccl_library)
+                                                            : absl::FailedPreconditionError(options.forbidden);
   if (!nccl_api.ok() && options.make_host_provider == nullptr) return nccl_api.status();
   COHORT_ASSIGN_OR_RETURN(const int devices, cuda::DeviceCount(options.cuda_library));
   return std::make_unique<nccl::NcclProvider>(group, nccl_api.ok() ? *nccl_api : nullptr, cuda_api, devices,

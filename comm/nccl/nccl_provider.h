@@ -14,6 +14,8 @@ struct NcclOptions {
   std::string nccl_library;  // Environment's COHORT_NCCL_LIBRARY; empty: the loaded or installed one
   std::string cuda_library;  // Environment's COHORT_CUDA_LIBRARY
   std::string settings;      // Environment's NCCL settings, which all members must have alike
+  // Why NCCL must not serve this group, whose calls then go through host memory. Equal on all members; empty: it may.
+  std::string forbidden;
   // Makes the provider of host memory that serves, through pinned memory, what NCCL can't: of collectives, or of sends
   // and receives, on the group's device_index-th device. Its links are not those of the group's other providers. Null:
   // such calls are refused.

@@ -37,6 +37,8 @@ Everything after the program's name belongs to the program. A name without a sla
 working directory, then beside dlaunch. A .py file is run by python3 -u. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
+constexpr char kEncryptData[] = "COHORT_ENCRYPT_DATA";
+
 // The parser fills this with text, so that one strict reader gives every message.
 struct RawOptions {
   std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
@@ -48,6 +50,7 @@ struct RawOptions {
   bool explain = false;
   bool no_prefix = false;
   bool insecure = false;
+  bool encrypt_data = false;
   bool version = false;
   bool module = false;
 };
@@ -121,6 +124,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "iface", &raw->interface, "NAME",
             "The network between nodes: an interface, or a network such as 10.1.0.0/16 (the default route's)");
   AddOption(app.get(), "token-file", &raw->token_file, "FILE", "Pods: the secret that they share");
+  app->add_flag("--encrypt-data,--encrypt_data", raw->encrypt_data,
+                "Encrypt data between nodes by TLS 1.3, over TCP; shared memory inside a node is not encrypted");
   app->add_flag("--insecure", raw->insecure, "Pods: do without a secret");
   AddOption(app.get(), "launcher", &raw->launcher, "NAME",
             "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
@@ -227,6 +232,17 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
     }
     options->environment.emplace_back(name, text.substr(equals + 1));
   }
+  return absl::OkStatus();
+}
+
+// Ranks are told as by --env.
+absl::Status EncryptData(Options* options) {
+  for (const auto& [name, value] : options->environment) {
+    if (name == kEncryptData && value != "1") {
+      return Invalid("--encrypt-data and --env " + name + "=" + value + " contradict each other; leave one out");
+    }
+  }
+  options->environment.emplace_back(kEncryptData, "1");
   return absl::OkStatus();
 }
 
@@ -393,6 +409,7 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   options->log_directory = raw.log_directory;
   if (given("--log-rate")) problems.Add(ReadRate(raw.log_rate, &options->log_rate));
   problems.Add(ReadEnvironment(raw.environment, options));
+  if (raw.encrypt_data) problems.Add(EncryptData(options));
   if (problems.none()) problems.Add(CheckElasticity(*options));  // which believes what it reads
   return problems.All();
 }

@@ -16,6 +16,7 @@ constexpr const char* kVariables[] = {"COHORT_AGENT",
                                       "COHORT_LOCAL_RANK",
                                       "COHORT_INIT_TIMEOUT_MS",
                                       "COHORT_DETECT_DEADLOCKS",
+                                      "COHORT_ENCRYPT_DATA",
                                       "COHORT_UCX_LIBRARY",
                                       "COHORT_TRANSPORTS",
                                       "COHORT_NCCL_LIBRARY",
@@ -70,6 +71,7 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   setenv("COHORT_CUDA_LIBRARY", "", 1);
   setenv("COHORT_TRANSPORTS", "ucx,tcp", 1);
   setenv("COHORT_DETECT_DEADLOCKS", "0", 1);
+  setenv("COHORT_ENCRYPT_DATA", "1", 1);
   const auto environment = Environment::Read();
   ASSERT_TRUE(environment.ok()) << environment.status();
   EXPECT_EQ(environment->agent, "@cohort-1");
@@ -82,6 +84,8 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   for (const char* wrong : {"TCP", "tcp ucx", "tcp;ucx"}) ExpectRefused("COHORT_TRANSPORTS", wrong);
   EXPECT_EQ(environment->detect_deadlocks, false);
   ExpectRefused("COHORT_DETECT_DEADLOCKS", "no");
+  EXPECT_EQ(environment->encrypt_data, true);
+  ExpectRefused("COHORT_ENCRYPT_DATA", "yes");
 }
 
 TEST_F(EnvironmentTest, TheDataAddressIsOne) {

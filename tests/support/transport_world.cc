@@ -209,10 +209,16 @@ std::vector<NetKind> NetKinds() {
   UcxOptions stream, small, rdma;
   small.set_variables = {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"};
   rdma.as_over_rdma = true;
-  TcpOptions tcp, small_tcp;
-  small_tcp.small_sockets = true;
-  return {UcxKind("UcxStream", ucx::kStreamLimits, stream), UcxKind("UcxSmallSockets", ucx::kStreamLimits, small),
-          UcxKind("UcxAsOverRdma", ucx::kRdmaLimits, rdma), TcpKind("Tcp", tcp), TcpKind("TcpSmallSockets", small_tcp)};
+  TcpOptions tcp, small_tcp, tls, small_tls;
+  small_tcp.small_sockets = small_tls.small_sockets = true;
+  tls.encrypt = small_tls.encrypt = true;
+  return {UcxKind("UcxStream", ucx::kStreamLimits, stream),
+          UcxKind("UcxSmallSockets", ucx::kStreamLimits, small),
+          UcxKind("UcxAsOverRdma", ucx::kRdmaLimits, rdma),
+          TcpKind("Tcp", tcp),
+          TcpKind("TcpSmallSockets", small_tcp),
+          TcpKind("TcpTls", tls),
+          TcpKind("TcpTlsSmallSockets", small_tls)};
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> TransportRank::Make(const runtime::Identity& own) const {

@@ -60,17 +60,28 @@ void Connection::EndWriting(int error) {
   write_error_ = Lost(error);
   partial_.head_begin = partial_.head_end;
   partial_.data_left = 0;
+  if (tls_ == nullptr) return;
+  tls_->DropUnsent();
+  if (!tls_->status().ok()) write_error_ = tls_->status();
 }
 
-// Returns whether anything moved.
-bool Connection::WritePartial() {
-  const size_t head = partial_.head_end - partial_.head_begin;
+ssize_t Connection::SendPartial(size_t head) {
+  if (tls_ != nullptr) {
+    return tls_->Send(partial_.head.data() + partial_.head_begin, head, partial_.data, partial_.data_left);
+  }
   iovec parts[2] = {{partial_.head.data() + partial_.head_begin, head},
                     {const_cast<std::byte*>(partial_.data), partial_.data_left}};
   msghdr message = {};
   message.msg_iov = head == 0 ? parts + 1 : parts;
   message.msg_iovlen = head == 0 || partial_.data_left == 0 ? 1 : 2;
-  const ssize_t bytes = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Returns whether anything moved.
+bool Connection::WritePartial() {
+  const size_t head = partial_.head_end - partial_.head_begin;
+  const bool unsent = tls_ != nullptr && tls_->unsent();
+  const ssize_t bytes = SendPartial(head);
   if (bytes < 0) {
     // Under memory pressure the kernel takes nothing for a while.
     if (WouldBlock(errno) || errno == EINTR || errno == ENOBUFS || errno == ENOMEM) return false;
@@ -81,7 +92,7 @@ bool Connection::WritePartial() {
   partial_.head_begin += of_head;
   partial_.data += static_cast<size_t>(bytes) - of_head;
   partial_.data_left -= static_cast<size_t>(bytes) - of_head;
-  return bytes > 0;
+  return bytes > 0 || (unsent && !tls_->unsent());
 }
 
 bool Connection::Flush() {
@@ -113,10 +124,22 @@ bool Connection::unacknowledged() const {
 
 // ---- reading ----
 
+ssize_t Connection::ReceiveTls(std::byte* to, size_t bytes) {
+  bool more = false;
+  const ssize_t got = tls_->Receive(to, bytes, &more);
+  if (got > 0) {
+    readable_ = ending_ || more;
+  } else if (got < 0 && !tls_->status().ok()) {
+    read_error_ = tls_->status();
+  }
+  return got;
+}
+
 size_t Connection::Receive(std::byte* to, size_t bytes) {
   while (true) {
-    const ssize_t got = recv(socket_.get(), to, bytes, MSG_DONTWAIT);
+    const ssize_t got = tls_ != nullptr ? ReceiveTls(to, bytes) : recv(socket_.get(), to, bytes, MSG_DONTWAIT);
     if (got > 0) {
+      if (tls_ != nullptr) return static_cast<size_t>(got);
       // Less than fits: all of it, and an event will tell of more.
       readable_ = ending_ || static_cast<size_t>(got) == bytes;
       return static_cast<size_t>(got);
@@ -125,7 +148,7 @@ size_t Connection::Receive(std::byte* to, size_t bytes) {
     readable_ = false;
     if (got == 0) {
       read_error_ = absl::UnavailableError("the other side closed the connection");
-    } else if (!WouldBlock(errno)) {
+    } else if (!WouldBlock(errno) && read_error_.ok()) {
       read_error_ = Lost(errno);
     }
     return 0;
@@ -212,12 +235,18 @@ Connection::Step Connection::ReadData(size_t* budget) {
 
 bool Connection::Read(FrameSink& sink, bool keep, bool long_expected, const bool* enough) {
   size_t budget = kBytesPerRead;
+  const bool greeting = tls_ != nullptr && tls_->greeting();
   bool moved = false;
   while (read_error_.ok() && (enough == nullptr || !*enough)) {
     const uint64_t seen = frames_received_;
     const Step step = reading_ == Reading::kData ? ReadData(&budget) : ReadHead(sink, keep, long_expected, &budget);
     moved = moved || step == Step::kOn || frames_received_ != seen;
     if (step == Step::kStop || budget == 0) break;
+  }
+  // Frames may wait for the end of TLS's handshake.
+  if (greeting && !tls_->greeting()) {
+    Flush();
+    moved = true;
   }
   return moved || !read_error_.ok();
 }

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/tcp/tls_stream.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
@@ -55,8 +56,10 @@ class FrameOwner {
 
 class Connection {
  public:
-  Connection(runtime::FileDescriptor socket, const net::SessionKey& send_key, const net::SessionKey& receive_key)
-      : socket_(std::move(socket)), send_key_(send_key), receive_key_(receive_key) {}
+  // `tls`, of this socket, encrypts all bytes; null: they travel as they are.
+  Connection(runtime::FileDescriptor socket, const net::SessionKey& send_key, const net::SessionKey& receive_key,
+             std::unique_ptr<TlsStream> tls = nullptr)
+      : socket_(std::move(socket)), tls_(std::move(tls)), send_key_(send_key), receive_key_(receive_key) {}
 
   int descriptor() const { return socket_.get(); }
 
@@ -69,7 +72,9 @@ class Connection {
   // Goes on with a frame that was taken partly. Returns whether anything moved.
   bool Flush();
   // Something is to be flushed.
-  bool flushing() const { return partial_.head_begin < partial_.head_end || partial_.data_left > 0; }
+  bool flushing() const {
+    return partial_.head_begin < partial_.head_end || partial_.data_left > 0 || (tls_ != nullptr && tls_->unsent());
+  }
   // `owner` does not want to write now: it awaits no turn.
   void Leave(FrameOwner* owner) { std::erase(turns_, owner); }
   // `owner` ends: what it still has under way is copied, and it awaits no turn.
@@ -114,15 +119,18 @@ class Connection {
   bool MayBegin(FrameOwner* owner);
   void EndWriting(int error);
   bool WritePartial();
+  ssize_t SendPartial(size_t head);
   Step ReadHead(FrameSink& sink, bool keep, bool long_expected, size_t* budget);
   Step Begin(FrameSink& sink, const FrameHeader& header, bool keep);
   Step ReadData(size_t* budget);
   // Reads into `to`; 0 where there is nothing, or at the end.
   size_t Receive(std::byte* to, size_t bytes);
+  ssize_t ReceiveTls(std::byte* to, size_t bytes);
   size_t buffered() const { return end_ - begin_; }
   void FinishFrame();
 
   runtime::FileDescriptor socket_;
+  const std::unique_ptr<TlsStream> tls_;
 
   const net::SessionKey send_key_;
   uint64_t frames_sent_ = 0;

@@ -80,10 +80,12 @@ class Handshake {
   // The keys of the frames that this side sends and receives; in kProved.
   const net::SessionKey& send_key() const { return send_key_; }
   const net::SessionKey& receive_key() const { return receive_key_; }
+  // The key that TLS starts from; in kProved. Only these two processes know it.
+  absl::StatusOr<net::Mac> TlsKey() const { return MacOf("key of TLS"); }
+  bool initiator() const { return initiator_; }
 
  private:
   Handshake(const HandshakeTerms& terms, State state) : terms_(&terms), state_(state) {}
-  bool initiator() const { return initiator_; }
   absl::StatusOr<net::Mac> MacOf(std::string_view purpose) const;
   absl::StatusOr<HandshakeFrame> Make(HandshakeStep step) const;
   absl::Status Check(const HandshakeFrame& frame, HandshakeStep step) const;

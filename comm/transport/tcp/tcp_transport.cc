@@ -16,6 +16,7 @@
 #include "cohort/comm/transport/tcp/link_table.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/tls_stream.h"
 #include "cohort/comm/transport/tcp/watch.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -55,11 +56,12 @@ class TcpLink : public Link {
 
 class TcpTransport : public Transport, public PeerKeeper {
  public:
-  TcpTransport(const runtime::Identity& identity, runtime::KeyValueStore* store)
+  TcpTransport(const runtime::Identity& identity, runtime::KeyValueStore* store, bool encrypt)
       : identity_(identity),
+        encrypt_(encrypt),
         limits_(LimitsOf(identity.world_size)),
         terms_{identity.job_secret, identity.job_id,     identity.epoch,
-               identity.rank,       identity.world_size, ConfigurationOf(limits_)},
+               identity.rank,       identity.world_size, ConfigurationOf(limits_, encrypt)},
         entrance_(&terms_, &watch_, kListener, kAccepted),
         dialer_(&terms_, &watch_, kDialed),
         peers_(static_cast<size_t>(identity.world_size)),
@@ -104,9 +106,11 @@ class TcpTransport : public Transport, public PeerKeeper {
   std::string Describe() const;
 
   const runtime::Identity identity_;
+  const bool encrypt_;
   const FlowLimits limits_;
   const HandshakeTerms terms_;
-  std::string interface_;  // for people
+  std::string interface_;            // for people
+  std::unique_ptr<TlsContext> tls_;  // null: data travel as they are
   Watch watch_;
   Entrance entrance_;
   Dialer dialer_;
@@ -143,6 +147,9 @@ absl::Status TcpTransport::Init(const TcpOptions& options, std::string* descript
   if (!identity_.data_interface_ip.empty()) {
     COHORT_ASSIGN_OR_RETURN(interface_, net::InterfaceOf(identity_.data_interface_ip));
   }
+  if (encrypt_) {
+    COHORT_ASSIGN_OR_RETURN(tls_, TlsContext::Make());
+  }
   COHORT_RETURN_IF_ERROR(watch_.Open());
   const int buffer_bytes = options.small_sockets ? 0 : SocketBufferBytes(identity_.world_size);
   dialer_.set_buffer_bytes(buffer_bytes);
@@ -155,6 +162,7 @@ absl::Status TcpTransport::Init(const TcpOptions& options, std::string* descript
 std::string TcpTransport::Describe() const {
   std::string text = "TCP sockets on " + interface_;
   if (!identity_.data_interface_ip.empty()) text += " (" + identity_.data_interface_ip + ")";
+  if (encrypt_) text += ", encrypted by " + DescribeEncryption();
   return text + (identity_.nodes_share_host ? ": nodes share this host" : "");
 }
 
@@ -242,6 +250,12 @@ bool TcpTransport::TakeAnswers() {
 absl::Status TcpTransport::Dial(Peer& peer, const std::string& text) {
   absl::StatusOr<Published> published = ParsePublished(text);
   if (!published.ok()) return absl::FailedPreconditionError(std::string(published.status().message()));
+  if (published->configuration == ConfigurationOf(limits_, !encrypt_)) {
+    return absl::FailedPreconditionError(
+        std::string(encrypt_ ? "it does not encrypt data, this rank does" : "it encrypts data, this rank does not") +
+        ": start the job by dlaunch --encrypt-data, or set COHORT_ENCRYPT_DATA alike "
+        "on all ranks");
+  }
   if (published->configuration != terms_.configuration) {
     return absl::FailedPreconditionError("it moves messages as " + published->configuration + ", this rank as " +
                                          terms_.configuration + ": start all ranks from the same build");
@@ -253,10 +267,19 @@ absl::Status TcpTransport::Dial(Peer& peer, const std::string& text) {
 // Both sides are proved. False: this connection is not the one to use.
 bool TcpTransport::Bind(Peer& peer, HandshakeSocket& socket) {
   if (peer.state == PeerState::kConnected || peer.state == PeerState::kFailed) return false;
+  const Handshake& handshake = socket.handshake();
+  std::unique_ptr<TlsStream> stream;
+  if (encrypt_) {
+    const absl::StatusOr<net::Mac> key = handshake.TlsKey();
+    if (!key.ok()) return false;
+    auto made = TlsStream::Make(*tls_, socket.descriptor(), handshake.initiator(), *key);
+    if (!made.ok()) return false;
+    stream = *std::move(made);
+  }
   if (!watch_.Rename(socket.descriptor(), static_cast<uint64_t>(peer.world_rank)) || !socket.SendReply()) return false;
   StopLookingUp(peer);
-  const Handshake& handshake = socket.handshake();
-  peer.connection = std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key());
+  peer.connection =
+      std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key(), std::move(stream));
   peer.state = PeerState::kConnected;
   dialer_.Stop(peer.world_rank);
   Note(peer);
@@ -427,7 +450,7 @@ bool TcpTransport::ReportGrants() {
 absl::StatusOr<std::unique_ptr<Transport>> MakeTcpTransport(const runtime::Identity& identity,
                                                             runtime::KeyValueStore* store, const TcpOptions& options,
                                                             std::string* description) {
-  auto transport = std::make_unique<tcp::TcpTransport>(identity, store);
+  auto transport = std::make_unique<tcp::TcpTransport>(identity, store, options.encrypt);
   COHORT_RETURN_IF_ERROR(transport->Init(options, description));
   return transport;
 }

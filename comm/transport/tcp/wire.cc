@@ -17,8 +17,9 @@ FlowLimits LimitsOf(int world_size) {
   return {std::clamp(share, kSmallestWindow, kLargestWindow)};
 }
 
-std::string ConfigurationOf(const FlowLimits& limits) {
-  return "frame" + std::to_string(kMostFrameBytes) + "/window" + std::to_string(limits.window);
+std::string ConfigurationOf(const FlowLimits& limits, bool encrypted) {
+  return "frame" + std::to_string(kMostFrameBytes) + "/window" + std::to_string(limits.window) +
+         (encrypted ? "/tls1.3" : "");
 }
 
 uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t number) {

@@ -47,8 +47,8 @@ struct FlowLimits {
 };
 // The window is smaller in larger worlds: a process that every other one sends to, unasked, keeps 256 MiB in all.
 FlowLimits LimitsOf(int world_size);
-// The limits in a word without spaces, for comparison.
-std::string ConfigurationOf(const FlowLimits& limits);
+// The limits, and whether TLS carries the frames, in a word without spaces, for comparison.
+std::string ConfigurationOf(const FlowLimits& limits, bool encrypted = false);
 
 struct FrameHeader {
   uint32_t magic = kFrameMagic;

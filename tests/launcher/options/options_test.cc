@@ -151,6 +151,17 @@ TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
   EXPECT_THAT(ParseOk({"--env", "A=1", "train", "B=2"}).command, ElementsAre("train", "B=2"));
 }
 
+TEST(Options, EncryptDataIsToldToRanksAsAVariable) {
+  for (const char* option : {"--encrypt-data", "--encrypt_data"}) {
+    EXPECT_THAT(ParseOk({"--env", "A=1", option, "train"}).environment,
+                ElementsAre(testing::Pair("A", "1"), testing::Pair("COHORT_ENCRYPT_DATA", "1")));
+  }
+  EXPECT_TRUE(ParseOk({"train"}).environment.empty());
+  const absl::StatusOr<CommandLine> parsed = Parse({"--encrypt-data", "--env", "COHORT_ENCRYPT_DATA=0", "train"});
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.status().message().find("contradict each other"), string::npos) << parsed.status();
+}
+
 TEST(Options, HelpAndVersionAreTextToPrint) {
   for (const char* option : {"--help", "-h", "--version"}) {
     const absl::StatusOr<CommandLine> parsed = Parse({option});

@@ -45,6 +45,9 @@ TEST(TcpHandshake, BothSidesAreProvedAndHaveTheSameKeys) {
     EXPECT_EQ(run.initiator.send_key(), run.acceptor.receive_key());
     EXPECT_EQ(run.initiator.receive_key(), run.acceptor.send_key());
     EXPECT_NE(run.initiator.send_key(), run.initiator.receive_key());
+    ASSERT_TRUE(run.initiator.TlsKey().ok() && run.acceptor.TlsKey().ok());
+    EXPECT_EQ(*run.initiator.TlsKey(), *run.acceptor.TlsKey());
+    EXPECT_NE(*run.initiator.TlsKey(), *Conversation(own, others).initiator.TlsKey());
     EXPECT_NE(run.initiator.send_key(), Conversation(own, others).initiator.send_key());
   }
 }
