@@ -26,7 +26,6 @@ namespace {
 
 constexpr char kExamples[] = R"(Examples:
   dlaunch --nproc-per-node 4 train.py              four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
-  dlaunch --gpus-per-rank 2 train                  one rank for every two GPUs of this machine
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
