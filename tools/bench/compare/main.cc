@@ -26,8 +26,8 @@ using measure::Operation;
 
 constexpr const char* kFooter =
     "Examples:\n"
-    "  tools/dev bench peers --quick              six sizes, three to seven minutes\n"
-    "  tools/dev bench peers                      everything: about half an hour\n"
+    "  tools/dev bench peers --quick              six sizes, short measurements\n"
+    "  tools/dev bench peers                      nine sizes and longer measurements\n"
     "  tools/dev bench peers --ops all_reduce --ranks 2 --transport shm --bytes 8 64K 4M\n"
     "\n"
     "All systems run from one start to the end; one at a time computes while the others sleep. Each point is measured "
