@@ -274,6 +274,8 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_new_host()) link_.MoveTo(message.new_host());
   if (message.has_standbys()) link_.NoteStandbys(message.standbys());
   if (message.has_look()) OnLook(message.look());
+  const auto on_stack = [this](v1::RankStack stack) { news_.Stack(std::move(stack)); };
+  if (message.has_stacks() && ranks_) ranks_->GatherStacks(message.stacks(), on_stack);
   if (message.has_standard_input() && ranks_) ranks_->TakeInput(message.standard_input());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();

@@ -43,6 +43,12 @@ void LauncherNews::Listening(const std::string& addresses) {
   Write(message);
 }
 
+void LauncherNews::Stack(v1::RankStack stack) {
+  v1::FromNode message;
+  *message.mutable_stack() = std::move(stack);
+  Write(message);
+}
+
 void LauncherNews::HostSilent(uint64_t term) {
   v1::FromNode message;
   message.set_host_silent(term);

@@ -25,6 +25,7 @@ class LauncherNews {
   void WantInput(uint64_t bytes, bool closed);
   // The addresses at which this node hosts the rendezvous.
   void Listening(const std::string& addresses);
+  void Stack(v1::RankStack stack);
   void HostSilent(uint64_t term);
   // Ranks of the job are lost.
   void Report(const v1::JobReport& report);

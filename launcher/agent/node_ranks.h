@@ -76,6 +76,11 @@ class NodeRanks {
   // The calls that the ranks are in and the resources that they use, for watchers. A pass over /proc.
   v1::NodeView View();
 
+  // See Supervisor.
+  void GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack) {
+    supervisor_.GatherStacks(wanted, on_stack);
+  }
+
   bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }
   void OnChildStopped(pid_t pid) { supervisor_.OnChildStopped(pid); }
   void TakeInput(const v1::StandardInput& input) { supervisor_.TakeInput(input); }

@@ -42,6 +42,9 @@ absl::Status SupervisedRank::Fork() {
     error_file = ErrorFile::Make();
     if (error_file.valid()) command.environment.push_back(std::string(kErrorFileVariable) + "=" + error_file.path());
   }
+  auto hook = std::make_shared<PythonHook>(PythonHook::Make());
+  hook->AddTo(&command.environment);
+  python = std::move(hook);
   auto started = StartRank(command);
   if (!started.ok()) return started.status();
   process = *std::move(started);
@@ -53,6 +56,7 @@ void SupervisedRank::TakeOver(Kept* kept) {
   process = std::move(kept->process);
   program = kept->program;
   error_file = std::move(kept->error_file);
+  python = std::move(kept->python);
   may_stay = true;  // its hello of this epoch is on its way
   Enter(RankLife::kRunning);
 }
@@ -91,7 +95,7 @@ void SupervisedRank::FeedInput(EventLoop* loop, const RankInput::Want& want, std
 
 SupervisedRank::Kept SupervisedRank::Keep() {
   Enter(RankLife::kGone);
-  return {std::move(process), program, std::move(error_file), std::move(output), std::move(input)};
+  return {std::move(process), program, std::move(error_file), std::move(python), std::move(output), std::move(input)};
 }
 
 // Its end may not have been read yet, on a machine that has other things to do.

@@ -15,6 +15,7 @@
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
 #include "cohort/launcher/agent/rank_life.h"
+#include "cohort/launcher/agent/stacks/python_hook.h"
 #include "cohort/launcher/agent/stop_watch.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/base/event_loop.h"
@@ -29,6 +30,7 @@ class SupervisedRank {
     RankProcess process;
     pid_t program = 0;
     ErrorFile error_file;
+    std::shared_ptr<const PythonHook> python;
     std::unique_ptr<RankOutput> output;
     std::unique_ptr<RankInput> input;
   };
@@ -82,6 +84,7 @@ class SupervisedRank {
   RankProcess process;
   pid_t program = 0;  // behind a wrapper; 0: none or not known
   ErrorFile error_file;
+  std::shared_ptr<const PythonHook> python;  // null: none
   std::unique_ptr<RankOutput> output;
   std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
   std::optional<int> ended;          // its wait status, while others are starting

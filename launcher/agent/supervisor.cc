@@ -392,6 +392,29 @@ std::vector<v1::RankView> Supervisor::View() const {
   return views;
 }
 
+void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack) {
+  stacks_.resize(ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const SupervisedRank& rank = ranks_[i];
+    const auto& named = wanted.ranks();
+    if (!named.empty() && std::find(named.begin(), named.end(), rank.placement.rank()) == named.end()) continue;
+    v1::RankStack stack;
+    stack.set_number(wanted.number());
+    stack.set_rank(rank.placement.rank());
+    if (!rank.running()) {
+      stack.set_text("  has ended\n");
+      on_stack(std::move(stack));
+      continue;
+    }
+    stack.set_pid(rank.program_pid());
+    if (stacks_[i] == nullptr) stacks_[i] = std::make_unique<StackGatherer>(loop_);
+    stacks_[i]->Gather(rank.python, rank.program_pid(), [stack, on_stack](const std::string& text) mutable {
+      stack.set_text(text);
+      on_stack(std::move(stack));
+    });
+  }
+}
+
 pid_t Supervisor::GroupOf(int local_rank) const {
   const SupervisedRank& rank = ranks_[local_rank];
   return rank.running() ? rank.process.pid : 0;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
+#include "cohort/launcher/agent/stacks/stack_gatherer.h"
 #include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/memory_watch.h"
@@ -94,6 +96,9 @@ class Supervisor {
   std::string HeldBy(int local_rank) const { return ranks_[local_rank].HeldBy(); }
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
+  // Where the threads of these ranks are, of all where none is named: each rank's text within StackGatherer::kLimit,
+  // unless this object goes before.
+  void GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack);
   bool all_gone() const;
   std::vector<pid_t> pids() const;
   // The processes of the ranks that stay.
@@ -137,6 +142,7 @@ class Supervisor {
   EventLoop::Clock::time_point last_look_{};
   int looks_ = 0;
   MemoryWatch memory_;
+  std::vector<std::unique_ptr<StackGatherer>> stacks_;  // by local rank, once asked for
 };
 
 }  // namespace cohort::launcher

@@ -5,6 +5,7 @@
 
 #include "cohort/launcher/commands/doctor.h"
 #include "cohort/launcher/commands/job_commands.h"
+#include "cohort/launcher/commands/job_stacks.h"
 #include "cohort/launcher/commands/job_top.h"
 #include "cohort/launcher/join/join_job.h"
 
@@ -46,6 +47,16 @@ constexpr Subcommand kSubcommands[] = {
      "  dlaunch top                     the only job that runs\n"
      "  dlaunch top --interval 5 4e     job-4e0c53a1f2b98d67, every five seconds\n",
      RunWithArguments<RunTopCommand>},
+    {"stacks",
+     "dlaunch stacks [--rank LIST] [JOB]\n"
+     "  Where every rank is: the stacks of its Python threads, as faulthandler prints them, the most recent call\n"
+     "  first, and the system calls in which its threads sleep. Ranks that are at the same place are shown together.\n"
+     "  The ranks go on. Native frames are not shown; gdb -p PID has them. --rank: only these, as in 0,8-11. JOB: the\n"
+     "  beginning of its digits is enough, and none where one job runs.\n"
+     "Examples:\n"
+     "  dlaunch stacks              the only job that runs\n"
+     "  dlaunch stacks --rank 3 4e  rank 3 of job-4e0c53a1f2b98d67\n",
+     RunWithArguments<RunStacksCommand>},
     {"kill",
      "dlaunch kill [--now] JOB\n"
      "  Ends a job of this machine in order, within its grace. --now: kills its ranks at once.\n"

@@ -55,6 +55,9 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kView:
       parts_.watch->OnView(index, message.view());
       break;
+    case v1::FromNode::kStack:
+      parts_.watch->OnStack(index, message.stack());
+      break;
     case v1::FromNode::kInputWanted:
       OnInputWanted(index, message.input_wanted());
       break;

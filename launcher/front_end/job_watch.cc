@@ -15,13 +15,20 @@ JobWatch::JobWatch(EventLoop* loop, Callbacks callbacks)
         message.set_look(look);
         callbacks_.send(agent, message);
       }),
+      stacks_([this](size_t agent, const v1::StacksWanted& wanted) {
+        v1::ToNode message;
+        *message.mutable_stacks() = wanted;
+        callbacks_.send(agent, message);
+      }),
       asked_(loop,
              {.status = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = callbacks_.stop}) {}
 
 v1::JobStatus JobWatch::Answer(const v1::JobRequest& request) {
   const RunningJob job = callbacks_.job();
   v1::JobStatus status = DescribeJob(job);
-  if (request.ranks()) {
+  if (request.stacks()) {
+    stacks_.Answer(job.members, request, JobSocket::kBytesOfRanks, &status);
+  } else if (request.ranks()) {
     const auto now = EventLoop::Clock::now();
     live_.Refresh(job.members, now);
     live_.AddRanks(job.members, request.first_rank(), JobSocket::kBytesOfRanks, now, &status);

@@ -1,5 +1,5 @@
-// Answers those who look at a running job from outside, and who may end it: `dlaunch status`, `top` and `kill` by its
-// socket, Prometheus by its metrics.
+// Answers those who look at a running job from outside, and who may end it: `dlaunch status`, `top`, `stacks` and
+// `kill` by its socket, Prometheus by its metrics.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include "cohort/launcher/front_end/job_status.h"
 #include "cohort/launcher/jobs/job_socket.h"
 #include "cohort/launcher/jobs/live_view.h"
+#include "cohort/launcher/jobs/stack_view.h"
 #include "cohort/launcher/metrics/metrics_server.h"
 #include "cohort/v1/job.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -34,14 +35,18 @@ class JobWatch {
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
-  // For `dlaunch status`, `top` and `kill`. kInternal where the address can't be had: nobody can ask then.
+  // For `dlaunch status`, `top`, `stacks` and `kill`. kInternal where the address can't be had: nobody can ask then.
   absl::Status Listen(const std::string& job_id) { return asked_.Listen(job_id); }
   // For Prometheus. The URL where it listens. See MetricsServer::Start.
   absl::StatusOr<std::string> ServeMetrics(const std::string& address);
 
   void OnView(size_t agent, const v1::NodeView& view) { live_.OnView(agent, view, EventLoop::Clock::now()); }
+  void OnStack(size_t agent, const v1::RankStack& stack) { stacks_.OnStack(agent, stack); }
   // The ranks are other processes from now on.
-  void OnEpoch() { live_.Forget(); }
+  void OnEpoch() {
+    live_.Forget();
+    stacks_.Forget();
+  }
 
  private:
   static constexpr std::chrono::milliseconds kViewsComeWithin{150};
@@ -54,6 +59,7 @@ class JobWatch {
   EventLoop* loop_;
   Callbacks callbacks_;
   LiveView live_;
+  StackView stacks_;
   JobSocket asked_;
   EventLoop::TimerId look_timer_ = 0;
   std::unique_ptr<MetricsServer> metrics_;  // last, so that its threads end first

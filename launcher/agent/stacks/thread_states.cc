@@ -1,0 +1,132 @@
+#include "cohort/launcher/agent/stacks/thread_states.h"
+
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "cohort/launcher/agent/watch/process_state.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr size_t kMaxThreads = 256;
+
+struct SystemCall {
+  long number;
+  const char* name;
+};
+
+// Those in which programs sleep.
+constexpr SystemCall kSystemCalls[] = {
+    {SYS_read, "read"},
+    {SYS_write, "write"},
+    {SYS_readv, "readv"},
+    {SYS_writev, "writev"},
+    {SYS_pread64, "pread64"},
+    {SYS_pwrite64, "pwrite64"},
+    {SYS_openat, "openat"},
+    {SYS_fsync, "fsync"},
+    {SYS_flock, "flock"},
+    {SYS_fcntl, "fcntl"},
+    {SYS_ioctl, "ioctl"},
+    {SYS_futex, "futex"},
+    {SYS_nanosleep, "nanosleep"},
+    {SYS_clock_nanosleep, "clock_nanosleep"},
+    {SYS_ppoll, "ppoll"},
+    {SYS_pselect6, "pselect6"},
+    {SYS_epoll_pwait, "epoll_pwait"},
+    {SYS_recvfrom, "recvfrom"},
+    {SYS_recvmsg, "recvmsg"},
+    {SYS_sendto, "sendto"},
+    {SYS_sendmsg, "sendmsg"},
+    {SYS_accept, "accept"},
+    {SYS_accept4, "accept4"},
+    {SYS_connect, "connect"},
+    {SYS_wait4, "wait4"},
+    {SYS_waitid, "waitid"},
+    {SYS_rt_sigtimedwait, "rt_sigtimedwait"},
+    {SYS_rt_sigsuspend, "rt_sigsuspend"},
+    {SYS_restart_syscall, "restart_syscall"},
+    {SYS_io_getevents, "io_getevents"},
+#ifdef SYS_poll
+    {SYS_poll, "poll"},
+    {SYS_select, "select"},
+    {SYS_pause, "pause"},
+    {SYS_epoll_wait, "epoll_wait"},
+    {SYS_open, "open"},
+#endif
+};
+
+std::string ReadWhole(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// " in futex"; empty where the kernel does not tell, or the thread runs.
+std::string InWhat(const std::string& folder) {
+  const std::string text = ReadWhole(folder + "/syscall");
+  char* end = nullptr;
+  const long number = std::strtol(text.c_str(), &end, 10);
+  if (end != text.c_str() && number >= 0) {
+    const auto* const found = std::find_if(std::begin(kSystemCalls), std::end(kSystemCalls),
+                                           [&](const SystemCall& call) { return call.number == number; });
+    if (found != std::end(kSystemCalls)) return std::string(" in ") + found->name;
+    return " in system call " + std::to_string(number);
+  }
+  const std::string place = ReadWhole(folder + "/wchan");
+  return place.empty() || place == "0" ? "" : " in the kernel's " + place.substr(0, 64);
+}
+
+std::string DescribeState(char state, const std::string& folder) {
+  switch (state) {
+    case 'R':
+      return "runs";
+    case 'S':
+      return "sleeps" + InWhat(folder);
+    case 'D':
+      return "waits, and can't be interrupted," + InWhat(folder);
+    case 'T':
+      return "is stopped by a signal";
+    case 't':
+      return "is stopped by a debugger";
+    case 'Z':
+    case 'X':
+      return "has ended";
+    default:
+      return std::string("is in state ") + state;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> DescribeThreads(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/task/";
+  std::vector<std::pair<std::string, size_t>> found;  // each state, and how many threads are in it
+  std::error_code error;
+  size_t looked = 0;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end && looked < kMaxThreads;
+       at.increment(error), ++looked) {
+    const std::optional<ProcessState> thread = ParseProcessStat(ReadWhole(at->path().string() + "/stat"));
+    if (!thread) continue;
+    const std::string state = thread->name + " " + DescribeState(thread->state, at->path().string());
+    const auto known = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == state; });
+    if (known == found.end()) {
+      found.emplace_back(state, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [state, count] : found) {
+    lines.push_back((count > 1 ? std::to_string(count) + " times: " : "") + state);
+  }
+  return lines;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,138 @@
+#include "cohort/launcher/commands/job_stacks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/job_words.h"
+#include "cohort/launcher/jobs/running_jobs.h"
+#include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/options/options.h"
+#include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::chrono::milliseconds;
+
+constexpr int kNoSuchJob = 1;
+constexpr milliseconds kAnswerTimeout{5000};
+constexpr milliseconds kPause{50};         // between two questions whether all have answered
+constexpr milliseconds kAgentsHave{4000};  // of which they need two seconds at the most
+constexpr size_t kMostRanks = 1000;        // that may be named
+
+struct Gathered {
+  std::vector<v1::RankStack> stacks;
+  std::vector<uint32_t> missing;
+  uint32_t world_size = 0;
+};
+
+absl::StatusOr<Gathered> Gather(const std::string& job_id, const std::vector<int>& ranks) {
+  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+  v1::JobRequest request;
+  request.set_protocol(kJobProtocol);
+  request.set_stacks(true);
+  for (const int rank : ranks) request.add_stack_ranks(static_cast<uint32_t>(rank));
+  const Deadline deadline = Deadline::After(kAgentsHave);
+  Gathered gathered;
+  v1::JobStatus status;
+  do {
+    COHORT_ASSIGN_OR_RETURN(status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+    if (status.stacks_number() == 0) return absl::UnavailableError("its ranks were started again meanwhile; ask again");
+    request.set_stacks_number(status.stacks_number());
+  } while (!status.stacks_missing().empty() && !deadline.passed() && !connection.WaitForEnd(Deadline::After(kPause)));
+  gathered.world_size = status.world_size();
+  gathered.missing = {status.stacks_missing().begin(), status.stacks_missing().end()};
+  while (!status.stacks().empty()) {  // a page after the other
+    for (v1::RankStack& stack : *status.mutable_stacks()) gathered.stacks.push_back(std::move(stack));
+    request.set_first_rank(gathered.stacks.back().rank() + 1);
+    COHORT_ASSIGN_OR_RETURN(status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+  }
+  return gathered;
+}
+
+// "0-6,8" of ascending numbers.
+std::string RankList(const std::vector<uint32_t>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string NameRanks(const std::vector<uint32_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + RankList(ranks);
+}
+
+}  // namespace
+
+std::string FormatStacks(const std::vector<v1::RankStack>& stacks) {
+  std::vector<std::pair<std::string, std::vector<const v1::RankStack*>>> places;
+  std::map<std::string, size_t> known;
+  for (const v1::RankStack& stack : stacks) {
+    const auto [at, fresh] = known.emplace(stack.text(), places.size());
+    if (fresh) places.push_back({stack.text(), {}});
+    places[at->second].second.push_back(&stack);
+  }
+  // What most have in common comes first, the odd ones last.
+  std::stable_sort(places.begin(), places.end(),
+                   [](const auto& one, const auto& other) { return one.second.size() > other.second.size(); });
+  std::string text;
+  for (const auto& [place, at] : places) {
+    std::vector<uint32_t> ranks;
+    for (const v1::RankStack* stack : at) ranks.push_back(stack->rank());
+    text += NameRanks(ranks);
+    if (at.size() == 1 && at[0]->pid() != 0) text += " (pid " + std::to_string(at[0]->pid()) + ")";
+    text += ":\n" + PrintableLines(place.empty() ? "  nothing is known\n" : place);
+  }
+  return text;
+}
+
+int RunStacksCommand(const std::vector<std::string>& arguments) {
+  std::string job, list;
+  const std::string use = "dlaunch stacks [--rank LIST] [JOB]; LIST as in 0,8-11";
+  const absl::Status read = ReadSubcommandLine(arguments, {.use = use, .operand = &job, .values = {{"--rank", &list}}});
+  if (!read.ok()) return Refuse(read, kExitUsage);
+  std::vector<int> ranks;
+  if (!list.empty()) {
+    const absl::StatusOr<std::vector<int>> named = ParseCpuList(list);
+    if (!named.ok() || named->size() > kMostRanks) {
+      return Refuse("--rank '" + Printable(list, 100) + "' is no list of ranks, 1000 at the most; use: " + use,
+                    kExitUsage);
+    }
+    ranks = *named;
+  }
+  const absl::StatusOr<std::string> id = FindRunningJob(job);
+  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
+  const absl::StatusOr<Gathered> gathered = Gather(*id, ranks);
+  if (!gathered.ok()) return Refuse(*id + ": " + std::string(gathered.status().message()), kNoSuchJob);
+  for (const int rank : ranks) {
+    if (rank < static_cast<int>(gathered->world_size)) continue;
+    return Refuse("--rank " + std::to_string(rank) + ": " + *id + " has the ranks 0 to " +
+                      std::to_string(gathered->world_size - 1),
+                  kExitUsage);
+  }
+  std::string text = FormatStacks(gathered->stacks);
+  if (!gathered->missing.empty()) {
+    text +=
+        NameRanks(gathered->missing) + ":\n  no answer within 4 s; the agent may be stopped, or the rank not started\n";
+  }
+  if (text.find("Python thread") == std::string::npos) text += "native stacks: not built in; gdb -p PID shows them\n";
+  return Answer(text);
+}
+
+}  // namespace cohort::launcher

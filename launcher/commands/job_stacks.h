@@ -1,0 +1,17 @@
+// `dlaunch stacks`: where every rank of a job is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cohort/v1/job.pb.h"
+
+namespace cohort::launcher {
+
+// Returns the exit status.
+int RunStacksCommand(const std::vector<std::string>& arguments);
+
+// The text for people, of stacks in the order of ranks: ranks at the same place together. Pure.
+std::string FormatStacks(const std::vector<v1::RankStack>& stacks);
+
+}  // namespace cohort::launcher
