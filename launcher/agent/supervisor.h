@@ -96,8 +96,8 @@ class Supervisor {
   std::string HeldBy(int local_rank) const { return ranks_[local_rank].HeldBy(); }
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
-  // Where the threads of these ranks are, of all where none is named: each rank's text within StackGatherer::kLimit,
-  // unless this object goes before.
+  // Finds where the threads of these ranks are, of all where none is named: each rank's text within
+  // StackGatherer::kLimit, unless this object goes before.
   void GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack);
   bool all_gone() const;
   std::vector<pid_t> pids() const;

@@ -88,7 +88,7 @@ std::string FormatStacks(const std::vector<v1::RankStack>& stacks) {
     if (fresh) places.push_back({stack.text(), {}});
     places[at->second].second.push_back(&stack);
   }
-  // What most have in common comes first, the odd ones last.
+  // The place of most ranks comes first, the odd ones last.
   std::stable_sort(places.begin(), places.end(),
                    [](const auto& one, const auto& other) { return one.second.size() > other.second.size(); });
   std::string text;

@@ -1,4 +1,4 @@
-// What makes a rank's Python tell its stacks when it is asked, without its program's doing: see README.md.
+// Makes a rank's Python tell its stacks when it is asked, without its program's doing: see README.md.
 #pragma once
 
 #include <sys/types.h>
@@ -27,7 +27,7 @@ class PythonHook {
 
   // The length of what was written to the file.
   off_t size() const;
-  // What was written from `begin` on, `most` bytes of it.
+  // The text from `begin` on, `most` bytes of it.
   std::string Read(off_t begin, size_t most) const;
   // The memory of stacks that were read is given back when it is much. The listeners stay known.
   void Trim() const;

@@ -54,7 +54,7 @@ class StackGatherer {
   EventLoop::Clock::time_point limit_{};
 };
 
-// What faulthandler writes, without what differs from rank to rank, such as addresses of threads. Pure.
+// The text of a dump of faulthandler, without what differs from rank to rank, such as addresses of threads. Pure.
 std::string ReadDump(const std::string& dump);
 
 }  // namespace cohort::launcher

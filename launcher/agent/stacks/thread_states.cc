@@ -22,7 +22,7 @@ struct SystemCall {
   const char* name;
 };
 
-// Those in which programs sleep.
+// The calls in which programs sleep.
 constexpr SystemCall kSystemCalls[] = {
     {SYS_read, "read"},
     {SYS_write, "write"},

@@ -1,4 +1,4 @@
-// Where the kernel says that the threads of a process are.
+// The states of a process' threads, as the kernel tells them.
 #pragma once
 
 #include <sys/types.h>
