@@ -290,10 +290,7 @@ void Agent::OnToNode(const v1::ToNode& message) {
 // The watcher asks again. The view need not be kept for a dlaunch that does not read.
 void Agent::OnLook(uint64_t number) {
   if (news_.output().full()) return;
-  v1::FromNode message;
-  if (ranks_) *message.mutable_view() = ranks_->View();
-  message.mutable_view()->set_look(number);
-  news_.Write(message);
+  news_.View(ranks_ ? ranks_->View() : v1::NodeView(), number);
 }
 
 void Agent::OnStart(const v1::NodeStart& start) {

@@ -49,6 +49,13 @@ void LauncherNews::Stack(v1::RankStack stack) {
   Write(message);
 }
 
+void LauncherNews::View(v1::NodeView view, uint64_t look) {
+  view.set_look(look);
+  v1::FromNode message;
+  *message.mutable_view() = std::move(view);
+  Write(message);
+}
+
 void LauncherNews::HostSilent(uint64_t term) {
   v1::FromNode message;
   message.set_host_silent(term);

@@ -26,6 +26,7 @@ class LauncherNews {
   // The addresses at which this node hosts the rendezvous.
   void Listening(const std::string& addresses);
   void Stack(v1::RankStack stack);
+  void View(v1::NodeView view, uint64_t look);
   void HostSilent(uint64_t term);
   // Ranks of the job are lost.
   void Report(const v1::JobReport& report);
