@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -78,15 +79,25 @@ absl::StatusOr<std::string> PortRange(const char* name) {
   return Refuse(name, value, "two ports, the first not above the last, such as 20000-20100");
 }
 
-absl::StatusOr<std::string> IpAddress(const char* name) {
-  const std::string value(Variable(name));
-  const std::string without_scope = value.substr(0, value.find('%'));
+bool IsIpAddress(const std::string& text) {
+  const std::string without_scope = text.substr(0, text.find('%'));
   in6_addr bytes{};  // either kind fits
-  if (value.empty() || inet_pton(AF_INET, value.c_str(), &bytes) == 1 ||
-      inet_pton(AF_INET6, without_scope.c_str(), &bytes) == 1) {
-    return value;
+  return inet_pton(AF_INET, text.c_str(), &bytes) == 1 || inet_pton(AF_INET6, without_scope.c_str(), &bytes) == 1;
+}
+
+absl::StatusOr<std::vector<std::string>> IpAddresses(const char* name) {
+  const std::string_view value = Variable(name);
+  std::vector<std::string> addresses;
+  for (size_t begin = 0; begin < value.size();) {
+    const size_t comma = std::min(value.find(',', begin), value.size());
+    addresses.emplace_back(value.substr(begin, comma - begin));
+    const bool twice = std::count(addresses.begin(), addresses.end(), addresses.back()) > 1;
+    if (!IsIpAddress(addresses.back()) || twice || comma + 1 == value.size()) {
+      return Refuse(name, value, "an IPv4 or IPv6 address of this host, such as 10.0.0.1, or several, with commas");
+    }
+    begin = comma + 1;
   }
-  return Refuse(name, value, "an IPv4 or IPv6 address of this host, such as 10.0.0.1");
+  return addresses;
 }
 
 absl::StatusOr<std::string> Transports(const char* name) {
@@ -161,7 +172,7 @@ absl::StatusOr<Environment> Environment::Read() {
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));
   environment.nccl_settings = NcclSettings();
   COHORT_ASSIGN_OR_RETURN(environment.port_range, PortRange("COHORT_PORT_RANGE"));
-  COHORT_ASSIGN_OR_RETURN(environment.data_address, IpAddress("COHORT_DATA_ADDRESS"));
+  COHORT_ASSIGN_OR_RETURN(environment.data_addresses, IpAddresses("COHORT_DATA_ADDRESS"));
   COHORT_ASSIGN_OR_RETURN(environment.transports, Transports("COHORT_TRANSPORTS"));
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> encrypt, Number("COHORT_ENCRYPT_DATA", 0, 1));
   environment.encrypt_data = encrypt.value_or(0) == 1;

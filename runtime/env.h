@@ -40,8 +40,9 @@ struct Environment {
 
   // COHORT_PORT_RANGE: "FIRST-LAST", the TCP ports on which ranks may listen for data of other nodes. Empty: any port.
   std::string port_range;
-  // COHORT_DATA_ADDRESS: the address of the interface that carries data between nodes. Empty: the route's interface.
-  std::string data_address;
+  // COHORT_DATA_ADDRESS: the addresses of the interfaces that carry data between nodes. Empty: the route's interface.
+  // Several: our own TCP uses all of them together, everything else the first.
+  std::vector<std::string> data_addresses;
   // COHORT_TRANSPORTS: the transports that may carry data between nodes, such as "tcp" or "ucx,tcp". Empty: all.
   std::string transports;
   // COHORT_ENCRYPT_DATA=1: data between nodes is encrypted. dlaunch --encrypt-data sets it.

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cohort/comm/group/transport_set.h"
 #include "cohort/comm/net/net_interface.h"
@@ -29,7 +30,7 @@ constexpr char kUcxDoesNotEncrypt[] =
 // This process' identity, with the data address that the user has named.
 runtime::Identity IdentityOf(const runtime::Runtime& runtime, const runtime::Environment& environment) {
   runtime::Identity identity = runtime.identity();
-  if (!environment.data_address.empty()) identity.data_interface_ip = environment.data_address;
+  if (!environment.data_addresses.empty()) identity.data_interface_ip = environment.data_addresses.front();
   return identity;
 }
 
@@ -75,6 +76,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTcp(runtime::Runtime& runtime, ru
   TcpOptions options;
   options.port_range = environment.port_range;
   options.encrypt = environment.encrypt_data;
+  const std::vector<std::string>& named = environment.data_addresses;
+  if (named.size() > 1) options.further_ips.assign(named.begin() + 1, named.end());
   const runtime::Identity identity = IdentityOf(runtime, environment);
   std::string description;
   absl::StatusOr<std::unique_ptr<Transport>> transport = MakeTcpTransport(identity, &store, options, &description);

@@ -88,14 +88,20 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   ExpectRefused("COHORT_ENCRYPT_DATA", "yes");
 }
 
-TEST_F(EnvironmentTest, TheDataAddressIsOne) {
-  for (const char* address : {"10.0.0.1", "fe80::1%eth0", "::1", ""}) {
+TEST_F(EnvironmentTest, DataAddressesAreSome) {
+  for (const char* address : {"10.0.0.1", "fe80::1%eth0", "::1"}) {
     setenv("COHORT_DATA_ADDRESS", address, 1);
     const auto environment = Environment::Read();
     ASSERT_TRUE(environment.ok()) << environment.status();
-    EXPECT_EQ(environment->data_address, address);
+    EXPECT_EQ(environment->data_addresses, std::vector<std::string>{address});
   }
-  for (const char* wrong : {"eth0", "10.0.0", "10.0.0.1:80", "node-b"}) ExpectRefused("COHORT_DATA_ADDRESS", wrong);
+  setenv("COHORT_DATA_ADDRESS", "", 1);
+  EXPECT_TRUE(Environment::Read()->data_addresses.empty());
+  setenv("COHORT_DATA_ADDRESS", "10.0.0.1,10.1.0.1,::1", 1);
+  EXPECT_EQ(Environment::Read()->data_addresses, (std::vector<std::string>{"10.0.0.1", "10.1.0.1", "::1"}));
+  for (const char* wrong :
+       {"eth0", "10.0.0", "10.0.0.1:80", "node-b", "10.0.0.1,", ",10.0.0.1", "10.0.0.1, 10.1.0.1", "10.0.0.1,10.0.0.1"})
+    ExpectRefused("COHORT_DATA_ADDRESS", wrong);
 }
 
 // Each rank of a job would take itself for a world of one, and end well with a wrong result.

@@ -212,13 +212,18 @@ std::vector<NetKind> NetKinds() {
   TcpOptions tcp, small_tcp, tls, small_tls;
   small_tcp.small_sockets = small_tls.small_sockets = true;
   tls.encrypt = small_tls.encrypt = true;
+  TcpOptions rails = tcp, small_rails = small_tcp;
+  rails.further_ips = {"127.0.0.2"};
+  small_rails.further_ips = {"127.0.0.2", "127.0.0.3"};
   return {UcxKind("UcxStream", ucx::kStreamLimits, stream),
           UcxKind("UcxSmallSockets", ucx::kStreamLimits, small),
           UcxKind("UcxAsOverRdma", ucx::kRdmaLimits, rdma),
           TcpKind("Tcp", tcp),
           TcpKind("TcpSmallSockets", small_tcp),
           TcpKind("TcpTls", tls),
-          TcpKind("TcpTlsSmallSockets", small_tls)};
+          TcpKind("TcpTlsSmallSockets", small_tls),
+          TcpKind("TcpRails", rails),
+          TcpKind("TcpSmallSocketsRails", small_rails)};
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> TransportRank::Make(const runtime::Identity& own) const {

@@ -61,7 +61,7 @@ struct NetKind {
   bool announces = false;    // a long message stays in the sender's memory until the receiver has fetched it
 };
 // All of this build: UCX as over TCP and as over RDMA, each with large and with small sockets where that matters, and
-// our own TCP, with and without TLS.
+// our own TCP, with and without TLS, over one interface and over several.
 std::vector<NetKind> NetKinds();
 
 // The transport of ranks made from now on.

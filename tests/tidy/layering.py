@@ -20,7 +20,8 @@ ALLOWED = {
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
     "runtime": ("base", "segment", "engine", "bootstrap", ""),
-    "comm": ("reduce", "cuda", "net", "transport", "transport/shm", "transport/ucx", "transport/tcp", "transport/sim", "plan",
+    "comm": ("reduce", "cuda", "net", "transport", "transport/shm", "transport/ucx",
+             "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/rank", "agent/stacks", "agent", "spawn", "join", "nodes", "report", "metrics", "jobs",

@@ -41,6 +41,9 @@ Connection::Written Connection::Write(FrameHeader& header, const runtime::CallRe
   if (flushing()) Flush();
   if (!MayBegin(owner)) return Written::kBusy;
   header.flags = static_cast<uint16_t>(header.flags | (record != nullptr ? kHasRecord : 0));
+  if (rails_ != nullptr && header.frame_bytes >= kStripedFrom) {
+    header.flags = static_cast<uint16_t>(header.flags | rails_->BeginWriting(header.frame_bytes));
+  }
   header.tag = TagOf(send_key_, header, frames_sent_++);
   partial_.head_begin = 0;
   partial_.head_end = HeadBytes(header);
@@ -56,10 +59,11 @@ Connection::Written Connection::Write(FrameHeader& header, const runtime::CallRe
   return Written::kPartly;
 }
 
-void Connection::EndWriting(int error) {
-  write_error_ = Lost(error);
+void Connection::EndWriting(const absl::Status& error) {
+  write_error_ = error;
   partial_.head_begin = partial_.head_end;
   partial_.data_left = 0;
+  if (rails_ != nullptr) rails_->EndWriting();
   if (tls_ == nullptr) return;
   tls_->DropUnsent();
   if (!tls_->status().ok()) write_error_ = tls_->status();
@@ -79,13 +83,14 @@ ssize_t Connection::SendPartial(size_t head) {
 
 // Returns whether anything moved.
 bool Connection::WritePartial() {
+  if (rails_ != nullptr && rails_->writing()) return WriteStripes();
   const size_t head = partial_.head_end - partial_.head_begin;
   const bool unsent = tls_ != nullptr && tls_->unsent();
   const ssize_t bytes = SendPartial(head);
   if (bytes < 0) {
     // Under memory pressure the kernel takes nothing for a while.
     if (WouldBlock(errno) || errno == EINTR || errno == ENOBUFS || errno == ENOMEM) return false;
-    EndWriting(errno);
+    EndWriting(Lost(errno));
     return true;
   }
   const size_t of_head = std::min(static_cast<size_t>(bytes), head);
@@ -93,6 +98,16 @@ bool Connection::WritePartial() {
   partial_.data += static_cast<size_t>(bytes) - of_head;
   partial_.data_left -= static_cast<size_t>(bytes) - of_head;
   return bytes > 0 || (unsent && !tls_->unsent());
+}
+
+bool Connection::WriteStripes() {
+  const size_t head = partial_.head_end - partial_.head_begin;
+  RailSet::Moved moved = rails_->Write(socket_.get(), partial_.head.data() + partial_.head_begin, head, partial_.data);
+  partial_.head_begin += moved.head;
+  partial_.data_left -= moved.data;
+  if (!moved.error.ok()) EndWriting(moved.error);
+  if (!flushing()) rails_->EndWriting();
+  return moved.head + moved.data > 0 || !moved.error.ok();
 }
 
 bool Connection::Flush() {
@@ -109,8 +124,11 @@ void Connection::LetGo(FrameOwner* owner) {
   if (!flushing() || partial_.owner != owner) return;
   partial_.owner = nullptr;
   if (partial_.data_left == 0) return;
-  partial_.copy = std::make_unique_for_overwrite<std::byte[]>(partial_.data_left);
-  std::memcpy(partial_.copy.get(), partial_.data, partial_.data_left);
+  // Some of every stripe of a striped frame may be left.
+  const bool striped = rails_ != nullptr && rails_->writing();
+  const size_t bytes = striped ? rails_->writing_bytes() : partial_.data_left;
+  partial_.copy = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  std::memcpy(partial_.copy.get(), partial_.data, bytes);
   partial_.data = partial_.copy.get();
 }
 
@@ -119,7 +137,8 @@ bool Connection::unacknowledged() const {
   pollfd ended = {socket_.get(), POLLRDHUP, 0};
   if (!write_error_.ok() || poll(&ended, 1, 0) != 0) return false;
   int bytes = 0;
-  return flushing() || (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0);
+  return flushing() || (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0) ||
+         (rails_ != nullptr && rails_->unacknowledged());
 }
 
 // ---- reading ----
@@ -155,6 +174,16 @@ size_t Connection::Receive(std::byte* to, size_t bytes) {
   }
 }
 
+void Connection::AddRail(int rail, runtime::FileDescriptor socket, std::string name) {
+  if (rails_ == nullptr) rails_ = std::make_unique<RailSet>();
+  rails_->Add(rail, std::move(socket), std::move(name));
+}
+
+bool Connection::StripeReadable() const {
+  const int rail = rails_->Next(data_left_);
+  return rail == 0 ? readable_ : rails_->readable(rail);
+}
+
 void Connection::FinishFrame() {
   reading_ = Reading::kHead;
   if (FrameTaker* taker = std::exchange(taker_, nullptr); taker != nullptr) taker->EndFrame();
@@ -178,6 +207,9 @@ Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, b
   begin_ += HeadBytes(header);
   taker_ = choice.kind == FrameSink::Choice::kTake ? choice.taker : nullptr;
   data_left_ = header.frame_bytes;
+  const auto rails = static_cast<uint16_t>(header.flags & kRailBits);
+  striped_ = rails != 0;
+  if (striped_) rails_->BeginReading(data_left_, rails);
   reading_ = Reading::kData;
   if (data_left_ == 0) FinishFrame();
   return Step::kOn;
@@ -197,6 +229,8 @@ Connection::Step Connection::ReadHead(FrameSink& sink, bool keep, bool long_expe
       read_error_ = absl::UnavailableError("the connection carried what it must not: " + std::string(right.message()));
       return Step::kStop;
     }
+    const bool striped = (header.flags & kRailBits) != 0;
+    if (striped && (rails_ == nullptr || !rails_->HasAll(header.flags))) return Step::kStop;  // a welcome is on its way
     needed = HeadBytes(header);
     if (buffered() >= needed) {
       ++frames_received_;
@@ -218,12 +252,15 @@ Connection::Step Connection::ReadData(size_t* budget) {
   static thread_local std::array<std::byte, kScratchBytes> scratch;
   size_t room = std::min<uint64_t>(data_left_, scratch.size());
   std::byte* to = taker_ != nullptr ? taker_->Room(data_left_, &room) : scratch.data();
-  size_t got = std::min(room, buffered());
+  const int rail = striped_ ? rails_->Next(data_left_) : 0;
+  if (striped_) room = std::min<uint64_t>(room, rails_->Run(data_left_));
+  size_t got = rail == 0 ? std::min(room, buffered()) : 0;
   if (got > 0) {
     std::memcpy(to, buffer_.data() + begin_, got);
     begin_ += got;
   } else {
-    got = Receive(to, std::min(room, *budget));
+    room = std::min(room, *budget);
+    got = rail == 0 ? Receive(to, room) : rails_->Receive(rail, to, room, &read_error_);
     if (got == 0) return Step::kStop;
     *budget -= std::min(*budget, got);
   }

@@ -1,4 +1,4 @@
-// The one connection between two processes: frames of all their links, one after another in each direction. Knows
+// The connection between two processes: frames of all their links, one after another in each direction. Knows
 // nothing of links but that they write frames and take them.
 #pragma once
 
@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/tcp/rails.h"
 #include "cohort/comm/transport/tcp/tls_stream.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/runtime/base/file_descriptor.h"
@@ -83,14 +85,21 @@ class Connection {
   // Bytes that the peer's kernel has not acknowledged.
   bool unacknowledged() const;
 
+  // ---- rails ----
+  // From now on long frames are striped over this socket too, and what the peer stripes is read from it.
+  void AddRail(int rail, runtime::FileDescriptor socket, std::string name);
+  bool HasRail(int rail) const { return rails_ != nullptr && rails_->Has(rail); }
+
   // ---- reading ----
-  // The watch has seen something to read, or the end of what the other side sends.
-  void OnEvent(bool ending) {
+  // The watch has seen something to read, or the end of what the other side sends, on a rail or on the own socket (0).
+  // A rail that ends carries no further frames.
+  void OnEvent(bool ending, int rail = 0) {
+    if (rail != 0) return HasRail(rail) ? rails_->OnEvent(rail, ending) : void();
     readable_ = true;
     ending_ = ending_ || ending;
   }
   // Something may be there to read. False: an event will tell.
-  bool readable() const { return readable_; }
+  bool readable() const { return striped_ && reading_ == Reading::kData ? StripeReadable() : readable_; }
   // Reads frames and hands them to `sink`, until nothing is left, a frame is held, `enough` (may be null) is true or
   // about a MiB has been read. `long_expected`: the next frame is probably long, so only its head goes through the
   // buffer. Returns whether anything moved; at the end of the connection read_error() is set.
@@ -117,7 +126,7 @@ class Connection {
   };
 
   bool MayBegin(FrameOwner* owner);
-  void EndWriting(int error);
+  void EndWriting(const absl::Status& error);
   bool WritePartial();
   ssize_t SendPartial(size_t head);
   Step ReadHead(FrameSink& sink, bool keep, bool long_expected, size_t* budget);
@@ -128,9 +137,13 @@ class Connection {
   ssize_t ReceiveTls(std::byte* to, size_t bytes);
   size_t buffered() const { return end_ - begin_; }
   void FinishFrame();
+  bool WriteStripes();
+  bool StripeReadable() const;
 
   runtime::FileDescriptor socket_;
   const std::unique_ptr<TlsStream> tls_;
+
+  std::unique_ptr<RailSet> rails_;  // null: none
 
   const net::SessionKey send_key_;
   uint64_t frames_sent_ = 0;
@@ -143,6 +156,7 @@ class Connection {
   Reading reading_ = Reading::kHead;
   FrameTaker* taker_ = nullptr;  // of the data that are read; null: dropped
   uint64_t data_left_ = 0;
+  bool striped_ = false;  // the frame that is read
   bool readable_ = true;
   bool ending_ = false;  // then only an empty read is the end
   absl::Status read_error_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::tcp {
@@ -14,6 +14,7 @@ using std::chrono::seconds;
 
 constexpr milliseconds kLongestPause(250);
 constexpr seconds kGiveUp(60);
+constexpr seconds kGiveUpOptional(5);
 // How long one of several addresses is tried: packets to a wrong one may vanish.
 constexpr seconds kOneOfSeveral(2);
 
@@ -24,7 +25,7 @@ void Dialer::Start(int rank, std::vector<std::string> addresses) {
   call.rank = rank;
   call.addresses = std::move(addresses);
   call.again_at = Clock::now();
-  call.give_up_at = call.again_at + kGiveUp;
+  call.give_up_at = call.again_at + (optional_ip_.empty() ? kGiveUp : kGiveUpOptional);
 }
 
 void Dialer::Stop(int rank) {
@@ -44,7 +45,7 @@ bool Dialer::AwaitsWelcome(int rank) const {
 
 absl::Status Dialer::Begin(Call& call) {
   COHORT_ASSIGN_OR_RETURN(const SocketAddress address, ParseAddress(call.addresses[call.next]));
-  COHORT_ASSIGN_OR_RETURN(runtime::FileDescriptor socket, StartConnect(address, buffer_bytes_));
+  COHORT_ASSIGN_OR_RETURN(runtime::FileDescriptor socket, StartConnect(address, buffer_bytes_, optional_ip_));
   COHORT_ASSIGN_OR_RETURN(Handshake handshake, Handshake::Initiate(*terms_, call.rank));
   if (!watch_->Add(socket.get(), next_token_)) {
     return absl::ResourceExhaustedError("the kernel has no memory to watch a socket");
@@ -76,7 +77,8 @@ absl::Status Dialer::Advance(Call& call, const std::function<bool(int, Handshake
     *moved = true;
     if (const absl::Status begun = Begin(call); !begun.ok()) return Ended(call, begun, /*refused=*/false);
   }
-  const bool late = call.addresses.size() > 1 && call.socket->state() == HandshakeSocket::State::kConnecting &&
+  const bool others = call.addresses.size() > 1 || !optional_ip_.empty();
+  const bool late = others && call.socket->state() == HandshakeSocket::State::kConnecting &&
                     Clock::now() - call.socket->begun() > kOneOfSeveral;
   if (late) return Ended(call, absl::DeadlineExceededError("no answer"), /*refused=*/false);
   if (!std::exchange(call.event, false)) return absl::OkStatus();

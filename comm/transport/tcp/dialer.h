@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/comm/transport/tcp/handshake.h"
 #include "cohort/comm/transport/tcp/handshake_socket.h"
-#include "cohort/comm/transport/tcp/watch.h"
+#include "cohort/comm/transport/tcp/socket/watch.h"
 
 namespace cohort::comm::tcp {
 
@@ -24,6 +24,8 @@ class Dialer {
   Dialer(const HandshakeTerms* terms, Watch* watch, uint64_t first_token)
       : terms_(terms), watch_(watch), next_token_(first_token) {}
   void set_buffer_bytes(int bytes) { buffer_bytes_ = bytes; }
+  // For connections that are no more than useful: they leave from the interface of `ip`, and are given up soon.
+  void set_optional(const std::string& ip) { optional_ip_ = ip; }
 
   // Begins to connect to `rank`, once. `addresses` is not empty.
   void Start(int rank, std::vector<std::string> addresses);
@@ -65,6 +67,7 @@ class Dialer {
   Watch* const watch_;
   uint64_t next_token_;
   int buffer_bytes_ = 0;
+  std::string optional_ip_;
   std::list<Call> calls_;
 };
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::tcp {

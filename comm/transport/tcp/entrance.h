@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "cohort/comm/transport/tcp/handshake.h"
 #include "cohort/comm/transport/tcp/handshake_socket.h"
-#include "cohort/comm/transport/tcp/watch.h"
+#include "cohort/comm/transport/tcp/socket/watch.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::comm::tcp {

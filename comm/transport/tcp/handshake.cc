@@ -10,6 +10,7 @@ namespace {
 
 // Comes first in what is published and in every proof: another version of the wire has another word.
 constexpr std::string_view kFormat = "cohort-tcp-2";
+constexpr std::string_view kRailWord = "rail=";
 
 std::string_view PurposeOf(HandshakeStep step) {
   switch (step) {
@@ -134,6 +135,7 @@ absl::StatusOr<std::optional<HandshakeFrame>> Handshake::Advance(const Handshake
 std::string ToText(const Published& published) {
   std::string text = std::string(kFormat) + " " + published.configuration;
   for (const std::string& address : published.addresses) text += " " + address;
+  for (const std::string& rail : published.rails) text += " " + std::string(kRailWord) + rail;
   return text;
 }
 
@@ -152,7 +154,14 @@ absl::StatusOr<Published> ParsePublished(std::string_view text) {
   }
   Published published;
   published.configuration = words[1];
-  published.addresses.assign(words.begin() + 2, words.end());
+  for (size_t i = 2; i < words.size(); ++i) {
+    if (words[i].starts_with(kRailWord)) {
+      published.rails.push_back(words[i].substr(kRailWord.size()));
+    } else {
+      published.addresses.push_back(words[i]);
+    }
+  }
+  if (published.addresses.empty()) return absl::InvalidArgumentError("it has published no address");
   return published;
 }
 

@@ -105,8 +105,9 @@ class Handshake {
 
 // The values that a rank publishes about itself in the job's store.
 struct Published {
-  std::string configuration;           // ConfigurationOf
-  std::vector<std::string> addresses;  // "10.0.0.1:4711", "[fe80::1]:4711"
+  std::string configuration;            // ConfigurationOf
+  std::vector<std::string> addresses;   // "10.0.0.1:4711", "[fe80::1]:4711"
+  std::vector<std::string> rails = {};  // the same, of further interfaces (rail_ports.h)
 };
 std::string ToText(const Published& published);
 // kInvalidArgument when `text` is something else, such as what another version of Cohort publishes.

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/runtime/base/errno_status.h"
 
 namespace cohort::comm::tcp {

@@ -85,6 +85,7 @@ LinkSender::Pumped LinkSender::BeginFrame(Posted& posted) {
     return Pumped::kBlocked;
   }
   receiver_->NoteReported(header.granted);
+  if (peer_->may_add_rails && header.frame_bytes >= kStripedFrom) peer_->keeper->WantConnection(*peer_);
   if (first) last_signature_ = operation.signature;
   sent_ += FlowLimits::Charge(header.frame_bytes);
   posted.framed += header.frame_bytes;

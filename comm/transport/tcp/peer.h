@@ -30,7 +30,9 @@ struct Peer {
   size_t unclaimed_links = 0;              // that it has sent to and that we have not made
   int held_looks = 0;                      // at a frame that nobody wanted yet
   bool in_ready = false;                   // the transport's note
-  LinkState* last_link = nullptr;          // that a frame came for
+  bool may_add_rails = false;              // once a long frame is sent
+  bool looking_up_rails = false;
+  LinkState* last_link = nullptr;  // that a frame came for
 
   void AddPosted() { *awaited_peers += posted_receives++ == 0 ? 1 : 0; }
   void RemovePosted() { *awaited_peers -= --posted_receives == 0 ? 1 : 0; }
@@ -40,7 +42,8 @@ struct Peer {
 class PeerKeeper {
  public:
   virtual ~PeerKeeper() = default;
-  // Starts to connect to the peer unless it is connected or that goes on.
+  // Starts to connect to the peer unless it is connected or that goes on. A connected one that `may_add_rails` is
+  // connected over the further interfaces too.
   virtual void WantConnection(Peer& peer) = 0;
   // The peer can't be used any more. The first status stays.
   virtual void FailPeer(Peer& peer, const absl::Status& status) = 0;

@@ -15,9 +15,10 @@
 #include "cohort/comm/transport/tcp/handshake.h"
 #include "cohort/comm/transport/tcp/link_table.h"
 #include "cohort/comm/transport/tcp/peer.h"
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/rail_ports.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
+#include "cohort/comm/transport/tcp/socket/watch.h"
 #include "cohort/comm/transport/tcp/tls_stream.h"
-#include "cohort/comm/transport/tcp/watch.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -93,7 +94,7 @@ class TcpTransport : public Transport, public PeerKeeper {
  private:
   Peer* FindPeer(int world_rank);
   absl::Status Dial(Peer& peer, const std::string& text);
-  void StopLookingUp(const Peer& peer);
+  void StopLookingUp(Peer& peer);
   bool TakeAnswers();
   bool Bind(Peer& peer, HandshakeSocket& socket);
   bool Handshakes();
@@ -114,6 +115,7 @@ class TcpTransport : public Transport, public PeerKeeper {
   Watch watch_;
   Entrance entrance_;
   Dialer dialer_;
+  RailPorts rail_ports_{&terms_, &watch_, {kListener, kAccepted, kDialed}};
   std::vector<std::unique_ptr<Peer>> peers_;         // by world rank
   std::vector<Peer*> ready_;                         // have something to read, or a frame that waits for its receive
   std::vector<std::unique_ptr<Connection>> closed_;  // of failed peers, destroyed by the next Poll
@@ -154,14 +156,21 @@ absl::Status TcpTransport::Init(const TcpOptions& options, std::string* descript
   const int buffer_bytes = options.small_sockets ? 0 : SocketBufferBytes(identity_.world_size);
   dialer_.set_buffer_bytes(buffer_bytes);
   COHORT_RETURN_IF_ERROR(entrance_.Open(identity_.data_interface_ip, options.port_range, buffer_bytes));
+  // Data on a rail would not be encrypted.
+  if (!encrypt_) {
+    COHORT_RETURN_IF_ERROR(rail_ports_.Open(options.further_ips, options.port_range, buffer_bytes));
+  }
   links_.set_released([this](LinkState& link) { Forget(link); });
   if (description != nullptr) *description = Describe();
-  return book_.Publish(identity_.rank, ToText(Published{terms_.configuration, entrance_.addresses()}));
+  return book_.Publish(identity_.rank,
+                       ToText(Published{terms_.configuration, entrance_.addresses(), rail_ports_.addresses()}));
 }
 
 std::string TcpTransport::Describe() const {
   std::string text = "TCP sockets on " + interface_;
   if (!identity_.data_interface_ip.empty()) text += " (" + identity_.data_interface_ip + ")";
+  const int rails = static_cast<int>(rail_ports_.addresses().size());
+  for (int rail = 1; rail <= rails; ++rail) text += ", " + rail_ports_.NameOf(rail);
   if (encrypt_) text += ", encrypted by " + DescribeEncryption();
   return text + (identity_.nodes_share_host ? ": nodes share this host" : "");
 }
@@ -193,6 +202,7 @@ Peer* TcpTransport::FindPeer(int world_rank) {
     peer->world_rank = world_rank;
     peer->keeper = this;
     peer->awaited_peers = &awaited_peers_;
+    peer->may_add_rails = !rail_ports_.empty();
     peer->sink = std::make_unique<PeerSink>(this, peer.get());
   }
   return peer.get();
@@ -219,22 +229,33 @@ void TcpTransport::Forget(LinkState& link) {
 // ---- connections ----
 
 void TcpTransport::WantConnection(Peer& peer) {
-  if (peer.state != PeerState::kUnknown) return;
-  peer.state = PeerState::kLookingUp;
+  if (peer.state == PeerState::kUnknown) {
+    peer.state = PeerState::kLookingUp;
+  } else if (peer.state == PeerState::kConnected && std::exchange(peer.may_add_rails, false)) {
+    peer.looking_up_rails = true;
+  } else {
+    return;
+  }
   ++looking_up_;
   book_.LookUp(peer.world_rank);
 }
 
-void TcpTransport::StopLookingUp(const Peer& peer) {
-  if (peer.state != PeerState::kLookingUp) return;
+void TcpTransport::StopLookingUp(Peer& peer) {
+  if (peer.state != PeerState::kLookingUp && !peer.looking_up_rails) return;
   --looking_up_;
   book_.Forget(peer.world_rank);
+  peer.looking_up_rails = false;
 }
 
 bool TcpTransport::TakeAnswers() {
   const std::vector<net::AddressBook::Answer> answers = book_.Take();
   for (const net::AddressBook::Answer& answer : answers) {
     Peer& peer = *peers_[static_cast<size_t>(answer.world_rank)];
+    if (std::exchange(peer.looking_up_rails, false)) {
+      --looking_up_;
+      if (answer.value.ok()) rail_ports_.Dial(peer, *answer.value);
+      continue;
+    }
     if (peer.state != PeerState::kLookingUp) continue;
     --looking_up_;
     peer.state = PeerState::kDialing;
@@ -300,7 +321,10 @@ bool TcpTransport::Handshakes() {
                      FailPeer(*FindPeer(rank), absl::UnavailableError("can't connect to rank " + std::to_string(rank) +
                                                                       " at " + std::string(status.message())));
                    });
-  return moved;
+  if (rail_ports_.empty()) return moved;
+  return rail_ports_.Poll([this](int rank) { return Reaches(rank) ? FindPeer(rank) : nullptr; },
+                          [this](Peer& peer) { Note(peer); }) ||
+         moved;
 }
 
 void TcpTransport::FailPeer(Peer& peer, const absl::Status& status) {
@@ -309,6 +333,7 @@ void TcpTransport::FailPeer(Peer& peer, const absl::Status& status) {
   peer.state = PeerState::kFailed;
   peer.status = status;
   dialer_.Stop(peer.world_rank);
+  rail_ports_.Stop(peer.world_rank);
   // It may be reading or writing just now.
   if (peer.connection != nullptr) closed_.push_back(std::move(peer.connection));
 }
@@ -389,16 +414,22 @@ bool TcpTransport::ReadNoted(bool keep) {
 
 bool TcpTransport::Look() {
   return watch_.Look([this](uint64_t token, bool ending) {
-    if (token == kListener) {
+    const int rail = RailPorts::RailOf(token);
+    const uint64_t rank = token - RailPorts::TokenOf(rail, 0);
+    if (rank < peers_.size()) {
+      Peer* peer = peers_[rank].get();
+      if (peer == nullptr || peer->connection == nullptr) return;
+      peer->connection->OnEvent(ending, rail);
+      peer->connection->Flush();
+      Note(*peer);
+    } else if (rail != 0) {
+      rail_ports_.OnEvent(token);
+    } else if (token == kListener) {
       entrance_.OnListener();
     } else if (token >= kDialed) {
       dialer_.OnSocket(token);
-    } else if (token >= kAccepted) {
+    } else {
       entrance_.OnSocket(token);
-    } else if (Peer* peer = peers_[token].get(); peer != nullptr && peer->connection != nullptr) {
-      peer->connection->OnEvent(ending);
-      peer->connection->Flush();
-      Note(*peer);
     }
   });
 }
@@ -408,9 +439,9 @@ bool TcpTransport::Look() {
 bool TcpTransport::Poll() {
   bool moved = false;
   if (looking_up_ > 0) moved |= TakeAnswers();
-  const bool greeting = dialer_.active() || entrance_.waiting() > 0;
+  const bool greeting = dialer_.active() || entrance_.waiting() > 0 || rail_ports_.busy();
   if (++polls_ % kPollsPerLook == 0 || greeting || awaited_peers_ > kMostReadDirectly) Look();
-  if (greeting || entrance_.due()) moved |= Handshakes();
+  if (greeting || entrance_.due() || rail_ports_.due()) moved |= Handshakes();
   if (!ready_.empty()) moved |= ReadNoted(/*keep=*/false);
   if (!reports_due_.empty()) moved |= ReportGrants();
   if (!closed_.empty()) closed_.clear();
@@ -422,12 +453,15 @@ bool TcpTransport::Active() const {
     return peer != nullptr && peer->connection != nullptr && peer->connection->flushing();
   };
   return pending_operations_ > 0 || looking_up_ > 0 || dialer_.active() || entrance_.waiting() > 0 ||
-         !reports_due_.empty() || std::any_of(peers_.begin(), peers_.end(), flushing);
+         rail_ports_.busy() || !reports_due_.empty() || std::any_of(peers_.begin(), peers_.end(), flushing);
 }
 
 int TcpTransport::Arm(bool* ready) {
   // Frames that nobody wanted yet are taken in before this process sleeps, so that its sender can go on.
-  if (Look() || (!ready_.empty() && ReadNoted(/*keep=*/true)) || entrance_.due() || entrance_.full()) *ready = true;
+  if (Look() || (!ready_.empty() && ReadNoted(/*keep=*/true)) || entrance_.due() || entrance_.full() ||
+      rail_ports_.due()) {
+    *ready = true;
+  }
   return watch_.descriptor();
 }
 

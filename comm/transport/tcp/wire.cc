@@ -30,7 +30,7 @@ uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t n
 
 absl::Status CheckFrame(const FrameHeader& header) {
   if (header.magic != kFrameMagic) return absl::InvalidArgumentError("not a frame of this version");
-  if ((header.flags & ~(kHasRecord | kGrantOnly)) != 0) return absl::InvalidArgumentError("unknown flags");
+  if ((header.flags & ~(kHasRecord | kGrantOnly | kRailBits)) != 0) return absl::InvalidArgumentError("unknown flags");
   if ((header.flags & kGrantOnly) != 0) {
     const bool empty = header.frame_bytes == 0 && header.message_bytes == 0 && header.offset == 0;
     return empty && header.flags == kGrantOnly ? absl::OkStatus() : absl::InvalidArgumentError("a grant with data");

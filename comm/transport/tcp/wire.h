@@ -18,6 +18,10 @@ inline constexpr uint32_t kFrameMagic = 0x31546f43;  // "CoT1"
 inline constexpr uint16_t kHasRecord = 1u << 0;
 // No data: reports only `granted`.
 inline constexpr uint16_t kGrantOnly = 1u << 1;
+// The frame is striped over these rails and the connection's own socket (rails.h): the bits of rails 1 to 7.
+inline constexpr int kMostRails = 8;
+inline constexpr uint16_t kRailBits = 0xfe00;
+inline constexpr uint16_t RailBit(int rail) { return static_cast<uint16_t>(0x100u << rail); }
 
 // A longer message travels in several frames, so that one that must be copied stays bounded.
 inline constexpr uint64_t kMostFrameBytes = 4 << 20;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 
 namespace cohort::comm::tcp {
 namespace {

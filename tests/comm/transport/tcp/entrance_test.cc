@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "cohort/comm/transport/tcp/handshake.h"
-#include "cohort/comm/transport/tcp/sockets.h"
-#include "cohort/comm/transport/tcp/watch.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
+#include "cohort/comm/transport/tcp/socket/watch.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::comm::tcp {

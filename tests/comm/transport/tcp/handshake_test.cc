@@ -123,11 +123,12 @@ TEST(TcpHandshake, NothingIsTakenAfterTheEnd) {
 }
 
 TEST(TcpHandshake, PublishedTextComesBackWhole) {
-  const Published published = {"window64", {"10.0.0.1:4711", "[fe80::1]:80"}};
+  const Published published = {"window64", {"10.0.0.1:4711", "[fe80::1]:80"}, {"10.1.0.1:1", "[fe80::2]:2"}};
   const auto parsed = ParsePublished(ToText(published));
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->configuration, published.configuration);
   EXPECT_EQ(parsed->addresses, published.addresses);
+  EXPECT_EQ(parsed->rails, published.rails);
   EXPECT_NE(std::string(ParsePublished("cohort-tcp-0 a b").status().message()).find("same build"), std::string::npos);
   const uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);

@@ -16,7 +16,7 @@
 #include "cohort/comm/transport/tcp/connection.h"
 #include "cohort/comm/transport/tcp/handshake.h"
 #include "cohort/comm/transport/tcp/handshake_socket.h"
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/comm/transport/tcp/tcp_transport.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "tests/support/sanitized.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "cohort/comm/transport/tcp/handshake.h"
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/comm/transport/tcp/tcp_transport.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/runtime/base/file_descriptor.h"

@@ -35,8 +35,10 @@ absl::StatusOr<runtime::FileDescriptor> Listen(const std::string& ip, const std:
 // The addresses at which a listening socket can be reached: its own address, or those of all interfaces that are up.
 absl::StatusOr<std::vector<std::string>> AddressesOf(int listener);
 
-// Begins to connect: the socket becomes writable when it is connected, or has an error.
-absl::StatusOr<runtime::FileDescriptor> StartConnect(const SocketAddress& address, int buffer_bytes);
+// Begins to connect, from the address `from` unless it is empty: the socket becomes writable when it is connected, or
+// has an error.
+absl::StatusOr<runtime::FileDescriptor> StartConnect(const SocketAddress& address, int buffer_bytes,
+                                                     const std::string& from = "");
 // 0, EINPROGRESS or why connecting failed.
 int ConnectError(int socket);
 // An accepted connection, ready to use; an errno in *error where there is none.

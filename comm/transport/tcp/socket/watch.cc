@@ -1,4 +1,4 @@
-#include "cohort/comm/transport/tcp/watch.h"
+#include "cohort/comm/transport/tcp/socket/watch.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

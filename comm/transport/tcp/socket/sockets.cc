@@ -1,4 +1,4 @@
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -190,12 +190,19 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(int listener) {
   return addresses;
 }
 
-absl::StatusOr<runtime::FileDescriptor> StartConnect(const SocketAddress& address, int buffer_bytes) {
+absl::StatusOr<runtime::FileDescriptor> StartConnect(const SocketAddress& address, int buffer_bytes,
+                                                     const std::string& from) {
   runtime::FileDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket.valid()) return runtime::ErrnoStatus(errno, "making a socket");
   SetBuffers(socket.get(), buffer_bytes);
   SetOptions(socket.get());
+  if (!from.empty()) {
+    COHORT_ASSIGN_OR_RETURN(const SocketAddress own, AddressOf(from, 0));
+    // The port is chosen when connecting, where the other side's address counts too.
+    Set(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    if (bind(socket.get(), Raw(own), own.bytes) != 0) return runtime::ErrnoStatus(errno, "connecting from " + from);
+  }
   if (connect(socket.get(), Raw(address), address.bytes) == 0 || errno == EINPROGRESS) return socket;
   return runtime::ErrnoStatus(errno, "connecting to " + ToText(address));
 }

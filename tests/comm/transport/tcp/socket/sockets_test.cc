@@ -1,5 +1,5 @@
 // Addresses in text are read back as the same, and anything else is refused.
-#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
