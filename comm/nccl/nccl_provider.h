@@ -14,12 +14,12 @@ struct NcclOptions {
   std::string nccl_library;  // Environment's COHORT_NCCL_LIBRARY; empty: the loaded or installed one
   std::string cuda_library;  // Environment's COHORT_CUDA_LIBRARY
   std::string settings;      // Environment's NCCL settings, which all members must have alike
-  // Why NCCL must not serve this group, whose calls then go through host memory. Equal on all members; empty: it may.
-  std::string forbidden;
   // Makes the provider of host memory that serves, through pinned memory, what NCCL can't: of collectives, or of sends
   // and receives, on the group's device_index-th device. Its links are not those of the group's other providers. Null:
   // such calls are refused.
   std::function<std::unique_ptr<Provider>(bool messages, int device_index)> make_host_provider;
+  // Why NCCL must not serve this group, whose calls then go through host memory. Equal on all members; empty: it may.
+  std::string forbidden = {};
 };
 
 // The provider of one group; `group` outlives it. Makes no communicator yet: the first call on a device does, and
