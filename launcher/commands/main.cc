@@ -105,7 +105,7 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
 // Compares the limit with what an agent with `ranks` ranks and dlaunch with `agents` agents need: the measured number
 // plus slack. Both have raised their limit to the hard one, unless a sandbox or a lower fs.nr_open refused it.
 absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
-  const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
+  const rlim_t needed = std::max<rlim_t>(28 + ranks * (7 + files_of_a_rank), 20 + 4 * agents);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
   const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
