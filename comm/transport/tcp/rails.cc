@@ -1,6 +1,7 @@
 #include "cohort/comm/transport/tcp/rails.h"
 
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -52,8 +53,12 @@ void RailSet::OnEvent(int rail, bool ending) {
 uint16_t RailSet::BeginWriting(uint64_t bytes) {
   uint16_t bits = 0;
   for (int rail = 1; rail < kMostRails; ++rail) {
-    const std::optional<Rail>& one = rails_[static_cast<size_t>(rail)];
-    if (one.has_value() && !one->ending) bits = static_cast<uint16_t>(bits | RailBit(rail));
+    std::optional<Rail>& one = rails_[static_cast<size_t>(rail)];
+    if (!one.has_value()) continue;
+    // Its end may have come since the last look at events.
+    pollfd ended = {one->socket.get(), POLLRDHUP, 0};
+    one->ending = one->ending || poll(&ended, 1, 0) != 0;
+    if (!one->ending) bits = static_cast<uint16_t>(bits | RailBit(rail));
   }
   writing_ = bits != 0;
   out_ = Striping(bytes, bits);

@@ -292,9 +292,15 @@ bool TcpTransport::Bind(Peer& peer, HandshakeSocket& socket) {
   std::unique_ptr<TlsStream> stream;
   if (encrypt_) {
     const absl::StatusOr<net::Mac> key = handshake.TlsKey();
-    if (!key.ok()) return false;
+    if (!key.ok()) {
+      FailPeer(peer, key.status());
+      return false;
+    }
     auto made = TlsStream::Make(*tls_, socket.descriptor(), handshake.initiator(), *key);
-    if (!made.ok()) return false;
+    if (!made.ok()) {
+      FailPeer(peer, made.status());
+      return false;
+    }
     stream = *std::move(made);
   }
   if (!watch_.Rename(socket.descriptor(), static_cast<uint64_t>(peer.world_rank)) || !socket.SendReply()) return false;

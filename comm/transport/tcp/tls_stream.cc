@@ -28,6 +28,7 @@ constexpr std::string_view kKeyName = "cohort";
 absl::Status Refused(const std::string& doing) {
   std::array<char, 256> text = {};
   ERR_error_string_n(ERR_get_error(), text.data(), text.size());
+  ERR_clear_error();
   return absl::InternalError("OpenSSL refuses " + doing + ": " + text.data());
 }
 
@@ -233,6 +234,7 @@ ssize_t TlsStream::Send(const std::byte* head, size_t head_bytes, const std::byt
 ssize_t TlsStream::EndReading(int result) {
   const int error = SSL_get_error(ssl_, result);
   const unsigned long reason = ERR_peek_error();
+  ERR_clear_error();  // the thread's, which other users of OpenSSL would take for theirs
   // Alerts and handshakes leave at once. Encrypted data leave by Send alone, whose caller counts them.
   if (greeting_ || error != SSL_ERROR_WANT_READ) SendOut();
   if (error == SSL_ERROR_WANT_READ) {
