@@ -31,7 +31,8 @@ def lock_twice():
 
 def hold_the_gil():
     import ctypes
-    ctypes.PyDLL(None).usleep(600 * 1000 * 1000)  # rank holds
+    while True:  # a signal ends it
+        ctypes.PyDLL(None).usleep(600 * 1000 * 1000)  # rank holds
 
 
 def sleep_as_asked(folder):
@@ -162,6 +163,15 @@ def check_others():
         os.kill(pid, signal.SIGCONT)
 
 
+def check_late_signals():
+    """One that comes as Python ends, when faulthandler has put back what was there before it, harms nothing."""
+    text = ("import faulthandler, os, signal; number = signal.SIGRTMAX - 7; assert faulthandler.unregister(number); "
+            "os.kill(os.getpid(), number)")
+    done = subprocess.run([sys.argv[1], "-n", "1", sys.executable, "-c", text], stdin=subprocess.DEVNULL,
+                          capture_output=True, timeout=50, text=True)
+    assert done.returncode == 0, done
+
+
 def check_refusals():
     none = stacks("job-0123456789abcdef")
     assert none.returncode == 1 and "no job 'job-0123456789abcdef' runs on this machine" in none.stdout, none
@@ -177,6 +187,7 @@ def main():
     check_users_own()
     check_wrapped()
     check_others()
+    check_late_signals()
     check_refusals()
 
 

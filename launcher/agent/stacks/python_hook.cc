@@ -42,6 +42,7 @@ def _listen(path):
         fd = high
     except OSError:
         pass
+    _signal.signal(SIGNAL, _signal.SIG_IGN)  # what faulthandler puts back as Python ends: a late signal must not kill
     faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
     os.write(fd, ("dlaunch-listener %d %d\n" % (os.getpid(), fd)).encode())
 

@@ -53,9 +53,15 @@ void StackGatherer::AskNext() {
     const bool listens = std::find(listeners_.begin(), listeners_.end(), pid) != listeners_.end();
     const bool can_answer = state && !state->exiting && std::string_view("RSD").find(state->state) != std::string::npos;
     if (!state || state->state == 'Z') text_ += "  has ended\n";
-    if (listens && can_answer) {
+    // Looked at again: it may have executed another program meanwhile, which the signal would kill.
+    const auto still_listens = [&] {
+      const std::vector<pid_t> now = hook_->Listeners();
+      return std::find(now.begin(), now.end(), pid) != now.end();
+    };
+    if (listens && can_answer && still_listens()) {
       begin_ = size_ = hook_->size();
       grew_ = EventLoop::Clock::now();
+      ask_until_ = grew_ + (limit_ - grew_) / static_cast<int>(processes_.size() - next_);
       if (::kill(pid, StackSignal()) == 0) {
         timer_ = loop_->After(kLook, [this] { Look(); });
         return;
@@ -72,12 +78,12 @@ void StackGatherer::Look() {
   if (size != size_) grew_ = now;
   size_ = size;
   const bool whole = size_ > begin_ && now - grew_ >= kQuiet;
-  if (!whole && now < limit_ && ReadProcessState(processes_[next_])) {
+  if (!whole && now < ask_until_ && ReadProcessState(processes_[next_])) {
     timer_ = loop_->After(kLook, [this] { Look(); });
     return;
   }
   text_ += ReadDump(hook_->Read(begin_, kMaxText));
-  if (size_ == begin_) text_ += "  no Python stack within 2 s: it has ended, blocks the signal, or does not run\n";
+  if (size_ == begin_) text_ += "  no Python stack in time: it has ended, blocks the signal, or does not run\n";
   ++next_;
   AskNext();
 }

@@ -52,6 +52,7 @@ class StackGatherer {
   off_t size_ = 0;
   EventLoop::Clock::time_point grew_{};
   EventLoop::Clock::time_point limit_{};
+  EventLoop::Clock::time_point ask_until_{};  // for the process that was asked: its part of what was left
 };
 
 // The text of a dump of faulthandler, without what differs from rank to rank, such as addresses of threads. Pure.
