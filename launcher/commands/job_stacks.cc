@@ -57,6 +57,7 @@ absl::StatusOr<Gathered> Gather(const std::string& job_id, const std::vector<int
     for (v1::RankStack& stack : *status.mutable_stacks()) gathered.stacks.push_back(std::move(stack));
     request.set_first_rank(gathered.stacks.back().rank() + 1);
     COHORT_ASSIGN_OR_RETURN(status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+    if (status.stacks_number() == 0) return absl::UnavailableError("its ranks were started again meanwhile; ask again");
   }
   return gathered;
 }
@@ -120,6 +121,7 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
   if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
   const absl::StatusOr<Gathered> gathered = Gather(*id, ranks);
   if (!gathered.ok()) return Refuse(*id + ": " + std::string(gathered.status().message()), kNoSuchJob);
+  if (gathered->world_size == 0) return Refuse(*id + " has not placed its ranks yet; ask again", kNoSuchJob);
   for (const int rank : ranks) {
     if (rank < static_cast<int>(gathered->world_size)) continue;
     return Refuse("--rank " + std::to_string(rank) + ": " + *id + " has the ranks 0 to " +
