@@ -6,7 +6,6 @@ is repeated over Gloo, and counts where Gloo passes it. Skips, with the reason, 
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,7 @@ BACKEND = os.environ.setdefault("BACKEND", "cohort")
 if __name__ == "__main__":
     os.environ["WORLD_SIZE"] = sys.argv[1]
     os.environ["OMP_NUM_THREADS"] = "1"
-FOLDER = tempfile.mkdtemp(prefix="cohort-pytorch-")
-os.environ["TEMP_DIR"] = FOLDER
+ASKED = 'BACKEND = os.environ["BACKEND"]'
 
 
 class LikeGloo(str):
@@ -53,9 +51,10 @@ def tests_of_pytorch():
         import cohort.torch  # noqa: F401: registers the backend
 
         common_distributed.DistTestCases.backend_feature["plugin"].add(BACKEND)
-        asked = 'BACKEND = os.environ["BACKEND"]'
-        assert source.count(asked) == 1, "PyTorch's tests ask for their backend in another way"
-        source = source.replace(asked, "BACKEND = _backend")
+        if source.count(ASKED) != 1:
+            print(f"skipped: the tests of PyTorch {torch.__version__} ask for their backend in another way")
+            sys.exit(77)
+        source = source.replace(ASKED, "BACKEND = _backend")
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path))
     module._backend = LikeGloo(BACKEND)
     sys.modules[name] = module
@@ -78,7 +77,8 @@ def names_of(cases):
 
 def passes_over_gloo(names):
     command = [sys.executable, __file__, sys.argv[1], *names]
-    done = subprocess.run(command, env={**os.environ, "BACKEND": "gloo"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env={**os.environ, "BACKEND": "gloo"}, capture_output=True, text=True, check=False,
+                          timeout=1000)
     failed = re.search(r"^failed:(.*)$", done.stdout, re.M)
     assert failed is not None, done.stdout + done.stderr
     return [name for name in names if name not in failed[1].split()]
@@ -103,14 +103,13 @@ def main():
     for case, text in result.failures + result.errors:
         if names_of([(case, text)])[0] in worse:
             print(f"{case.id()} passes over gloo:\n{text}")
-    if not sys.argv[2:] and passed < LEAST:
+    if not sys.argv[2:] and torch.__version__.startswith("2.11") and passed < LEAST:
         sys.exit(f"{passed} tests passed, of {LEAST} at least")
     return 1 if worse else 0
 
 
 if __name__ == "__main__":
-    try:
+    with tempfile.TemporaryDirectory(prefix="cohort-pytorch-") as folder:
+        os.environ["TEMP_DIR"] = folder
         status = main()
-    finally:
-        shutil.rmtree(FOLDER, ignore_errors=True)
     sys.exit(status)

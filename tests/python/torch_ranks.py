@@ -92,6 +92,7 @@ def sparse(_):
                 dist.all_reduce(own)
                 assert own.is_sparse and own.sparse_dim() == sparse_dims
                 equal(own.to_dense(), all_dense)
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(10 if RANK == 2 else 20, 3).to_sparse()), "shape [")
     table = torch.nn.Embedding(10, 3, sparse=True)
     torch.nn.init.constant_(table.weight, 2.0)
     model = torch.nn.parallel.DistributedDataParallel(table)

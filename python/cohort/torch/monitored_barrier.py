@@ -45,15 +45,25 @@ class MonitoredBarrier:
         else:
             self._report(tag, seconds)
 
+    def close(self):
+        """Ends barriers under way, in other threads too."""
+        self._messages = None
+
+    def _open(self):
+        messages = self._messages
+        if messages is None:
+            raise _comm.FailedPreconditionError("this process group has been destroyed")
+        return messages
+
     def _watch(self, tag, seconds, wait_all_ranks):
         until = time.monotonic() + seconds
-        signs = [self._messages.receive(memory(torch.zeros(1, dtype=torch.uint8)), rank, tag, _EVER)
+        signs = [self._open().receive(memory(torch.zeros(1, dtype=torch.uint8)), rank, tag, _EVER)
                  for rank in range(1, self._size)]
         absent = [rank for rank, sign in enumerate(signs, 1) if not _arrived(sign, until)]
         verdict = torch.zeros(self._size, dtype=torch.uint8)
         verdict[absent] = 1
         present = [rank for rank in range(1, self._size) if rank not in absent]
-        for call in [self._messages.send(memory(verdict), rank, tag, _EVER) for rank in present]:
+        for call in [self._open().send(memory(verdict), rank, tag, _EVER) for rank in present]:
             _arrived(call, time.monotonic() + _GRACE)
         if not absent:
             return
@@ -65,9 +75,9 @@ class MonitoredBarrier:
     def _report(self, tag, seconds):
         until = time.monotonic() + seconds + _GRACE
         verdict = torch.zeros(self._size, dtype=torch.uint8)
-        answer = self._messages.receive(memory(verdict), 0, tag, _EVER)
+        answer = self._open().receive(memory(verdict), 0, tag, _EVER)
         sign = torch.zeros(1, dtype=torch.uint8)
-        _arrived(self._messages.send(memory(sign), 0, tag, _EVER), until)
+        _arrived(self._open().send(memory(sign), 0, tag, _EVER), until)
         if not _arrived(answer, until):
             why = f"it has not answered in {seconds * 1000:.0f} ms"
         elif verdict.any():

@@ -73,7 +73,8 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self):
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
-            self._messages = self._monitored_barrier = None
+            self._messages = None
+            self._monitored_barrier.close()
             communicator.close()
 
     # --- collectives ---

@@ -15,7 +15,7 @@ class SparseSum:
         self._tensors = []
 
     def begin(self, communicator, tensor, op, options):
-        """Starts the calls for one tensor. The number of entries of each rank is exchanged before it returns."""
+        """Starts the calls for one tensor. Blocks while the ranks exchange their shapes and numbers of entries."""
         if op != dist.ReduceOp.SUM:
             raise ValueError(f"the backend cohort sums sparse tensors, and has no {op} of them: pass tensor.to_dense()")
         if tensor.layout != torch.sparse_coo or tensor.device.type != "cpu":
@@ -24,9 +24,15 @@ class SparseSum:
         with torch.no_grad():
             own = tensor.detach().coalesce()
             places, values = own.indices().t().contiguous(), own.values().contiguous()
-        counts = torch.zeros(communicator.size, dtype=torch.int64)
-        entries = torch.tensor([places.size(0)], dtype=torch.int64)
-        communicator.all_gather(memory(entries), memory(counts), **options).wait()
+        # The form that all ranks must have, with the number of entries: shapes of other lengths are other calls.
+        own_form = torch.tensor([places.size(0), places.size(1), *tensor.shape], dtype=torch.int64)
+        forms = torch.zeros(communicator.size, len(own_form), dtype=torch.int64)
+        communicator.all_gather(memory(own_form), memory(forms), **options).wait()
+        for rank, form in enumerate(forms[:, 1:].tolist()):
+            if form != own_form[1:].tolist():
+                raise ValueError(f"all_reduce of sparse tensors: rank {rank}'s has the shape {form[1:]}, {form[0]} of its "
+                                 f"dimensions sparse, and this rank's {list(tensor.shape)}, {places.size(1)}")
+        counts = forms[:, 0]
         calls, gathered = [], []
         for part in (places, values):
             whole = torch.empty((int(counts.sum()), *part.shape[1:]), dtype=part.dtype)
