@@ -248,7 +248,7 @@ void AddOptions(CLI::App* app, Raw* raw, Options* options) {
   app->add_option("--json", options->json, "write the results there, with the machine and every setting")
       ->check(file_name);
   app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG")->check(file_name);
-  app->add_flag("--cost", options->cost, "print what signature and black box cost a call (below)");
+  app->add_flag("--cost", options->cost, "print what each layer costs a small call (below)");
   app->add_flag("--spoil", options->spoil, "spoil one element of each checked result: shows that #wrong counts it");
 }
 

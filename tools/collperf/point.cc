@@ -126,6 +126,7 @@ constexpr int kRewrittenByte = 0x3f;
 
 // Picoseconds of one batch of calls behind a gate, divided by their number and that of their messages.
 absl::StatusOr<uint64_t> TimeOnce(const Options& options, const Call& call) {
+  if (options.rewrite && call.in_bytes > 0) std::memset(call.in, kRewrittenByte, call.in_bytes);
   COHORT_RETURN_IF_ERROR(call.session->gate().Wait());
   const uint64_t begin = measure::Ticks();
   for (int64_t i = 0; i < options.batch; ++i) COHORT_RETURN_IF_ERROR(call.Run());
