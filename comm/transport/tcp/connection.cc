@@ -1,8 +1,5 @@
 #include "cohort/comm/transport/tcp/connection.h"
 
-#include <linux/sockios.h>
-#include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -10,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/runtime/base/errno_status.h"
 
 namespace cohort::comm::tcp {
@@ -132,13 +130,9 @@ void Connection::LetGo(FrameOwner* owner) {
   partial_.data = partial_.copy.get();
 }
 
-// The kernel goes on counting what a connection had in flight when it was reset.
 bool Connection::unacknowledged() const {
-  pollfd ended = {socket_.get(), POLLRDHUP, 0};
-  if (!write_error_.ok() || poll(&ended, 1, 0) != 0) return false;
-  int bytes = 0;
-  return flushing() || (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0) ||
-         (rails_ != nullptr && rails_->unacknowledged());
+  if (!write_error_.ok() || HasEnded(socket_.get())) return false;
+  return flushing() || HasUnacknowledged(socket_.get()) || (rails_ != nullptr && rails_->unacknowledged());
 }
 
 // ---- reading ----

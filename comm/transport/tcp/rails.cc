@@ -1,14 +1,12 @@
 #include "cohort/comm/transport/tcp/rails.h"
 
-#include <linux/sockios.h>
-#include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/runtime/base/errno_status.h"
 
 namespace cohort::comm::tcp {
@@ -56,8 +54,7 @@ uint16_t RailSet::BeginWriting(uint64_t bytes) {
     std::optional<Rail>& one = rails_[static_cast<size_t>(rail)];
     if (!one.has_value()) continue;
     // Its end may have come since the last look at events.
-    pollfd ended = {one->socket.get(), POLLRDHUP, 0};
-    one->ending = one->ending || poll(&ended, 1, 0) != 0;
+    one->ending = one->ending || HasEnded(one->socket.get());
     if (!one->ending) bits = static_cast<uint16_t>(bits | RailBit(rail));
   }
   writing_ = bits != 0;
@@ -107,8 +104,7 @@ void RailSet::WriteShare(int carrier, int own, const std::byte* head, size_t hea
 
 bool RailSet::unacknowledged() const {
   return std::any_of(rails_.begin(), rails_.end(), [](const std::optional<Rail>& rail) {
-    int bytes = 0;
-    return rail.has_value() && !rail->ending && ioctl(rail->socket.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+    return rail.has_value() && HasUnacknowledged(rail->socket.get());
   });
 }
 

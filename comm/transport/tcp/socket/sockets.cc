@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -214,6 +216,17 @@ int ConnectError(int socket) {
   if (error != 0) return error;
   pollfd descriptor = {socket, POLLOUT, 0};
   return poll(&descriptor, 1, 0) == 1 ? 0 : EINPROGRESS;
+}
+
+bool HasEnded(int socket) {
+  pollfd ended = {socket, POLLRDHUP, 0};
+  return poll(&ended, 1, 0) != 0;
+}
+
+// The kernel goes on counting what a connection had in flight when it was reset.
+bool HasUnacknowledged(int socket) {
+  int bytes = 0;
+  return !HasEnded(socket) && ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
 runtime::FileDescriptor AcceptFrom(int listener, int* error) {

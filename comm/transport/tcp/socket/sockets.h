@@ -41,6 +41,10 @@ absl::StatusOr<runtime::FileDescriptor> StartConnect(const SocketAddress& addres
                                                      const std::string& from = "");
 // 0, EINPROGRESS or why connecting failed.
 int ConnectError(int socket);
+// Whether the other side has closed it, or it was reset.
+bool HasEnded(int socket);
+// Whether bytes are on their way that the other side's kernel has not acknowledged, and may yet.
+bool HasUnacknowledged(int socket);
 // An accepted connection, ready to use; an errno in *error where there is none.
 runtime::FileDescriptor AcceptFrom(int listener, int* error);
 
