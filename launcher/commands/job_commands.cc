@@ -27,8 +27,6 @@ using runtime::Deadline;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kNoSuchJob = 1;
-constexpr seconds kAnswerTimeout{5};
 constexpr seconds kEndSlack{20};  // beyond the grace
 constexpr seconds kTellOfWait{1};
 
@@ -97,7 +95,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     texts = SummariseAll(ids);
   } else {
     const absl::StatusOr<std::string> found = FindRunningJob(job);
-    if (!found.ok()) return Refuse(found.status(), kNoSuchJob);
+    if (!found.ok()) return Refuse(found.status(), kExitNoSuchJob);
     ids = {*found};
     texts = {Describe(*found)};
   }
@@ -112,7 +110,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     const absl::Status& why = text.status();
     // In a list others' jobs, and those that end meanwhile, are of no concern.
     if (job.empty() && !absl::IsDeadlineExceeded(why)) continue;
-    exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kNoSuchJob);
+    exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kExitNoSuchJob);
   }
   if (shown.empty() && exit_code == 0) shown = "no job of yours runs on this machine\n";
   if (const int lost = Answer(shown); lost != 0) return lost;
@@ -129,15 +127,15 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
                                      .flags = {{"--now", &at_once}}});
   if (!read.ok()) return Refuse(read, kExitUsage);
   const absl::StatusOr<std::string> id = FindRunningJob(job);
-  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
-  if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kNoSuchJob);
+  if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kExitNoSuchJob);
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
   request.set_stop(true);
   request.set_at_once(at_once);
   const absl::StatusOr<v1::JobStatus> status = connection->Ask(request, Deadline::After(kAnswerTimeout));
-  if (!status.ok()) return Refuse(*id + ": " + std::string(status.status().message()), kNoSuchJob);
+  if (!status.ok()) return Refuse(*id + ": " + std::string(status.status().message()), kExitNoSuchJob);
   const milliseconds grace(at_once ? 0 : status->grace_ms());
   if (!at_once && !connection->WaitForEnd(Deadline::After(kTellOfWait))) {
     Say(*id + " is told to end, and may take its grace of " + Age(static_cast<uint64_t>(grace.count())) +

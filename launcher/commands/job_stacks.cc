@@ -25,8 +25,6 @@ namespace {
 using runtime::Deadline;
 using std::chrono::milliseconds;
 
-constexpr int kNoSuchJob = 1;
-constexpr milliseconds kAnswerTimeout{5000};
 constexpr milliseconds kPause{50};         // between two questions whether all have answered
 constexpr milliseconds kAgentsHave{4000};  // of which they need two seconds at the most
 constexpr size_t kMostRanks = 1000;        // that may be named
@@ -118,10 +116,10 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
     ranks = *named;
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
-  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   const absl::StatusOr<Gathered> gathered = Gather(*id, ranks);
-  if (!gathered.ok()) return Refuse(*id + ": " + std::string(gathered.status().message()), kNoSuchJob);
-  if (gathered->world_size == 0) return Refuse(*id + " has not placed its ranks yet; ask again", kNoSuchJob);
+  if (!gathered.ok()) return Refuse(*id + ": " + std::string(gathered.status().message()), kExitNoSuchJob);
+  if (gathered->world_size == 0) return Refuse(*id + " has not placed its ranks yet; ask again", kExitNoSuchJob);
   for (const int rank : ranks) {
     if (rank < static_cast<int>(gathered->world_size)) continue;
     return Refuse("--rank " + std::to_string(rank) + ": " + *id + " has the ranks 0 to " +

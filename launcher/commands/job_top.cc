@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/commands/top_keys.h"
 #include "cohort/launcher/commands/top_table.h"
@@ -28,8 +29,6 @@ namespace {
 using runtime::Deadline;
 using std::chrono::milliseconds;
 
-constexpr int kNoSuchJob = 1;
-constexpr milliseconds kAnswerTimeout{5000};
 constexpr milliseconds kUsualInterval{1000};
 constexpr milliseconds kLeastInterval{200};
 // Agents answer dlaunch meanwhile, so that a page shows what is and not what was one interval ago.
@@ -114,7 +113,7 @@ Pause Await(JobConnection* connection, TopKeys* keys, Deadline deadline) {
 int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   absl::StatusOr<JobConnection> connection = JobConnection::Open(job_id);
-  if (!connection.ok()) return Refuse(job_id + ": " + std::string(connection.status().message()), kNoSuchJob);
+  if (!connection.ok()) return Refuse(job_id + ": " + std::string(connection.status().message()), kExitNoSuchJob);
   std::optional<JobFrame> before;
   std::optional<TopKeys> keys;
   if (terminal) keys.emplace();
@@ -122,7 +121,7 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
   for (;;) {
     const milliseconds patience = before ? milliseconds(0) : kFirstViews;
     absl::StatusOr<std::optional<JobFrame>> frame = FetchNow(&*connection, patience);
-    if (!frame.ok()) return Refuse(job_id + ": " + std::string(frame.status().message()), kNoSuchJob);
+    if (!frame.ok()) return Refuse(job_id + ": " + std::string(frame.status().message()), kExitNoSuchJob);
     if (!frame->has_value()) break;
     // The last row stays free, or the terminal would scroll.
     PageSize page = terminal ? SizeOfTerminal() : PageSize();
@@ -159,7 +158,7 @@ int RunTopCommand(const std::vector<std::string>& arguments) {
     interval = std::max(*parsed, kLeastInterval);
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
-  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   return Watch(*id, interval);
 }
 

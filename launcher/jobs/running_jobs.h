@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ std::vector<std::string> RunningJobIds();
 // The ids that start with what the user typed, with or without "job-" before it: none where that is all that was typed,
 // or a part of it, since it says nothing of a job.
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed);
+
+// How long a dlaunch that is well may take for an answer.
+inline constexpr std::chrono::seconds kAnswerTimeout{5};
 
 // A connection to the dlaunch of a job.
 class JobConnection {
