@@ -11,6 +11,7 @@
 #include "cohort/python/module/arguments.h"
 #include "cohort/python/module/call_site.h"
 #include "cohort/python/module/errors.h"
+#include "cohort/python/module/exchange.h"
 #include "cohort/python/module/operations.h"
 #include "cohort/python/module/pending_call.h"
 #include "cohort/python/module/session.h"
@@ -95,6 +96,22 @@ void DeleteCommunicator(PyObject* object) {
   Py_DECREF(type);
 }
 
+// The result of a started call where the program waits by itself.
+PyObject* Started(std::unique_ptr<PendingCall> call) {
+  const runtime::Work& work = call->work;
+  if (work.Done() && !work.status().ok()) return Raise(work.status());  // refused: nobody needs to wait to learn it
+  return NewWork(std::move(call));
+}
+
+// Waits, and gives the result of a call that has ended.
+PyObject* Finished(std::unique_ptr<PendingCall> call) {
+  const std::optional<absl::Status> status = WaitFor(call->work, runtime::Deadline::Infinite());
+  Abandon(std::move(call));
+  if (!status.has_value()) return nullptr;
+  if (!status->ok()) return Raise(*status);
+  Py_RETURN_NONE;
+}
+
 PyObject* Call(PyObject* self, const Operation& operation, const PassedArguments& passed) {
   SweepAbandoned();
   PreparedCall call;
@@ -104,21 +121,24 @@ PyObject* Call(PyObject* self, const Operation& operation, const PassedArguments
     return absl::OkStatus();
   });
   if (!open.ok()) return Raise(open);
-  if (call.async) {
-    const runtime::Work& work = call.pending->work;
-    if (work.Done() && !work.status().ok()) return Raise(work.status());  // refused: nobody needs to wait to learn it
-    return NewWork(std::move(call.pending));
-  }
-  const std::optional<absl::Status> status = WaitFor(call.pending->work, runtime::Deadline::Infinite());
-  Abandon(std::move(call.pending));
-  if (!status.has_value()) return nullptr;
-  if (!status->ok()) return Raise(*status);
-  Py_RETURN_NONE;
+  return call.async ? Started(std::move(call.pending)) : Finished(std::move(call.pending));
 }
 
 template <size_t kIndex>
 PyObject* CallOf(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   return Call(self, Operations()[kIndex], {values, count, names});
+}
+
+PyObject* Exchange(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
+  SweepAbandoned();
+  PreparedExchange exchange;
+  if (!exchange.Read({values, count, names})) return nullptr;
+  const absl::Status open = WithCommunicator(self, [&](comm::Communicator& communicator) {
+    exchange.Start(communicator);
+    return absl::OkStatus();
+  });
+  if (!open.ok()) return Raise(open);
+  return exchange.async() ? Started(std::move(exchange.pending())) : Finished(std::move(exchange.pending()));
 }
 
 PyObject* Subgroup(PyObject* self, PyObject* list) {
@@ -242,6 +262,10 @@ std::vector<PyMethodDef> Methods(std::index_sequence<kIndex...>) {
   std::vector<PyMethodDef> methods = {
       {Operations()[kIndex].name, Method(CallOf<kIndex>), METH_FASTCALL | METH_KEYWORDS, Operations()[kIndex].doc}...};
   methods.insert(methods.end(), std::begin(kOtherMethods), std::end(kOtherMethods));
+  methods.push_back(
+      {"exchange", Method(Exchange), METH_FASTCALL | METH_KEYWORDS,
+       "exchange(sends, receives, timeout=600, async_op=False, stream=None): messages in both directions, as "
+       "one\ncall; both are lists of pairs (buffer, peer). None waits for another, in any order."});
   methods.push_back({"shrink", Method(Shrink), METH_FASTCALL | METH_KEYWORDS,
                      "shrink(timeout=60): the group of the survivors, after a rank has died. Blocks."});
   methods.push_back({nullptr, nullptr, 0, nullptr});

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "cohort/python/module/arguments.h"
+
 namespace cohort::python {
 namespace {
 
@@ -157,14 +159,22 @@ bool Memory::Read(PyObject* object, bool writable, const char* name) {
 
 bool Memory::ReadTuple(PyObject* tuple, const char* name) {
   const Py_ssize_t size = PyTuple_Size(tuple);
-  if (size != 3 && size != 4) return Refuse(PyExc_TypeError, name, "a tuple is (address, count, dtype[, owner])");
+  if (size < 3 || size > 5) {
+    return Refuse(PyExc_TypeError, name, "a tuple is (address, count, dtype[, owner[, device]])");
+  }
   void* const address = PyLong_AsVoidPtr(PyTuple_GetItem(tuple, 0));
   const int64_t count = PyLong_AsLongLong(PyTuple_GetItem(tuple, 1));
   if (PyErr_Occurred() != nullptr) return false;
   const std::optional<DataType> dtype = ReadDataType(PyTuple_GetItem(tuple, 2));
   if (!dtype.has_value()) return false;
-  if (size == 4) owner_ = Ref::New(PyTuple_GetItem(tuple, 3));
+  if (size > 3) owner_ = Ref::New(PyTuple_GetItem(tuple, 3));
   buffer_ = comm::Buffer(address, count, *dtype);
+  PyObject* const device = size > 4 ? PyTuple_GetItem(tuple, 4) : Py_None;
+  if (device == Py_None) return true;
+  const std::optional<int> ordinal = ReadInt(device, 0);
+  if (!ordinal.has_value()) return false;
+  buffer_.memory = comm::MemoryKind::kCuda;
+  buffer_.device = *ordinal;
   return true;
 }
 

@@ -30,8 +30,9 @@ class Memory {
   }
   ~Memory();
 
-  // Reads an argument: a tuple (address, count, dtype[, owner]), an object with the buffer protocol (a numpy array), or
-  // one with DLPack (a tensor). False: an exception is set, which names the argument `name`.
+  // Reads an argument: a tuple (address, count, dtype[, owner[, device]]), an object with the buffer protocol (a numpy
+  // array), or one with DLPack (a tensor). `device` is the number of a CUDA device, or None for host memory. False: an
+  // exception is set, which names the argument `name`.
   bool Read(PyObject* object, bool writable, const char* name);
 
   const comm::Buffer& buffer() const { return buffer_; }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cohort/comm/request.h"
 #include "cohort/python/module/memory.h"
@@ -36,6 +37,7 @@ struct PendingCall {
   runtime::Work work;
   Memory in;
   Memory out;
+  std::vector<Memory> more;  // of an exchange
   std::unique_ptr<PythonReduction> reduction;
   std::shared_ptr<std::atomic<int>> source;  // of a receive from anyone: who sent; null for other calls
 };

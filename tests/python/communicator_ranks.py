@@ -156,6 +156,48 @@ def messages(world):
     assert (array == sum(range(size))).all()
 
 
+def exchange(world):
+    """Messages in both directions, in any order, to itself too; with options; what is refused."""
+    rank, size = world.rank, world.size
+    for count in (1, 300_000):
+        sent = [numpy.full(count, 10 * rank + peer, numpy.float32) for peer in range(size)]
+        received = [numpy.zeros(count, numpy.float32) for _ in range(size)]
+        peers = list(range(size)) if rank % 2 else list(reversed(range(size)))
+        work = world.exchange([(sent[peer], peer) for peer in peers], [(received[peer], peer) for peer in peers],
+                              timeout=60, async_op=True)
+        del sent
+        work.wait()
+        assert all((array == 10 * peer + rank).all() for peer, array in enumerate(received)), (count, received)
+        # two for one peer keep their order
+        two = numpy.zeros((2, count), numpy.float32)
+        following, previous = (rank + 1) % size, (rank - 1) % size
+        world.exchange([(numpy.full(count, 1 + i, numpy.float32), following) for i in range(2)],
+                       [(two[i], previous) for i in range(2)])
+        assert (two[0] == 1).all() and (two[1] == 2).all()
+    world.exchange([], [])
+    raises(cohort.InvalidArgumentError, lambda: world.exchange([(numpy.zeros(1), size)], []), "peer")
+    raises(TypeError, lambda: world.exchange([numpy.zeros(1)], []), "pair")
+    raises(TypeError, lambda: world.exchange([]), "receives")
+    raises(TypeError, lambda: world.all_reduce((0, 0, "float32", None, 0, 0)), "device")
+    world.barrier()
+
+
+def device(world):
+    """Memory that is said to be a CUDA device's: through host memory, since there is no NCCL. A library that stands in for
+    CUDA has it in host memory."""
+    rank, size = world.rank, world.size
+    array = numpy.full(1000, rank, numpy.float32)
+    memory = (array.ctypes.data, array.size, "float32", array, 0)
+    world.all_reduce(memory, stream=0)
+    assert (array == sum(range(size))).all()
+    out = numpy.zeros(size * 1000, numpy.float32)
+    work = world.all_gather(memory, (out.ctypes.data, out.size, "float32", out, 0), async_op=True, timeout=60)
+    work.wait()
+    assert (out == sum(range(size))).all()
+    raises(cohort.InvalidArgumentError, lambda: world.all_gather(memory, out), "memory")
+    raises(cohort.InvalidArgumentError, lambda: world.all_reduce((*memory[:4], 99)), "device")
+
+
 def groups(world):
     """split, subgroup, duplicate, close, and calls of several groups at once."""
     rank, size = world.rank, world.size
