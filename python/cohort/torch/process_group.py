@@ -6,21 +6,32 @@ extended in C++, by a library that is linked to one version of libtorch. torch c
 
 import datetime
 
+import torch
 import torch.distributed as dist
 
 from cohort import _comm
-from cohort.torch import groups
+from cohort.torch import groups, mixed
+from cohort.torch.cuda import CudaStaging, Exchange, wait_for_devices
+from cohort.torch.mixed import by_device
 from cohort.torch.monitored_barrier import MonitoredBarrier
 from cohort.torch.sparse import SparseSum
-from cohort.torch.tensors import Staging, check, flatten, memory, per_element, reduction
+from cohort.torch.tensors import Staging, check_device, memory, per_element, reduction
 from cohort.torch.work import Work
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A group of ranks over one communicator. Any thread may call."""
+    """A group of ranks over one communicator, and over the backends of other devices where it has such. Any thread may
+    call."""
 
-    def __init__(self, communicator, timeout):
+    # for CUDA tensors
+    supports_coalescing = True
+    supports_splitting = supports_shrinking = supports_time_estimate = supports_tensor_alloc = False
+
+    def __init__(self, communicator, timeout, plan):
         super().__init__(communicator.rank, communicator.size)
+        self.devices, self.rest, self.others = plan.devices, plan.rest, plan.others
+        self._streams = {}  # by device
+        self._exchange = None
         self._communicator = communicator
         self._messages = _comm.Messages(communicator)
         self._monitored_barrier = MonitoredBarrier(communicator)
@@ -54,6 +65,18 @@ class ProcessGroup(dist.ProcessGroup):
     _set_group_name = setGroupName
     _set_group_desc = setGroupDesc
 
+    @property
+    def _device_types(self):
+        others = self.rest._device_types if self.rest is not None else []
+        return [torch.device(device) for device in sorted(self.devices)] + others
+
+    def _get_backend(self, device):
+        if device.type in self.devices:
+            return self
+        if self.rest is not None:
+            return self.rest._get_backend(device)
+        raise RuntimeError(f"No backend type associated with device type {device.type}")
+
     def set_timeout(self, timeout):
         self._timeout = timeout.total_seconds()
 
@@ -68,21 +91,28 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self):
         if self._communicator is not None:
             self._communicator.abort("torch.distributed aborted the process group")
+            if self.rest is not None:
+                self.rest.abort()
             self.shutdown()
 
     def shutdown(self):
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
+            for stream in self._streams.values():
+                stream.synchronize()  # a communicator that is closed ends its calls
             self._messages = None
             self._monitored_barrier.close()
             communicator.close()
+            if self.rest is not None:
+                self.rest.shutdown()
 
     # --- collectives ---
 
-    def _options(self, options):
+    def _options(self, options, staging=None):
         timeout = getattr(options, "timeout", None)
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else 0
-        return {"timeout": seconds if seconds > 0 else self._timeout, "async_op": True}
+        where = staging.options() if staging is not None else {}
+        return {"timeout": seconds if seconds > 0 else self._timeout, "async_op": True, **where}
 
     def _begin(self):
         if self._communicator is None:
@@ -90,16 +120,33 @@ class ProcessGroup(dist.ProcessGroup):
         self._calls += 1
         return self._communicator
 
+    def _call(self, options, tensors):
+        """The communicator, the staging and the options of a call on these tensors."""
+        communicator = self._begin()
+        staging = self._staging(tensors[0].device if tensors else torch.device("cpu"))
+        return communicator, staging, self._options(options, staging)
+
+    def _staging(self, device):
+        check_device(device, self.devices)
+        return Staging(device) if device.type == "cpu" else CudaStaging(device, self._stream(device))
+
+    def _stream(self, device):
+        stream = self._streams.get(device)
+        return stream or self._streams.setdefault(device, torch.cuda.Stream(device))
+
+    # --- collectives ---
+
+    @by_device
     def allreduce(self, tensors, opts=None, timeout=None):
         return self._all_reduce(tensors, opts)
 
+    @by_device
     def allreduce_coalesced(self, tensors, opts=None):
         return self._all_reduce(tensors, opts)
 
     def _all_reduce(self, tensors, opts):
-        communicator, staging = self._begin(), Staging()
+        communicator, staging, options = self._call(opts, tensors)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp if hasattr(opts, "reduceOp") else opts
-        options = self._options(opts)
         calls = []
         if any(tensor.is_sparse for tensor in tensors):
             staging = SparseSum()
@@ -109,35 +156,37 @@ class ProcessGroup(dist.ProcessGroup):
         for tensor in tensors:
             buffer = memory(staging.in_out(tensor))
             calls.append(communicator.all_reduce(buffer, buffer, reduction(op, tensor.dtype), **options))
-        return Work(calls, tensors, staging)
+        return staging.work(calls, tensors)
 
+    @by_device
     def broadcast(self, tensors, opts=None, root=0):
-        communicator, staging = self._begin(), Staging()
+        communicator, staging, options = self._call(opts, tensors)
         root = opts if isinstance(opts, int) else opts.rootRank if opts is not None else root
-        options = self._options(opts)
         calls = [communicator.broadcast(memory(staging.in_out(tensor)), root, **options) for tensor in tensors]
-        return Work(calls, tensors, staging)
+        return staging.work(calls, tensors)
 
+    @by_device
     def reduce(self, tensors, opts):
-        communicator, staging = self._begin(), Staging()
+        communicator, staging, options = self._call(opts, tensors)
         calls = []
         for tensor in tensors:
             buffer = memory(staging.in_out(tensor))
             calls.append(communicator.reduce(buffer, buffer, reduction(opts.reduceOp, tensor.dtype), opts.rootRank,
-                                             **self._options(opts)))
-        return Work(calls, tensors, staging)
+                                             **options))
+        return staging.work(calls, tensors)
 
+    @by_device
     def allgather(self, output_lists, inputs, opts=None):
         return self._all_gather_lists(output_lists, inputs, opts)
 
+    @by_device
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         # torch gives a list for each rank here, in place of a list for each tensor
         by_tensor = [list(outputs) for outputs in zip(*output_lists)]
         return self._all_gather_lists(by_tensor, inputs, opts, output_lists)
 
     def _all_gather_lists(self, output_lists, inputs, opts, result=None):
-        communicator, staging = self._begin(), Staging()
-        options = self._options(opts)
+        communicator, staging, options = self._call(opts, inputs)
         calls = []
         for outputs, tensor in zip(output_lists, inputs):
             _check_list(outputs, self.size(), "all_gather")
@@ -148,70 +197,72 @@ class ProcessGroup(dist.ProcessGroup):
             else:
                 counts = _scaled([output.numel() for output in outputs], source)
                 calls.append(communicator.all_gather_v(memory(source), memory(flat), counts, **options))
-        return Work(calls, result or output_lists, staging)
+        return staging.work(calls, result or output_lists)
 
+    @by_device
     def _allgather_base(self, output, tensor, opts=None):
         return self.allgather_into_tensor_coalesced([output], [tensor], opts)
 
+    @by_device
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        communicator, staging = self._begin(), Staging()
-        options = self._options(opts)
+        communicator, staging, options = self._call(opts, inputs)
         calls = [communicator.all_gather(memory(staging.input(tensor)), memory(staging.output(output)), **options)
                  for output, tensor in zip(outputs, inputs)]
-        return Work(calls, outputs, staging)
+        return staging.work(calls, outputs)
 
+    @by_device
     def gather(self, output_lists, inputs, opts):
-        communicator, staging = self._begin(), Staging()
-        options = self._options(opts)
+        communicator, staging, options = self._call(opts, inputs)
         source = staging.input(inputs[0])
         if self.rank() == opts.rootRank:
             _check_list(output_lists[0], self.size(), "gather")
             call = communicator.gather(memory(source), memory(staging.split(output_lists[0])), opts.rootRank, **options)
         else:
             call = communicator.gather(memory(source), None, opts.rootRank, **options)
-        return Work([call], output_lists[0] if output_lists else [], staging)
+        return staging.work([call], output_lists[0] if output_lists else [])
 
+    @by_device
     def scatter(self, outputs, input_lists, opts):
-        communicator, staging = self._begin(), Staging()
-        options = self._options(opts)
+        communicator, staging, options = self._call(opts, outputs)
         source = None
         if self.rank() == opts.rootRank:
             _check_list(input_lists[0], self.size(), "scatter")
-            source = memory(flatten(input_lists[0]))
+            source = memory(staging.flatten(input_lists[0]))
         call = communicator.scatter(source, memory(staging.output(outputs[0])), opts.rootRank, **options)
-        return Work([call], outputs, staging)
+        return staging.work([call], outputs)
 
+    @by_device
     def reduce_scatter(self, outputs, input_lists, opts=None):
-        communicator, staging = self._begin(), Staging()
+        communicator, staging, options = self._call(opts, outputs)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        options = self._options(opts)
         calls = []
         for output, inputs in zip(outputs, input_lists):
             _check_list(inputs, self.size(), "reduce_scatter")
             counts = [tensor.numel() for tensor in inputs]
             arguments = (memory(staging.output(output)), reduction(op, output.dtype))
-            source = memory(flatten(inputs))
+            source = memory(staging.flatten(inputs))
             if len(set(counts)) == 1:
                 calls.append(communicator.reduce_scatter(source, *arguments, **options))
             else:
                 calls.append(communicator.reduce_scatter_v(source, _scaled(counts, output), *arguments, **options))
-        return Work(calls, outputs, staging)
+        return staging.work(calls, outputs)
 
+    @by_device
     def _reduce_scatter_base(self, output, tensor, opts=None):
         return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
 
+    @by_device
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
-        communicator, staging = self._begin(), Staging()
+        communicator, staging, options = self._call(opts, inputs)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        options = self._options(opts)
         calls = [communicator.reduce_scatter(memory(staging.input(tensor)), memory(staging.output(output)),
                                              reduction(op, tensor.dtype), **options)
                  for output, tensor in zip(outputs, inputs)]
-        return Work(calls, outputs, staging)
+        return staging.work(calls, outputs)
 
+    @by_device
     def alltoall_base(self, output, tensor, output_splits, input_splits, opts=None):
-        communicator, staging = self._begin(), Staging()
-        options = self._options(opts)
+        communicator, staging, options = self._call(opts, [tensor])
         source, target = memory(staging.input(tensor)), memory(staging.output(output))
         if not output_splits and not input_splits:
             _check_divides(tensor, self.size())
@@ -219,20 +270,28 @@ class ProcessGroup(dist.ProcessGroup):
         else:
             call = communicator.all_to_all_v(source, _rows(tensor, input_splits, self.size()), target,
                                              _rows(output, output_splits, self.size()), **options)
-        return Work([call], [output], staging)
+        return staging.work([call], [output])
 
+    @by_device
     def alltoall(self, outputs, inputs, opts=None):
-        communicator, staging = self._begin(), Staging()
         _check_list(outputs, self.size(), "all_to_all")
         _check_list(inputs, self.size(), "all_to_all")
+        communicator, staging, options = self._call(opts, inputs)
         call = communicator.all_to_all_v(
-            memory(flatten(inputs)), _scaled([tensor.numel() for tensor in inputs], inputs[0]),
-            memory(staging.split(outputs)), _scaled([tensor.numel() for tensor in outputs], outputs[0]),
-            **self._options(opts))
-        return Work([call], outputs, staging)
+            memory(staging.flatten(inputs)), _scaled([tensor.numel() for tensor in inputs], inputs[0]),
+            memory(staging.split(outputs)), _scaled([tensor.numel() for tensor in outputs], outputs[0]), **options)
+        return staging.work([call], outputs)
 
     def barrier(self, opts=None):
-        return Work([self._begin().barrier(**self._options(opts))], [])
+        """On CUDA devices the calling thread waits for what the streams have been given, then for the other ranks."""
+        device = getattr(opts, "device", None)
+        if device is not None and device.type in self.others:
+            return self.rest.barrier(opts)
+        communicator = self._begin()
+        if device is not None and device.type == "cuda" and device.index is not None:
+            self._stream(device)
+        wait_for_devices(self._streams)
+        return Work([communicator.barrier(**self._options(opts))], [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier whose error names the ranks that are absent."""
@@ -242,22 +301,57 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- messages ---
 
-    def send(self, tensors, peer, tag=0):
-        self._begin()
-        source = check(tensors[0]).contiguous()
-        return Work([self._messages.send(memory(source), peer, tag, self._timeout)], tensors)
+    def _start_coalescing(self, device):
+        if device.type in self.others:
+            self.rest._start_coalescing(device)
+        elif device.type == "cuda":
+            self._exchange = Exchange(self._staging(device))
+        else:
+            raise RuntimeError(f"the backend cohort starts calls together on CUDA tensors, and not on {device}")
 
+    def _end_coalescing(self, device):
+        if self._exchange is None:
+            return self.rest._end_coalescing(device)
+        exchange, self._exchange = self._exchange, None
+        return exchange.start(self._begin(), self._options(None, exchange.staging))
+
+    @by_device
+    def send(self, tensors, peer, tag=0):
+        communicator, staging, options = self._call(None, tensors)
+        if not staging.on_stream:
+            call = self._messages.send(memory(staging.input(tensors[0])), peer, tag, self._timeout)
+            return Work([call], tensors)
+        _check_message(peer, tag)
+        if self._exchange is not None:
+            return self._exchange.send(tensors[0], peer)
+        return staging.work([communicator.send(memory(staging.input(tensors[0])), peer, **options)], tensors)
+
+    @by_device
     def recv(self, tensors, peer, tag=0):
         return self._receive(tensors, peer, tag)
 
+    @by_device
     def recv_anysource(self, tensors, tag=0):
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors, peer, tag):
-        self._begin()
-        staging = Staging()
-        call = self._messages.receive(memory(staging.output(tensors[0])), peer, tag, self._timeout)
-        return Work([call], tensors, staging, self._timeout if peer is None else None)
+        communicator, staging, options = self._call(None, tensors)
+        if not staging.on_stream:
+            call = self._messages.receive(memory(staging.output(tensors[0])), peer, tag, self._timeout)
+            return Work([call], tensors, staging, self._timeout if peer is None else None)
+        _check_message(peer, tag)
+        if self._exchange is not None:
+            return self._exchange.receive(tensors[0], peer)
+        return staging.work([communicator.recv(memory(staging.output(tensors[0])), peer, **options)], tensors)
+
+
+def _check_message(peer, tag):
+    if peer is None:
+        raise ValueError("CUDA tensors are received from one rank, not from any: name the source, or send and receive "
+                         "CPU tensors")
+    if tag != 0:
+        raise ValueError(f"messages of CUDA tensors have no tags, and this one has {tag}: they arrive in the order in "
+                         "which they were sent; leave the tag out, or send CPU tensors")
 
 
 def _check_list(tensors, size, what):
@@ -292,4 +386,4 @@ def _rows(tensor, splits, size):
 
 def create(options, _backend_options=None):
     """What torch.distributed calls to make a group, on its members."""
-    return ProcessGroup(groups.communicator_of(options), options.timeout)
+    return ProcessGroup(groups.communicator_of(options), options.timeout, mixed.plan())

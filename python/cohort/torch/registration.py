@@ -18,12 +18,13 @@ def register():
 
     if _registered or not dist.is_available():
         return
+    from cohort.torch.mixed import group_helper
     from cohort.torch.process_group import create
     from cohort.torch.store import instead_of, rendezvous
 
     add_internal_folder(os.path.dirname(os.path.abspath(torch.__file__)))
     try:
-        dist.Backend.register_backend("cohort", create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("cohort", create, extended_api=True, devices=["cpu", "cuda"])
     except TypeError:  # PyTorch 1.13 knows no devices
         dist.Backend.register_backend("cohort", create, extended_api=True)
     dist.register_rendezvous_handler("cohort", rendezvous)
@@ -31,22 +32,46 @@ def register():
     handlers = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
     if "env" in handlers:
         handlers["env"] = instead_of(handlers["env"])
-    for module in (dist, dist.distributed_c10d):
-        module.monitored_barrier = _monitored_barrier(module.monitored_barrier)
+    c10d = dist.distributed_c10d
+    c10d._new_process_group_helper = group_helper(c10d._new_process_group_helper)
+    monitored_barrier, batch = _monitored_barrier(dist.monitored_barrier), _batch(dist.batch_isend_irecv)
+    for module in (dist, c10d):
+        module.monitored_barrier = monitored_barrier
+        module.batch_isend_irecv = batch
     _registered = True
 
 
 def _monitored_barrier(of_torch):
     """torch's function refuses all backends but Gloo."""
     import torch.distributed as dist
+    from cohort.torch.process_group import ProcessGroup
 
     @functools.wraps(of_torch)
     def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-        if dist.get_rank(group) < 0 or dist.get_backend(group) != "cohort":
+        members = group if group is not None else dist.distributed_c10d._get_default_group()
+        if dist.get_rank(group) < 0 or not isinstance(members, ProcessGroup):
             return of_torch(group, timeout, wait_all_ranks)
         if isinstance(timeout, (int, float)):
             timeout = datetime.timedelta(seconds=timeout)
-        members = group if group is not None else dist.distributed_c10d._get_default_group()
         return members.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
 
     return monitored_barrier
+
+
+def _batch(of_torch):
+    """torch's function starts messages one by one on a group whose class is not its own. On CUDA they would wait for
+    one another for ever."""
+    import torch.distributed as dist
+    from cohort.torch.cuda import batch_isend_irecv as together
+    from cohort.torch.process_group import ProcessGroup
+
+    @functools.wraps(of_torch)
+    def batch_isend_irecv(p2p_op_list):
+        first = p2p_op_list[0] if p2p_op_list else None
+        if isinstance(first, dist.P2POp) and first.tensor.device.type != "cpu":
+            group = first.group or dist.distributed_c10d._get_default_group()
+            if isinstance(group, ProcessGroup) and group._get_backend(first.tensor.device).supports_coalescing:
+                return together(p2p_op_list)
+        return of_torch(p2p_op_list)
+
+    return batch_isend_irecv

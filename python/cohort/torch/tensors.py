@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 from cohort.communicator import DataType, ReduceOp
+from cohort.torch.work import Work
 
 # For each torch type, comm's type, and how many of those make an element.
 _TYPES = {
@@ -43,19 +44,18 @@ def per_element(tensor):
 
 
 def memory(tensor):
-    """A contiguous CPU tensor as an argument of the communicator, which keeps the tensor until the call is done."""
+    """A contiguous tensor as an argument of the communicator, which keeps the tensor until the call is done."""
     code, factor = _type_of(tensor)
+    if tensor.is_cuda:
+        return (tensor.data_ptr(), tensor.numel() * factor, code, tensor, tensor.get_device())
     return (tensor.data_ptr(), tensor.numel() * factor, code, tensor)
 
 
-def check(tensor):
-    if tensor.device.type != "cpu":
-        raise ValueError(f"the backend cohort moves CPU tensors, and this one is on {tensor.device}: give such tensors "
-                         "a group of their own, for CUDA dist.new_group(backend='nccl')")
-    if tensor.layout != torch.strided:
-        raise ValueError(f"the backend cohort moves dense tensors, and this one is {tensor.layout}: pass "
-                         "tensor.to_dense()")
-    return tensor
+def check_device(device, served):
+    """A group of cohort serves tensors on devices of these kinds."""
+    if device.type not in served:
+        raise ValueError(f"the backend cohort moves tensors on {' and '.join(sorted(served))} in this group, and this "
+                         f"one is on {device}: name a backend for each device, as in 'cpu:cohort,cuda:nccl'")
 
 
 def reduction(op, dtype):
@@ -78,30 +78,47 @@ def reduction(op, dtype):
 
 
 class Staging:
-    """Gives contiguous memory for outputs that are not, and copies it back once the call is done."""
+    """The tensors of one call, all on one device. Gives contiguous memory for outputs that are not, and copies it back
+    once the call is done."""
 
-    def __init__(self):
+    on_stream = False
+
+    def __init__(self, device):
+        self.device = device
         self.copies = []
 
+    def options(self):
+        """Options of the calls."""
+        return {}
+
+    def check(self, tensor):
+        if tensor.device != self.device:
+            raise ValueError(f"the tensors of one call lie on one device, and these on {self.device} and "
+                             f"{tensor.device}")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"the backend cohort moves dense tensors, and this one is {tensor.layout}: pass "
+                             "tensor.to_dense()")
+        return tensor
+
     def input(self, tensor):
-        return check(tensor).contiguous()
+        return self.check(tensor).contiguous()
 
     def output(self, tensor):
         """For memory that the call only writes."""
-        if check(tensor).is_contiguous():
+        if self.check(tensor).is_contiguous():
             return tensor
         return self._later(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format))
 
     def in_out(self, tensor):
         """For memory that the call reads and writes."""
-        return tensor if check(tensor).is_contiguous() else self._later(tensor, tensor.contiguous())
+        return tensor if self.check(tensor).is_contiguous() else self._later(tensor, tensor.contiguous())
 
     def split(self, outputs):
         """One flat tensor for a list of outputs, which follow one another in it."""
-        flat = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=outputs[0].dtype)
+        flat = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=outputs[0].dtype, device=self.device)
         place = 0
         for tensor in outputs:
-            check(tensor)
+            self.check(tensor)
             self._later(tensor, flat[place:place + tensor.numel()].view(tensor.shape))
             place += tensor.numel()
         return flat
@@ -116,10 +133,13 @@ class Staging:
                 tensor.detach().copy_(copy)
         self.copies = []
 
+    def flatten(self, inputs):
+        """A list of tensors one after another in one."""
+        for tensor in inputs:
+            self.check(tensor)
+        with torch.no_grad():
+            return torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
 
-def flatten(inputs):
-    """A list of tensors one after another in one."""
-    for tensor in inputs:
-        check(tensor)
-    with torch.no_grad():
-        return torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+    def work(self, calls, result):
+        """What torch gets for the started calls."""
+        return Work(calls, result, self)

@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from cohort import _comm
 
-_Work = getattr(dist, "Work", None) or dist._Work
+BaseWork = getattr(dist, "Work", None) or dist._Work
 
 
-class Work(_Work):
+class Work(BaseWork):
     """Started calls, what is to be done when they are complete, and the tensors that they fill.
 
     wait() drives the calls in the thread that waits. A future is completed by one thread of the process, which waits
