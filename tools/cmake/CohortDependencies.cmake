@@ -127,21 +127,28 @@ endif()
 cohort_resolve(NCCL FOUND ${COHORT_HEADERS_FOUND} WHAT "${version}, ${COHORT_NCCL_INCLUDE_DIR}"
   REMEDY "Install NCCL's header (libnccl-dev) beside the CUDA toolkit or set NCCL_HOME")
 
-if(NOT COHORT_WITH_TORCH STREQUAL "OFF")
-  # Its configuration warns about optional parts that are not used here, and adds flags to every target of the caller.
-  set(flags "${CMAKE_CXX_FLAGS}")
-  find_package(Torch QUIET)
-  set(CMAKE_CXX_FLAGS "${flags}")
-endif()
-cohort_resolve(TORCH FOUND "${Torch_FOUND}" WHAT "${Torch_VERSION}"
-  REMEDY "Install libtorch-dev or set CMAKE_PREFIX_PATH to libtorch")
-
 # Newer protobuf ships a configuration and needs it (for Abseil); Debian 12's has only CMake's module.
 find_package(absl CONFIG REQUIRED)
 find_package(Protobuf CONFIG QUIET)
 if(NOT Protobuf_FOUND)
   find_package(Protobuf 3.21 REQUIRED)
 endif()
+
+# After Protobuf: upstream libtorch makes an empty target protobuf::libprotobuf where there is none.
+if(NOT COHORT_WITH_TORCH STREQUAL "OFF")
+  # Its configuration warns about optional parts that are not used here, and adds flags to every target of the caller.
+  set(flags "${CMAKE_CXX_FLAGS}")
+  # A libtorch with CUDA would build a program to ask the devices here for their architectures, which CMake 3.25 cannot:
+  # it does not know CUDA 13's C++20. Nothing here is compiled for them against libtorch.
+  if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+    set(TORCH_CUDA_ARCH_LIST "9.0")
+  endif()
+  find_package(Torch QUIET)
+  set(CMAKE_CXX_FLAGS "${flags}")
+endif()
+cohort_resolve(TORCH FOUND "${Torch_FOUND}" WHAT "${Torch_VERSION}"
+  REMEDY "Install libtorch-dev or set CMAKE_PREFIX_PATH to libtorch")
+
 if(NOT COHORT_WITH_GRPC STREQUAL "OFF")
   find_package(gRPC CONFIG QUIET)
 endif()
