@@ -2,8 +2,11 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/machine/cpus.h"
+#include "cohort/launcher/machine/cuda_devices.h"
 #include "cohort/launcher/machine/numa_nodes.h"
 #include "cohort/launcher/machine/simulated_devices.h"
+#include "cohort/launcher/nodes/share_of.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 
@@ -24,20 +27,22 @@ absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
                  .spawner = "local",
                  .share_host = true,
                  .nodes = {}};
+  std::vector<v1::Device> devices;  // of this machine; asked for by name only, since simulated nodes are for tests
+  if (!options.simulate_gpus && options.gpus_per_rank.value_or(0) > 0) {
+    COHORT_ASSIGN_OR_RETURN(devices, FindCudaDevices());
+  }
   const std::vector<int> cpus = AvailableCpus();
   const std::vector<std::vector<int>> cores = AvailableCores();
   const std::vector<std::vector<int>> numa_nodes =
       options.bind == Bind::kNuma ? FindNumaNodes(cpus) : std::vector<std::vector<int>>();
   for (int i = 0; i < count; ++i) {
-    const bool share = cpus.size() < static_cast<size_t>(count);
-    const size_t begin = share ? 0 : i * cpus.size() / count;
-    const size_t end = share ? cpus.size() : (i + 1) * cpus.size() / count;
-    const std::vector<int> own(cpus.begin() + begin, cpus.begin() + end);
-    found.nodes.push_back({.name = "node" + std::to_string(i),
-                           .devices = SimulatedDevices(options.simulate_gpus.value_or(0)),
-                           .cpus = own,
-                           .cores = Restrict(cores, own),
-                           .numa_nodes = Restrict(numa_nodes, own)});
+    const std::vector<int> own = ShareOf(cpus, i, count);
+    found.nodes.push_back(
+        {.name = "node" + std::to_string(i),
+         .devices = options.simulate_gpus ? SimulatedDevices(*options.simulate_gpus) : ShareOf(devices, i, count),
+         .cpus = own,
+         .cores = Restrict(cores, own),
+         .numa_nodes = Restrict(numa_nodes, own)});
   }
   return found;
 }
