@@ -1,8 +1,10 @@
 #include "cohort/trainer/parallel/tensor/parallel_dropout.h"
 
 #include <array>
+#include <cmath>
 #include <utility>
 
+#include "cohort/trainer/parallel/tensor/random_at.h"
 #include "cohort/trainer/state/sharded_init.h"
 #include "torch/torch.h"
 
@@ -20,13 +22,14 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+uint64_t KeyOf(const RandomPlace& place) {
+  return Mix(Mix(Mix(place.seed) ^ static_cast<uint64_t>(place.step)) ^ static_cast<uint64_t>(place.micro_batch));
+}
+
 // Random numbers of 32 bits by the element's number; neighbours share a block of four.
 class Draws {
  public:
-  Draws(const RandomPlace& place, uint64_t layer)
-      : layer_(layer),
-        key_(Mix(Mix(Mix(place.seed) ^ static_cast<uint64_t>(place.step)) ^ static_cast<uint64_t>(place.micro_batch))) {
-  }
+  Draws(uint64_t key, uint64_t layer) : layer_(layer), key_(key) {}
   uint32_t At(uint64_t element) {
     const uint64_t number = element / 4;
     if (!drawn_ || number != number_) {
@@ -48,19 +51,17 @@ struct Dimension {
   int64_t size = 1;
   int64_t first = 0, step = 1;
   uint64_t stride = 1;
+
+  uint64_t At(int64_t index) const { return static_cast<uint64_t>(first + index * step) * stride; }
 };
 
-}  // namespace
-
-at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const ActivationPart& part,
-                          const at::TensorOptions& options) {
-  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+// Rows of the batch are outermost in the count, so that it does not depend on their number.
+std::vector<Dimension> DimensionsOf(at::IntArrayRef sizes, const ActivationPart& part) {
   const RandomPlace place = random_place();
   TORCH_CHECK(place.known(),
               "dropout: this thread has no place in training, without which every step would drop the same elements; "
               "call trainer::set_random_place({.seed = ..., .step = ...}) before each forward pass "
               "(autograd/random_place.h)");
-  // Rows of the batch are outermost in the count, so that it does not depend on their number.
   std::vector<Dimension> dimensions;
   uint64_t stride = 1;
   for (auto dim = static_cast<int64_t>(sizes.size()); dim-- > 0;) {
@@ -78,18 +79,42 @@ at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const
   if (part.batch_dim >= 0 && part.batch_dim < static_cast<int64_t>(sizes.size())) {
     dimensions[part.batch_dim].stride = stride;
   }
-  at::Tensor factors = at::empty(sizes, options.dtype(at::kFloat).device(at::kCPU).requires_grad(false));
+  return dimensions;
+}
+
+// Numbers of 32 bits below it are dropped.
+int64_t BoundOf(double p) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  return static_cast<int64_t>(std::ceil(p * 4294967296.0));
+}
+
+float KeptFactor(double p) { return static_cast<float>(p < 1 ? 1 / (1 - p) : 0); }
+
+// The number of each element in the whole, on `device`.
+at::Tensor ElementNumbers(const std::vector<Dimension>& dimensions, at::Device device) {
+  at::Tensor numbers = at::zeros({}, at::TensorOptions(at::kLong).device(device));
+  for (const Dimension& each : dimensions) {
+    const auto first = static_cast<int64_t>(each.At(0)), step = each.step * static_cast<int64_t>(each.stride);
+    numbers = numbers.unsqueeze(-1) + at::arange(each.size, numbers.options()) * step + first;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const ActivationPart& part,
+                          const at::TensorOptions& options) {
+  if (!options.device().is_cpu()) return DropoutFactorsByTensors(sizes, p, layer, part, options);
+  const std::vector<Dimension> dimensions = DimensionsOf(sizes, part);
+  at::Tensor factors = at::empty(sizes, options.dtype(at::kFloat).requires_grad(false));
   auto* out = factors.data_ptr<float>();
-  const auto kept = static_cast<float>(p < 1 ? 1 / (1 - p) : 0);
-  const double bound = p * 4294967296.0;
-  Draws draws(place, layer);
+  const auto bound = static_cast<uint64_t>(BoundOf(p));
+  const float kept = KeptFactor(p);
+  Draws draws(KeyOf(random_place()), layer);
   std::vector<int64_t> index(sizes.size(), 0);
   for (int64_t i = 0; i < factors.numel(); ++i) {
     uint64_t element = 0;
-    for (size_t dim = 0; dim < index.size(); ++dim) {
-      const Dimension& each = dimensions[dim];
-      element += static_cast<uint64_t>(each.first + index[dim] * each.step) * each.stride;
-    }
+    for (size_t dim = 0; dim < index.size(); ++dim) element += dimensions[dim].At(index[dim]);
     out[i] = draws.At(element) < bound ? 0 : kept;
     for (size_t dim = index.size(); dim-- > 0;) {
       if (++index[dim] < dimensions[dim].size) break;
@@ -97,6 +122,16 @@ at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const
     }
   }
   return factors.to(options.requires_grad(false));
+}
+
+at::Tensor DropoutFactorsByTensors(at::IntArrayRef sizes, double p, uint64_t layer, const ActivationPart& part,
+                                   const at::TensorOptions& options) {
+  const at::NoGradGuard no_grad;
+  const std::vector<Dimension> dimensions = DimensionsOf(sizes, part);
+  const int64_t bound = BoundOf(p);
+  const at::Tensor numbers = ElementNumbers(dimensions, options.device());
+  const at::Tensor dropped = RandomAt(numbers, layer, KeyOf(random_place())).lt(bound);
+  return at::full(sizes, KeptFactor(p), options.requires_grad(false)).masked_fill_(dropped, 0);
 }
 
 at::Tensor ParallelDropoutImpl::forward(const at::Tensor& x) {

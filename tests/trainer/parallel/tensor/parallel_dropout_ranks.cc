@@ -1,4 +1,6 @@
 // Masks by the place of an element in the whole, and generators by region.
+#include <random>
+
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/autograd/random_states.h"
@@ -31,6 +33,29 @@ TEST(ParallelDropout, DropsTheElementsOfOneProcessOnAnyMesh) {
     EXPECT_TRUE(torch::equal(Masks({2, 7, 6}, {}), whole.slice(0, rank, 4, 2)));
   }
   EXPECT_TRUE(torch::equal(Masks({7, 4, 6}, {.batch_dim = 1}), whole.transpose(0, 1)));  // the sequence in front
+}
+
+// What a device computes, computed here.
+TEST(ParallelDropout, TensorsDrawTheSameMasks) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 50; ++i) {
+    const auto below = [&](uint64_t bound) { return static_cast<int64_t>(random() % bound); };
+    const RandomPlaceGuard place({.seed = random(),
+                                  .step = below(1 << 30),
+                                  .micro_batch = below(5),
+                                  .first_row = below(1 << 20),
+                                  .row_stride = 1 + below(9)});
+    const std::vector<int64_t> sizes = {below(5), 1 + below(7), below(9)};
+    const int64_t begin = below(int64_t{1} << 33);
+    const ActivationPart part = {
+        .batch_dim = below(4) - 1, .cut_dim = below(4) - 1, .begin = begin, .whole = begin + 9};
+    const double p = i == 0 ? 0 : i == 1 ? 1 : static_cast<double>(below(1000)) / 1000;
+    const auto type = i % 2 == 0 ? torch::kFloat : torch::kBFloat16;
+    const uint64_t layer = random();
+    EXPECT_TRUE(
+        torch::equal(DropoutFactors(sizes, p, layer, part, type), DropoutFactorsByTensors(sizes, p, layer, part, type)))
+        << torch::IntArrayRef(sizes) << ", batch " << part.batch_dim << ", cut " << part.cut_dim << ", p " << p;
+  }
 }
 
 TEST(ParallelDropout, DiffersByStepMicroBatchLayerAndSeed) {
