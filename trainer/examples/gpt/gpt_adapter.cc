@@ -50,11 +50,17 @@ void Adapt(Training& training, Gpt& whole) {
 std::shared_ptr<Gpt> MakeGpt(Training& training, const Gpt::WrapBlock& wrap) {
   const TrainGptOptions& options = training.options;
   if (options.base.empty() && options.lora == 0) {  // each block is wrapped before the next one is made
-    return std::make_shared<Gpt>(options.model, training.tensor, wrap);
+    const auto gpt = std::make_shared<Gpt>(options.model, training.tensor, [&](const std::shared_ptr<GptBlock>& block) {
+      MoveToDevice(training, *block);
+      return wrap(block);
+    });
+    MoveToDevice(training, *gpt);
+    return gpt;
   }
   Gpt whole(options.model, training.tensor,
             [](const std::shared_ptr<GptBlock>& block) { return std::make_pair(block, Gpt::Forward()); });
   Adapt(training, whole);
+  MoveToDevice(training, whole);
   return std::make_shared<Gpt>(whole, GptPart{0, static_cast<int>(options.model.layers) + 2}, wrap);
 }
 

@@ -119,6 +119,7 @@ void MakePipeline(Training& training) {
     // Every rank draws the whole model for a moment, so that the values are those of one process.
     Gpt whole(options.model, training.tensor, Checkpointed(options));
     Adapt(training, whole);
+    MoveToDevice(training, whole);
     const std::vector<GptPart> parts = PartsOf(options, schedule.stages);
     const std::vector<int> own = StagesOf(schedule, (*group)->rank());
     std::vector<std::shared_ptr<Gpt>> modules;  // all of them before the first is sharded: a head copies its weight

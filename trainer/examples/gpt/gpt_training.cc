@@ -6,6 +6,7 @@
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/local_device.h"
 #include "cohort/trainer/examples/gpt/gpt_adapter.h"
 #include "cohort/trainer/examples/gpt/gpt_pipeline.h"
 #include "cohort/trainer/examples/mesh_option.h"
@@ -170,6 +171,7 @@ void Join(Training& training) {
   auto runtime = runtime::Runtime::Init(std::move(runtime_options));
   ThrowUnlessOk(runtime.status(), "joining the job");
   training.runtime = *std::move(runtime);
+  training.device = trainer::LocalDevices(*training.runtime).front().device;
   // The same bits in every run on the same ranks.
   auto world = comm::Communicator::World(*training.runtime, {.determinism = comm::Determinism::kReproducible});
   ThrowUnlessOk(world.status(), "making the world communicator");
@@ -198,12 +200,22 @@ void SetUp(Training& training) {
   }
 }
 
+void MoveToDevice(const Training& training, torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> all = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) all.push_back(buffer);
+  for (at::Tensor& tensor : all) {
+    if (tensor.device() != training.device) tensor.set_data(tensor.to(training.device));
+  }
+}
+
 TextBatch BatchOf(Training& training, bool train, int64_t step) {
   const TrainGptOptions& options = training.options;
   trainer::set_random_place(
       {.seed = options.seed, .step = step, .first_row = training.data_rank, .row_stride = training.data_ranks});
-  return training.text->Batch(train, options.seed, step, options.batch_size, options.model.context, training.data_rank,
-                              training.data_ranks);
+  const TextBatch batch = training.text->Batch(train, options.seed, step, options.batch_size, options.model.context,
+                                               training.data_rank, training.data_ranks);
+  return {batch.inputs.to(training.device), batch.targets.to(training.device)};
 }
 
 at::Tensor Loss(Training& training, const TextBatch& batch) {
@@ -221,7 +233,7 @@ at::Tensor LossAndGradients(Training& training, const TextBatch& batch) {
   }
   const int parts = training.options.accumulate;
   const int64_t rows = batch.inputs.size(0) / parts;
-  at::Tensor sum = torch::zeros({});
+  at::Tensor sum = torch::zeros({}, training.device);
   for (int part = 0; part < parts; ++part) {
     // Masks are those of the whole batch.
     trainer::RandomPlace place = trainer::random_place();

@@ -29,7 +29,8 @@ struct Training {
   TrainGptOptions options;
   std::unique_ptr<runtime::Runtime> runtime;
   std::unique_ptr<comm::Communicator> world;
-  std::unique_ptr<trainer::DeviceMesh> mesh;  // null without --mesh
+  c10::Device device = c10::Device(c10::kCPU);  // the rank's first one
+  std::unique_ptr<trainer::DeviceMesh> mesh;    // null without --mesh
   trainer::TensorAxis tensor;
   int data_rank = 0, data_ranks = 1;  // this rank's rows of the batch: every data_ranks-th
   std::string command_line;           // all options with their values, an option a line; equal on all ranks
@@ -62,7 +63,9 @@ torch::optim::AdamWOptions Adam(const TrainGptOptions& options);
 trainer::FullyShardedDataParallelOptions ShardOptions(const TrainGptOptions& options);
 // The parameters that train.
 std::vector<at::Tensor> Trainable(const torch::nn::Module& module);
-// Makes this rank's rows of the batch of a step, and sets the place of random numbers.
+// Moves what is not yet on the rank's device there. Values were drawn by the CPU: they do not depend on the device.
+void MoveToDevice(const Training& training, torch::nn::Module& module);
+// Makes this rank's rows of the batch of a step, on its device, and sets the place of random numbers.
 TextBatch BatchOf(Training& training, bool train, int64_t step);
 // The loss of a batch. With a pipeline it has no gradient, and is 0 on ranks without the last stage.
 at::Tensor Loss(Training& training, const TextBatch& batch);

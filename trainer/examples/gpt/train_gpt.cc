@@ -200,12 +200,13 @@ std::string Sample(Training& training, const std::string& beginning) {
   if (codes.numel() == 0) codes = torch::zeros({1, 1}, torch::kInt64);  // a text without any of these characters
   for (int64_t i = 0; i < training.options.sample; ++i) {
     const int64_t seen = std::min(codes.size(1), training.options.model.context);
-    at::Tensor logits =
-        training.forward(codes.narrow(1, codes.size(1) - seen, seen)).select(1, seen - 1).to(torch::kFloat);
+    at::Tensor logits = training.forward(codes.narrow(1, codes.size(1) - seen, seen).to(training.device))
+                            .select(1, seen - 1)
+                            .to(torch::kFloat);
     if (training.tensor.size() > 1) {
       logits = trainer::gather_from_region(logits, training.tensor.group(), 1, training.options.model.vocabulary);
     }
-    const at::Tensor next = torch::multinomial(torch::softmax(logits, 1), 1, false, generator);
+    const at::Tensor next = torch::multinomial(torch::softmax(logits.cpu(), 1), 1, false, generator);
     codes = torch::cat({codes, next}, 1);
   }
   return training.text->Decode(codes);
@@ -240,8 +241,8 @@ void Run(Training& training) {
   if (training.prints()) {
     int64_t elements = 0;
     for (const auto& parameter : training.state.parameters) elements += parameter.data.numel();
-    std::printf("train_gpt: %d rank%s, %s, %lld of the parameters on rank 0, batch %lld x %lld characters\n",
-                training.world->size(), training.world->size() == 1 ? "" : "s",
+    std::printf("train_gpt: %d rank%s on %s, %s, %lld of the parameters on rank 0, batch %lld x %lld characters\n",
+                training.world->size(), training.world->size() == 1 ? "" : "s", training.device.str().c_str(),
                 options.mesh.empty() ? options.mode.c_str() : ("mesh " + options.mesh).c_str(),
                 static_cast<long long>(elements), static_cast<long long>(options.batch_size),
                 static_cast<long long>(options.model.context));

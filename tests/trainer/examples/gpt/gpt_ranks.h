@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/base/local_device.h"
 #include "cohort/trainer/examples/gpt/gpt_options.h"
 #include "cohort/trainer/examples/gpt/gpt_training.h"
 #include "tests/trainer/ranks.h"
@@ -35,6 +36,7 @@ class OwnTraining {
  public:
   explicit OwnTraining(const TrainGptOptions& options, bool alone = false) {
     training_.options = options;
+    training_.device = trainer::LocalDevices(*trainer::job).front().device;
     const int self[] = {world->rank()};
     training_.world = alone ? world->Subgroup(self).value() : world->Duplicate().value();
     SetUp(training_);
