@@ -13,6 +13,7 @@
 #include "cohort/comm/communicator.h"
 #include "cohort/comm/cuda/device.h"
 #include "tests/comm/nccl/device_memory.h"
+#include "tests/comm/nccl/gpu_ranks.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/process_cluster.h"
 
@@ -415,26 +416,6 @@ TEST(NcclCommunicatorTest, OneRankCapturesOverTheFake) {
   });
   EXPECT_EQ(results[0].text, "");
 }
-
-// Runs `check` in processes that share one device; skips where there is none.
-class NcclGpuTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    // In a process of its own: a process that has used CUDA must not fork.
-    const auto probe = RunProcesses({.ranks = 1}, [](ProcessRank&) { return cuda::DeviceCount().status().ToString(); });
-    if (probe[0].text != "OK") GTEST_SKIP() << probe[0].text;
-  }
-  static void Run(int ranks, const std::function<std::string(ProcessRank&)>& check) {
-    const auto results = RunProcesses({.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](ProcessRank& self) {
-      // NCCL refuses two ranks on one device unless they seem to be on different hosts; kernels of two processes take
-      // turns, so few of them.
-      setenv("NCCL_HOSTID", ("rank" + std::to_string(self.rank)).c_str(), 1);
-      setenv("NCCL_MAX_CTAS", "2", 1);
-      return check(self);
-    });
-    for (const auto& result : results) EXPECT_EQ(result.text, "") << ranks << " ranks";
-  }
-};
 
 TEST_F(NcclGpuTest, OneAndTwoRanksOnOneDevice) {
   for (const int ranks : {1, 2}) Run(ranks, [](ProcessRank& self) { return CheckCollectives(self, ""); });
