@@ -24,9 +24,7 @@ constexpr uint64_t kDuplicateTag = 4;
 constexpr uint64_t kFirstDeviceTag = 1000;  // plus the device's index
 
 std::unique_ptr<Group> MadeFrom(Group& parent, std::vector<int> members, uint64_t id) {
-  const GroupContext& context = parent.context();
-  return std::make_unique<Group>(parent.runtime(), std::move(members), id, context.transports, context.tuning,
-                                 context.determinism, context.fails_with);
+  return std::make_unique<Group>(parent, std::move(members), id, parent.context().fails_with);
 }
 
 }  // namespace
@@ -59,6 +57,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
   return std::unique_ptr<Communicator>(new Communicator(std::make_unique<Group>(
       runtime, std::move(members), id, options.transports, std::move(tuning), options.determinism)));
 }
+
+Group& GroupOf(Communicator& communicator) { return *communicator.group_; }
 
 Communicator::Communicator(std::unique_ptr<Group> group) : group_(std::move(group)) {}
 Communicator::~Communicator() = default;

@@ -220,7 +220,7 @@ class Communicator {
 
  private:
   friend class Batch;
-  friend class Group;
+  friend Group& GroupOf(Communicator& communicator);
   friend absl::StatusOr<std::string> Calibrate(Communicator& group);
   explicit Communicator(std::unique_ptr<Group> group);
   absl::StatusOr<std::unique_ptr<Communicator>> Derive(uint64_t tag);

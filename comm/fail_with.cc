@@ -8,8 +8,8 @@
 
 namespace cohort::comm {
 
-void Group::FailWith(Communicator& group, const Communicator& whole) {
-  Group& self = *group.group_;
+void FailWith(Communicator& group, const Communicator& whole) {
+  Group& self = GroupOf(group);
   runtime::EngineLock lock(self.runtime().engine());
   std::vector<int>& ranks = self.context_.fails_with;
   ranks.insert(ranks.end(), whole.members().begin(), whole.members().end());
@@ -19,7 +19,5 @@ void Group::FailWith(Communicator& group, const Communicator& whole) {
     if (const absl::Status lost = self.runtime().rank_status(rank); !lost.ok()) self.FailHere(lost);
   }
 }
-
-void FailWith(Communicator& group, const Communicator& whole) { Group::FailWith(group, whole); }
 
 }  // namespace cohort::comm

@@ -84,11 +84,15 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->record = call.record;
   known->description = {};
   known->short_call.reset();
-  known->asked_short = false;
+  known->asked_short = !uses_short_calls_;
 }
 
 void CallMemo::Clear() {
   for (auto& known : calls_) known.reset();
+}
+
+void CallMemo::UseShortCalls(bool use) {
+  if (std::exchange(uses_short_calls_, use) != use) Clear();
 }
 
 }  // namespace cohort::comm

@@ -35,11 +35,18 @@ struct RememberedCall {
   runtime::CallDescription description;
   // Made by the first repetition, when the links are there. Null: there is no short way, or it was not asked for.
   std::unique_ptr<ShortCall> short_call;
-  bool asked_short = false;
+  bool asked_short = false;  // true also where short calls are off
 };
 
 // The short call of a remembered one, if it may run now: nothing is before it. Null otherwise.
 ShortCall* ShortCallOf(RememberedCall& known);
+
+// Calls that have taken the short way so far.
+struct ShortCallCounts {
+  uint64_t done = 0;       // on it
+  uint64_t continued = 0;  // as operations
+  uint64_t all() const { return done + continued; }
+};
 
 // One thread at a time. Finds in a few nanoseconds; forgets a call when another one takes its place.
 class CallMemo {
@@ -52,6 +59,12 @@ class CallMemo {
                 Provider* provider, int rank, int size);
   // Forgets all calls: other algorithms may be chosen from now on.
   void Clear();
+  // For tests: whether calls may take the short way. It is on at first. Members of a group need not agree.
+  void UseShortCalls(bool use);
+  bool uses_short_calls() const { return uses_short_calls_; }
+  // Notes that a call took the short way, and whether it was done there.
+  void CountShortCall(bool done) { ++(done ? counts_.done : counts_.continued); }
+  const ShortCallCounts& short_calls() const { return counts_; }
 
  private:
   static constexpr size_t kPlaces = 64;
@@ -62,6 +75,8 @@ class CallMemo {
 
   std::array<std::unique_ptr<RememberedCall>, kPlaces> calls_;
   uint64_t last_id_ = 0;
+  bool uses_short_calls_ = true;
+  ShortCallCounts counts_;
 };
 
 // Fills all of `call` but its buffers, for a repetition whose number known.record has.

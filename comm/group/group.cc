@@ -70,6 +70,12 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   if (runtime.finalized() && status_.ok()) status_ = Finalized();
 }
 
+Group::Group(Group& parent, std::vector<int> members, uint64_t id, std::vector<int> fails_with)
+    : Group(parent.runtime(), std::move(members), id, parent.context_.transports, parent.context_.tuning,
+            parent.context_.determinism, std::move(fails_with)) {
+  memo_.UseShortCalls(parent.memo_.uses_short_calls());
+}
+
 Group::~Group() {
   runtime::EngineLock lock(runtime().engine());
   // News that came after the last call, which Finalize tells if no call did.
@@ -153,7 +159,9 @@ runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& argument
   if (short_call != nullptr) {
     short_call->Post(in, out, known.record.wire_signature);
     ticket = black_box.Start(known.record, &known.description);
-    if (short_call->Finish(short_polls_)) {
+    const bool done = short_call->Finish(short_polls_);
+    memo_.CountShortCall(done);
+    if (done) {
       black_box.Finish(ticket, runtime::CallState::kDone, /*at_once=*/true);
       return runtime::Work();
     }

@@ -28,8 +28,12 @@ namespace cohort::comm {
 
 class BatchState;
 class Communicator;
+class Group;
 template <typename State>
 class StatePool;
+
+// The group behind a communicator. Defined with communicators, which are above this folder.
+Group& GroupOf(Communicator& communicator);
 
 // Serves one call at a time; entered with engine ownership, which its public functions take themselves.
 class Group final : public runtime::ProgressSource, public runtime::MembershipListener {
@@ -38,12 +42,15 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // every other group of the epoch. The group also fails when one of `fails_with` is lost, world ranks in order.
   Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
         Determinism determinism, std::vector<int> fails_with = {});
+  // A group of some members of `parent`, with its settings.
+  Group(Group& parent, std::vector<int> members, uint64_t id, std::vector<int> fails_with);
   ~Group() override;
 
   const GroupContext& context() const { return context_; }
   DerivedGroups& derived() { return derived_; }
   // By the engine's owner.
   CallRecorder& recorder() { return recorder_; }
+  CallMemo& memo() { return memo_; }  // the same
   runtime::Runtime& runtime() { return *context_.runtime; }
   absl::Status status();
   // Whether this is a child that was forked after Runtime::Init. It shares the parent's memory of the segment, so that
@@ -69,8 +76,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
   // Before its first call: this group is what Shrink left of `parent`.
   void SetShrunkFrom(const GroupContext& parent);
-  // comm/fail_with.h, beside which it is defined: communicators are above this folder.
-  static void FailWith(Communicator& group, const Communicator& whole);
+  friend void FailWith(Communicator& group, const Communicator& whole);  // comm/fail_with.h
   // Tells the providers of a split that all members take part in (Provider::OnSplit).
   void OnSplit(int color, int key, uint64_t child);
 

@@ -243,8 +243,7 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
     parent->derived().shrink_round() = {.number = round + 1, .proposal = ""};
     if (context.runtime->Get(over, Deadline::After(kOverLook)).ok()) continue;
     const uint64_t id = GroupId(context.id, kShrinkTag, round, members, context.epoch);
-    auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning,
-                                         context.determinism);
+    auto child = std::make_unique<Group>(*parent, std::move(members), id, /*fails_with=*/std::vector<int>());
     child->SetShrunkFrom(context);
     const absl::Status met = Meet(*child, site, deadline);
     if (met.ok()) {

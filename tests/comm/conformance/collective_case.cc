@@ -205,7 +205,7 @@ comm::CallOptions OptionsOf(const CollectiveCase& the_case, int rank) {
   options.algorithm = the_case.algorithm;
   options.determinism = the_case.determinism;
   options.factor = FactorOf(the_case, rank);
-  options.user_op = &kLarger;
+  if (the_case.op == ReduceOp::kUser) options.user_op = &kLarger;  // calls without one can be remembered
   options.timeout = std::chrono::seconds(60);
   return options;
 }
@@ -217,9 +217,21 @@ std::string CollectiveCase::ToString() const {
          "\", salt " + std::to_string(salt) + ")";
 }
 
-PendingCase::Memory::Memory(size_t bytes, uint8_t fill) : bytes_(bytes + 2 * kGuard, std::byte{0xa5}) {
+PendingCase::Memory::Memory(size_t bytes, uint8_t fill, std::span<std::byte>* room) {
+  const size_t all = bytes + 2 * kGuard;
+  const size_t taken = (all + kGuard - 1) / kGuard * kGuard;
+  if (room != nullptr && taken <= room->size()) {
+    bytes_ = room->first(all);
+    *room = room->subspan(taken);
+  } else {
+    own_.resize(all);
+    bytes_ = own_;
+  }
+  std::fill(bytes_.begin(), bytes_.end(), std::byte{0xa5});
   std::fill(bytes_.begin() + kGuard, bytes_.end() - kGuard, std::byte{fill});
 }
+
+PendingCase::Memory::Memory(size_t bytes, uint8_t fill) : Memory(bytes, fill, nullptr) {}
 
 bool PendingCase::Memory::guards_intact() const {
   const auto intact = [](std::byte value) { return value == std::byte{0xa5}; };
@@ -227,8 +239,9 @@ bool PendingCase::Memory::guards_intact() const {
          std::all_of(bytes_.end() - kGuard, bytes_.end(), intact);
 }
 
-PendingCase::PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch)
-    : case_(the_case), rank_(communicator.rank()), size_(communicator.size()), batch_(batch) {
+PendingCase::PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch,
+                         std::span<std::byte> room)
+    : case_(the_case), rank_(communicator.rank()), size_(communicator.size()), batch_(batch), room_(room) {
   Start(communicator);
 }
 
@@ -285,8 +298,8 @@ int PendingCase::Start(comm::Communicator& communicator) {
 
   const bool one_buffer = c.kind == CollectiveKind::kBroadcast || (c.in_place && blocks.in > 0 && blocks.out > 0);
   const size_t bytes = block * static_cast<size_t>(one_buffer ? std::max(blocks.in, blocks.out) : blocks.out);
-  if (blocks.out > 0 || one_buffer) out_ = std::make_unique<Memory>(bytes, 0x5a);
-  if (blocks.in > 0 && !one_buffer) in_ = std::make_unique<Memory>(input_.size(), 0);
+  if (blocks.out > 0 || one_buffer) out_ = std::make_unique<Memory>(bytes, 0x5a, &room_);
+  if (blocks.in > 0 && !one_buffer) in_ = std::make_unique<Memory>(input_.size(), 0, &room_);
   // In place, the smaller buffer is this rank's block of the larger one.
   const size_t own = blocks.in == blocks.out ? 0 : block * static_cast<size_t>(rank_);
   std::byte* in = in_ != nullptr ? in_->data() : nullptr;

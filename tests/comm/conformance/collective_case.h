@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,10 @@ std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int6
 class PendingCase {
  public:
   // Starts the call, or adds it to `batch`, if there is one (which takes all but barriers); set_work then tells the
-  // batch's Work. The case must outlive it.
-  PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch = nullptr);
+  // batch's Work. The case must outlive it. The buffers lie in `room`, as far as they fit there, else in memory of
+  // their own. Buffers of unequal blocks always do the latter.
+  PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch = nullptr,
+              std::span<std::byte> room = {});
   void set_work(const runtime::Work& work) { work_ = work; }
   // Waits, and returns "" or what is wrong.
   std::string Finish();
@@ -51,13 +54,16 @@ class PendingCase {
   class Memory {
    public:
     Memory(size_t bytes, uint8_t fill);
+    // Takes its place from the front of `room`, if it fits there.
+    Memory(size_t bytes, uint8_t fill, std::span<std::byte>* room);
     std::byte* data() { return bytes_.data() + kGuard; }
     size_t size() const { return bytes_.size() - 2 * kGuard; }
     bool guards_intact() const;
 
    private:
     static constexpr size_t kGuard = 64;
-    std::vector<std::byte> bytes_;
+    std::vector<std::byte> own_;
+    std::span<std::byte> bytes_;
   };
 
   int Start(comm::Communicator& communicator);
@@ -68,6 +74,7 @@ class PendingCase {
   const int rank_;
   const int size_;
   comm::Batch* const batch_;
+  std::span<std::byte> room_;        // what is left of it
   std::unique_ptr<Memory> in_;       // null: the call has none here, or it is in place
   std::unique_ptr<Memory> out_;      // null: the call has none here
   std::vector<std::byte> input_;     // what `in_` held

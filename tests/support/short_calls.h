@@ -1,0 +1,25 @@
+// The short way of repeated small calls (comm/README.md), as tests see it.
+#pragma once
+
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/group/call_memo.h"
+#include "cohort/comm/group/group.h"
+#include "cohort/runtime/engine/engine.h"
+
+namespace cohort::testing {
+
+// Turns it on, as it is at first, or off, for calls of this group and of groups that are made from it later.
+inline void UseShortCalls(comm::Communicator& communicator, bool use) {
+  comm::Group& group = comm::GroupOf(communicator);
+  const runtime::EngineLock lock(group.runtime().engine());
+  group.memo().UseShortCalls(use);
+}
+
+// Counts the group's calls that have taken it so far.
+inline comm::ShortCallCounts ShortCallsOf(comm::Communicator& communicator) {
+  comm::Group& group = comm::GroupOf(communicator);
+  const runtime::EngineLock lock(group.runtime().engine());
+  return group.memo().short_calls();
+}
+
+}  // namespace cohort::testing
