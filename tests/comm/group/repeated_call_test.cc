@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -17,6 +20,7 @@
 #include "cohort/comm/window.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tests/support/process_cluster.h"
+#include "tests/support/short_calls.h"
 
 namespace cohort::testing {
 namespace {
@@ -283,6 +287,127 @@ TEST(RepeatedCallTest, TheDeadlineOfOneThatWaitsNamesWhoIsMissing) {
     if (!absl::IsDeadlineExceeded(status)) return "not kDeadlineExceeded: " + status.ToString();
     return status.message().find("rank 1") != std::string::npos ? "" : "rank 1 is not named: " + status.ToString();
   }));
+}
+
+// Sums and products that round, at every level of determinism: the bits are those of a group without the short way.
+template <typename T>
+std::string RoundBothWays(Communicator& general, Communicator& quick, comm::Determinism level, ReduceOp op) {
+  constexpr int64_t kCount = 13;
+  std::mt19937_64 random(static_cast<uint64_t>(general.rank()) * 100 + static_cast<uint64_t>(op));
+  CallOptions options;
+  options.determinism = level;
+  const int64_t all = kCount * general.size();
+  std::vector<T> in(static_cast<size_t>(all));
+  for (int call = 0; call < 3 * 20; ++call) {
+    for (T& value : in) value = static_cast<T>(std::ldexp(static_cast<double>(random()), -64 - call % 7)) - T{0.01};
+    std::vector<T> out[2] = {std::vector<T>(kCount), std::vector<T>(kCount)};
+    for (Communicator* group : {&general, &quick}) {
+      const Buffer result(out[group == &quick].data(), kCount);
+      const ConstBuffer block(in.data(), kCount);
+      const absl::Status status =
+          (call % 3 == 0   ? group->AllReduce(block, result, op, options)
+           : call % 3 == 1 ? group->Reduce(block, result, op, 0, options)
+                           : group->ReduceScatter(ConstBuffer(in.data(), all), result, op, options))
+              .Wait(kBound);
+      if (!status.ok()) return status.ToString();
+    }
+    if (std::memcmp(out[0].data(), out[1].data(), kCount * sizeof(T)) == 0) continue;
+    return std::string(Name(level)) + ' ' + std::string(Name(op)) + ": other bits in call " + std::to_string(call);
+  }
+  return "";
+}
+
+TEST(RepeatedCallTest, RoundsAsTheGeneralWayDoes) {
+  for (const int ranks : {2, 3, 5}) {
+    ExpectAllWell(RunProcesses({.ranks = ranks}, [](ProcessRank& self) -> std::string {
+      auto general = self.world->Duplicate();
+      if (!general.ok()) return general.status().ToString();
+      UseShortCalls(**general, false);
+      uint64_t calls = 0;
+      for (int level = 1; level < comm::kDeterminismLevels; ++level) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct}) {
+          const auto the_level = static_cast<comm::Determinism>(level);
+          std::string wrong = RoundBothWays<float>(**general, *self.world, the_level, op);
+          if (wrong.empty()) wrong = RoundBothWays<double>(**general, *self.world, the_level, op);
+          if (!wrong.empty()) self.world->Abort(wrong);
+          if (!wrong.empty()) return wrong;
+          calls += 2 * 3 * 20;
+        }
+      }
+      if (ShortCallsOf(**general).all() > 0) return "the general way was the short one";
+      const uint64_t short_ones = ShortCallsOf(*self.world).all();
+      return 10 * short_ones >= 9 * calls ? "" : "only " + std::to_string(short_ones) + " calls were short";
+    }));
+  }
+}
+
+// The survivors' group takes the short way again, and none of its calls meets a message of the group that failed.
+TEST(RepeatedCallTest, SurvivorsGoOnWithShortCalls) {
+  for (int turn = 0; turn < 4; ++turn) {
+    const std::vector<RankResult> results = RunProcesses({.ranks = 4}, [turn](ProcessRank& self) -> std::string {
+      int32_t data[4] = {self.rank, 1, 0, 0};
+      absl::Status status;
+      for (int call = 0; status.ok(); ++call) {
+        if (self.rank == turn && call == 100 + 37 * turn) kill(getpid(), SIGKILL);
+        status = SmallSum(*self.world, data).Wait(kBound);
+      }
+      if (!absl::IsUnavailable(status)) return "not kUnavailable: " + status.ToString();
+      auto shrunk = self.world->Shrink();
+      if (!shrunk.ok()) return shrunk.status().ToString();
+      constexpr int kCalls = 300;
+      for (int call = 0; call < kCalls; ++call) {
+        data[0] = self.rank + call;
+        if (status = SmallSum(**shrunk, data).Wait(kBound); !status.ok()) return status.ToString();
+        if (data[2] != 6 - turn + 3 * call || data[3] != 3) return "wrong sum in call " + std::to_string(call);
+      }
+      if (SmallSum(*self.world, data).Wait(kBound).ok()) return "the old group works again";
+      if (ShortCallsOf(**shrunk).all() < kCalls - 1) return "they did not take the short way";
+      return "";
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == turn) continue;
+      EXPECT_EQ(results[static_cast<size_t>(rank)].text, "") << "rank " << rank;
+    }
+  }
+}
+
+// Repeats small calls in a communicator of the thread's own.
+std::string RepeatInThread(Communicator& group, int thread) {
+  constexpr int kCalls = 500;
+  int32_t data[4] = {};
+  for (int call = 0; call < kCalls; ++call) {
+    data[0] = call * (group.rank() + 1);
+    data[1] = thread;
+    if (const absl::Status status = SmallSum(group, data).Wait(kBound); !status.ok()) return status.ToString();
+    if (data[2] != 3 * call || data[3] != 2 * thread) return "wrong sum in call " + std::to_string(call);
+  }
+  const uint64_t short_ones = ShortCallsOf(group).all();
+  return short_ones >= kCalls - 1 ? "" : "only " + std::to_string(short_ones) + " calls were short";
+}
+
+TEST(RepeatedCallTest, ThreadsDoNotDisturbEachOther) {
+  for (const bool progress_thread : {false, true}) {
+    const ProcessClusterOptions options{.ranks = 2, .progress_thread = progress_thread};
+    ExpectAllWell(RunProcesses(options, [](ProcessRank& self) -> std::string {
+      constexpr size_t kThreads = 4;
+      std::vector<std::unique_ptr<Communicator>> groups;
+      for (size_t i = 0; i < kThreads; ++i) {
+        auto made = self.world->Duplicate();
+        if (!made.ok()) return made.status().ToString();
+        groups.push_back(*std::move(made));
+      }
+      std::vector<std::string> wrong(kThreads);
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] { wrong[i] = RepeatInThread(*groups[i], static_cast<int>(i)); });
+      }
+      for (std::thread& thread : threads) thread.join();
+      for (const std::string& text : wrong) {
+        if (!text.empty()) return text;
+      }
+      return "";
+    }));
+  }
 }
 
 // Two groups' calls in opposite order, after both have been repeated often: the ranks wait for each other.
