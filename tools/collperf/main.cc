@@ -7,6 +7,7 @@
 #include <ctime>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -39,7 +40,7 @@ std::string Today() {
   return text;
 }
 
-absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command) {
+absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command, bool staged) {
   RunFacts facts;
   facts.ranks = session.ranks();
   facts.hosts = session.runtime().node_count();
@@ -52,6 +53,11 @@ absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command) {
   facts.command = command;
   facts.table = session.world().tuning();
   COHORT_ASSIGN_OR_RETURN(facts.transport, session.TransportNames());
+  if (session.device() == nullptr) return facts;
+  facts.device = session.DescribeDevice();
+  COHORT_ASSIGN_OR_RETURN(const std::string_view service,
+                          session.DeviceService(comm::CollectiveKind::kAllReduce, comm::DataType::kFloat32));
+  if (service == "nccl" && !staged) facts.transport = service;  // else that of host memory
   return facts;
 }
 
@@ -84,6 +90,10 @@ absl::Status MeasureOperation(Session& session, const Options& options, measure:
   return absl::OkStatus();
 }
 
+bool LacksPeer(Session& session, measure::Operation operation) {
+  return operation == measure::Operation::kSendRecv && session.device() != nullptr && session.ranks() == 1;
+}
+
 absl::Status CalibrateGroup(Session& session) {
   const uint64_t begin = measure::Ticks();
   COHORT_ASSIGN_OR_RETURN(const std::string table, comm::Calibrate(session.world()));
@@ -93,14 +103,15 @@ absl::Status CalibrateGroup(Session& session) {
 }
 
 absl::Status Run(const Options& options, const std::string& command, int64_t* wrong) {
-  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Start(options.transport));
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Start(options.transport, options.memory));
   if (options.root >= session->ranks()) {
     return absl::InvalidArgumentError("-r " + std::to_string(options.root) + " is no rank of a group of " +
                                       std::to_string(session->ranks()));
   }
   if (session->rank() == 0) COHORT_RETURN_IF_ERROR(CheckFiles(options));
   if (options.calibrate) COHORT_RETURN_IF_ERROR(CalibrateGroup(*session));
-  COHORT_ASSIGN_OR_RETURN(const RunFacts facts, Gather(*session, command));
+  if (session->device() != nullptr) COHORT_RETURN_IF_ERROR(session->ConnectDevices(options.algorithm));
+  COHORT_ASSIGN_OR_RETURN(const RunFacts facts, Gather(*session, command, !options.algorithm.empty()));
   Say(*session, HeadText(options, facts));
   if (options.cost) {
     COHORT_ASSIGN_OR_RETURN(const Cost cost, MeasureCost(*session));
@@ -108,6 +119,10 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
   }
   std::vector<Result> results;
   for (const measure::Operation operation : options.operations) {
+    if (LacksPeer(*session, operation)) {
+      Say(*session, "# send_recv is left out: on device memory one rank alone has no peer\n");
+      continue;
+    }
     COHORT_RETURN_IF_ERROR(MeasureOperation(*session, options, operation, &results));
   }
   for (const Result& result : results) *wrong += std::max<int64_t>(result.wrong, 0);

@@ -36,6 +36,9 @@ constexpr const char* kFooter =
     "  dlaunch --nnodes 2 --simulate-nodes 2 collperf all_gather --transport ucx\n"
     "  dlaunch --nproc-per-node 4 collperf all_reduce --determinism order_invariant\n"
     "  dlaunch --nproc-per-node 2 collperf all_reduce -d all -o all -b 4K -e 4K -n 5\n"
+    "  dlaunch --gpus-per-rank 1 collperf all --memory cuda -e 1G\n"
+    "  dlaunch --gpus-per-rank 1 collperf all_reduce --memory cuda -b 8 -e 64K --batch 100\n"
+    "  dlaunch --simulate-nodes 2 --gpus-per-rank 1 sh -c 'NCCL_HOSTID=$RANK exec collperf all_reduce --memory cuda'\n"
     "\n"
     "What is measured: the bytes are those of one block: the whole vector of all_reduce, broadcast and reduce, one\n"
     "rank's part in the others. send_recv: each rank sends to the next one and receives from the one before, with two\n"
@@ -51,6 +54,12 @@ constexpr const char* kFooter =
     "--determinism\n"
     "prints: each timed call runs in turn with the same call at fast; x fast is the ratio of their medians, and the\n"
     "last line its geometric mean.\n"
+    "\n"
+    "What --memory cuda measures: NCCL's calls on device memory, on a stream of collperf's own. A call's time ends\n"
+    "when its result is on the device and the host has seen it: the host waits for each call. With --batch N it puts\n"
+    "N calls on the stream and waits once, for the last, as nccl-tests do. Results are checked on the host, outside\n"
+    "the times. barrier has no buffers and is left out. NCCL refuses ranks of one host that share a device: the last\n"
+    "example gives each its own NCCL_HOSTID. It is for tests, since such ranks take turns on the device.\n"
     "\n"
     "Exit status: 0; 1 where an operation failed or an element was wrong; 2 for a command line that can't work.\n";
 
@@ -115,6 +124,12 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
 absl::Status CheckAlgorithm(const Options& options) {
   if (options.algorithm.empty()) return absl::OkStatus();
   const std::string forced = "--algorithm " + options.algorithm.substr(0, 64);
+  if (options.memory == comm::MemoryKind::kCuda) {
+    if (options.algorithm == "staged") return absl::OkStatus();
+    return absl::InvalidArgumentError("--memory cuda and " + forced +
+                                      ": calls on device memory have staged, which goes through host memory; else NCCL "
+                                      "chooses (see NCCL_ALGO)");
+  }
   if (options.operations.empty()) {
     return absl::InvalidArgumentError(forced + " needs an operation that it serves, such as all_reduce, which has " +
                                       comm::AlgorithmNames(comm::CollectiveKind::kAllReduce));
@@ -133,6 +148,41 @@ absl::Status CheckAlgorithm(const Options& options) {
   return absl::OkStatus();
 }
 
+// Calls on device memory are NCCL's: what is about host memory and its transports has no meaning there.
+absl::Status CheckMemory(const Options& options) {
+  if (options.memory == comm::MemoryKind::kHost) return absl::OkStatus();
+  const struct {
+    bool given;
+    const char* option;
+    const char* why;
+  } refused[] = {
+      {options.window, "--window", "windows are host memory"},
+      {options.rewrite, "--rewrite", "the host does not write device memory"},
+      {options.messages > 1, "--messages",
+       "a stream has one message under way at a time; --batch puts several calls on it"},
+      {options.cost, "--cost", "it measures calls on host memory"},
+      {options.calibrate, "--calibrate", "it measures the transports of host memory"},
+      {!options.transport.empty(), "--transport",
+       "NCCL has its own (see NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET)"},
+  };
+  for (const auto& [given, option, why] : refused) {
+    if (given) return absl::InvalidArgumentError(std::string("--memory cuda and ") + option + ": " + why);
+  }
+  for (const Operation operation : options.operations) {
+    if (operation != Operation::kBarrier) continue;
+    return absl::InvalidArgumentError("--memory cuda and barrier: it has no buffers and is served on host memory");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseMemory(std::string_view name, Options* options) {
+  if (name != "host" && name != "cuda") {
+    return absl::InvalidArgumentError("--memory " + std::string(name.substr(0, 64)) + ": there are host and cuda");
+  }
+  options->memory = name == "host" ? comm::MemoryKind::kHost : comm::MemoryKind::kCuda;
+  return absl::OkStatus();
+}
+
 struct Raw {
   std::string operation;
   std::string min_bytes = "8";
@@ -141,16 +191,20 @@ struct Raw {
   std::string type = "float32";
   std::string op = "sum";
   std::string determinism = "fast";
+  std::string memory = "host";
   int check = 1;
 };
 
 absl::Status Interpret(const Raw& raw, Options* options) {
+  COHORT_RETURN_IF_ERROR(ParseMemory(raw.memory, options));
   if (raw.operation.empty() || raw.operation == "all") {
     if (raw.operation.empty()) COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
     if (raw.operation.empty() && !options->cost && !options->calibrate) {
       return absl::InvalidArgumentError("name the operation: all, " + measure::OperationNames());
     }
     options->operations = raw.operation.empty() ? std::vector<Operation>{} : measure::AllOperations();
+    // It is the same on any memory.
+    if (options->memory == comm::MemoryKind::kCuda) std::erase(options->operations, Operation::kBarrier);
   } else {
     for (const std::string& name : SplitAtCommas(raw.operation)) {
       Operation operation{};
@@ -161,6 +215,7 @@ absl::Status Interpret(const Raw& raw, Options* options) {
       options->operations.push_back(operation);
     }
   }
+  COHORT_RETURN_IF_ERROR(CheckMemory(*options));
   COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
   COHORT_ASSIGN_OR_RETURN(options->min_bytes, measure::ParseBytes(raw.min_bytes));
   COHORT_ASSIGN_OR_RETURN(options->max_bytes, measure::ParseBytes(raw.max_bytes));
@@ -235,6 +290,8 @@ void AddOptions(CLI::App* app, Raw* raw, Options* options) {
       ->check(tools::Whole(0, std::numeric_limits<int>::max()))
       ->capture_default_str();
   app->add_flag("--in-place", options->in_place, "input and output are the same memory");
+  app->add_option("--memory", raw->memory, "host, or cuda: buffers on each rank's first CUDA device (below)")
+      ->capture_default_str();
   app->add_flag("--window", options->window, "buffers in window memory, which the host's ranks share");
   app->add_option("--algorithm", options->algorithm, "force one (`plan list` names them) instead of the selector's")
       ->check(tools::NotEmpty("the name of an algorithm"));

@@ -40,6 +40,7 @@ struct Options {
   std::vector<NamedOp> ops;
   int root = 0;
   bool in_place = false;
+  comm::MemoryKind memory = comm::MemoryKind::kHost;
   bool window = false;
   std::string algorithm;
   std::string transport;

@@ -2,108 +2,44 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/runtime/base/status_macros.h"
-#include "cohort/runtime/segment/memory_limits.h"
+#include "tools/collperf/call.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/gate.h"
-#include "tools/measure/text.h"
 
 namespace cohort::collperf {
 namespace {
 
 using measure::Operation;
-using runtime::Work;
 
-constexpr size_t kAlignment = 4096;
 constexpr int64_t kFewestIterations = 10;
 constexpr int kCheckedCalls = 2;
 
-// One call on fixed memory.
-struct Call {
-  Session* session;
-  comm::CallOptions options;
-  Operation operation;
-  comm::DataType dtype;
-  comm::ReduceOp op;
-  int root;
-  int64_t count;
-  char* in;
-  char* out;
-  int64_t in_count;
-  int64_t out_count;
-  int64_t messages = 1;  // of an exchange, under way at a time
-  size_t in_bytes = 0;
-
-  Work Start() const {
-    comm::Communicator& world = session->world();
-    const comm::ConstBuffer input(in, in_count, dtype);
-    const comm::Buffer output(out, out_count, dtype);
-    switch (operation) {
-      case Operation::kBroadcast:
-        return world.Broadcast(comm::Buffer(session->rank() == root ? in : out, count, dtype), root, options);
-      case Operation::kReduce:
-        return world.Reduce(input, output, op, root, options);
-      case Operation::kAllReduce:
-        return world.AllReduce(input, output, op, options);
-      case Operation::kGather:
-        return world.Gather(input, output, root, options);
-      case Operation::kScatter:
-        return world.Scatter(input, output, root, options);
-      case Operation::kAllGather:
-        return world.AllGather(input, output, options);
-      case Operation::kReduceScatter:
-        return world.ReduceScatter(input, output, op, options);
-      case Operation::kAllToAll:
-        return world.AllToAll(input, output, options);
-      case Operation::kSendRecv:
-      case Operation::kBarrier:
-        break;
-    }
-    return world.Barrier(options);
-  }
-  absl::Status Exchange() const {
-    const int ranks = session->ranks();
-    comm::Communicator& world = session->world();
-    std::vector<Work> works;
-    for (int64_t i = 0; i < messages; ++i) {
-      works.push_back(world.Send(comm::ConstBuffer(in, in_count, dtype), (session->rank() + 1) % ranks, options));
-      works.push_back(world.Recv(comm::Buffer(out, out_count, dtype), (session->rank() + ranks - 1) % ranks, options));
-    }
-    absl::Status first;
-    for (Work& work : works) first.Update(work.Wait());
-    return first;
-  }
-  absl::Status Run() const { return operation == Operation::kSendRecv ? Exchange() : Start().Wait(); }
-};
-
-// Send and receive have two buffers in any case.
-bool IsInPlace(const Options& options, Operation operation) {
-  return options.in_place && operation != Operation::kSendRecv;
-}
-
 // Places input and output, by the rules of communicator.h for calls in place.
-void Place(const Options& options, const Buffers& buffers, int64_t block_bytes, Call* call) {
+void SetPlaces(const Options& options, const Buffers& buffers, int64_t block_bytes, Call* call) {
   call->in = buffers.in();
   call->out = buffers.out();
   if (!IsInPlace(options, call->operation)) return;
   const int64_t own = block_bytes * call->session->rank();
   call->out = call->in;
   if (call->operation == Operation::kAllGather || (call->operation == Operation::kGather && call->out_count > 0)) {
-    call->in += own;
+    call->in = call->in + own;
   } else if (call->operation == Operation::kReduceScatter ||
              (call->operation == Operation::kScatter && call->in_count > 0)) {
-    call->out += own;
+    call->out = call->out + own;
   }
 }
 
 int64_t CountSpoilt(const Options& options, const measure::Pattern& pattern, const Call& call) {
-  if (options.spoil && call.out_count > 0) call.out[0] = static_cast<char>(call.out[0] ^ 0x55);
-  return measure::CountWrong(pattern, call.out);
+  char* const out = call.out.host;
+  if (options.spoil && call.out_count > 0) out[0] = static_cast<char>(out[0] ^ 0x55);
+  return measure::CountWrong(pattern, out);
 }
 
 // Wrong elements of all ranks in untimed calls, each on data of its own.
@@ -111,10 +47,11 @@ absl::StatusOr<int64_t> Check(const Options& options, measure::Pattern pattern, 
   uint64_t wrong = 0;
   for (int i = 0; i < kCheckedCalls; ++i) {
     pattern.seed = static_cast<uint32_t>(i);
-    const size_t out_bytes = static_cast<size_t>(call.out_count) * static_cast<size_t>(pattern.type.bytes);
-    measure::Poison(call.out, out_bytes);  // first: in place it is the input too
-    measure::FillInput(pattern, call.in);
+    measure::Poison(call.out.host, call.out_bytes());  // first: in place it is the input too
+    measure::FillInput(pattern, call.in.host);
+    COHORT_RETURN_IF_ERROR(call.Upload());
     COHORT_RETURN_IF_ERROR(call.Run());
+    COHORT_RETURN_IF_ERROR(call.Download());
     wrong += static_cast<uint64_t>(CountSpoilt(options, pattern, call));
   }
   COHORT_RETURN_IF_ERROR(call.session->gate().Sum(std::span(&wrong, 1)));
@@ -126,10 +63,10 @@ constexpr int kRewrittenByte = 0x3f;
 
 // Picoseconds of one batch of calls behind a gate, divided by their number and that of their messages.
 absl::StatusOr<uint64_t> TimeOnce(const Options& options, const Call& call) {
-  if (options.rewrite && call.in_bytes > 0) std::memset(call.in, kRewrittenByte, call.in_bytes);
+  if (options.rewrite && call.in_count > 0) std::memset(call.in.host, kRewrittenByte, call.in_bytes());
   COHORT_RETURN_IF_ERROR(call.session->gate().Wait());
   const uint64_t begin = measure::Ticks();
-  for (int64_t i = 0; i < options.batch; ++i) COHORT_RETURN_IF_ERROR(call.Run());
+  COHORT_RETURN_IF_ERROR(call.Run(options.batch));
   const auto ticks = static_cast<double>(measure::Ticks() - begin);
   return static_cast<uint64_t>(ticks * measure::NanosecondsPerTick() * 1000 /
                                static_cast<double>(options.batch * call.messages));
@@ -188,75 +125,40 @@ void ComputeBandwidths(int ranks, Result* result) {
   result->busbw = result->algbw * measure::BusFactor(result->operation, ranks);
 }
 
-}  // namespace
-
-void Buffers::Free::operator()(char* memory) const { std::free(memory); }
-
-absl::StatusOr<Buffers> Buffers::Make(Session& session, const Options& options, Operation operation,
-                                      int64_t block_bytes) {
-  const bool is_root = session.rank() == options.root;
-  const measure::Blocks blocks = measure::BlocksOf(operation, is_root, session.ranks());
-  // No more than what the sum over all ranks can take: nobody has so much.
-  const size_t most = std::numeric_limits<size_t>::max() / 4 / static_cast<size_t>(session.ranks());
-  const auto bytes_of = [block_bytes, most](int count) {
-    const auto block = static_cast<size_t>(block_bytes), blocks_of = static_cast<size_t>(count);
-    return blocks_of == 0 || block <= most / blocks_of ? block * blocks_of : most;
-  };
-  size_t sizes[2] = {bytes_of(blocks.in), bytes_of(blocks.out)};
-  if (IsInPlace(options, operation)) {
-    sizes[0] = std::max(sizes[0], sizes[1]);
-    sizes[1] = 0;
-  }
-  // Asked before anything is allocated, so that the ranks agree.
-  uint64_t needed[1] = {sizes[0] + sizes[1]};
-  COHORT_RETURN_IF_ERROR(session.gate().Sum(needed));
-  uint64_t lacking[1] = {needed[0] / 10 * 11 > runtime::AvailableMemory() ? 1u : 0u};
-  COHORT_RETURN_IF_ERROR(session.gate().Max(lacking));
-  if (lacking[0] != 0) {
-    return absl::ResourceExhaustedError("no memory for blocks of " +
-                                        measure::BytesText(static_cast<double>(block_bytes)) + ": the ranks need " +
-                                        measure::BytesText(static_cast<double>(needed[0])) + "; lower -e");
-  }
-  Buffers buffers;
-  char* places[2] = {nullptr, nullptr};
-  for (int i = 0; i < 2; ++i) {
-    if (options.window) {
-      COHORT_ASSIGN_OR_RETURN(comm::Window window, session.world().AllocateWindow(sizes[i]));
-      places[i] = static_cast<char*>(window.data());
-      buffers.windows_.push_back(static_cast<comm::Window&&>(window));
-    } else {
-      const size_t rounded = (std::max<size_t>(sizes[i], 1) + kAlignment - 1) / kAlignment * kAlignment;
-      buffers.memory_.emplace_back(static_cast<char*>(std::aligned_alloc(kAlignment, rounded)));
-      places[i] = buffers.memory_.back().get();
-      if (places[i] == nullptr)
-        return absl::ResourceExhaustedError("no memory for " + std::to_string(rounded) + " bytes");
-    }
-  }
-  buffers.in_ = places[0];
-  buffers.out_ = places[1];
-  return buffers;
+// How calls on a device's memory are served; empty on host memory. Collective.
+absl::StatusOr<std::string_view> DeviceService(Session& session, const Options& options, Operation operation,
+                                               const NamedType& type, const NamedOp& op) {
+  if (session.device() == nullptr) return "";
+  if (!options.algorithm.empty()) return "staged";  // the only one that can be forced
+  if (!measure::Reduces(operation)) return session.DeviceService(comm::CollectiveKind::kAllGather, type.dtype);
+  // NCCL serves neither these nor 16-bit integers: asked for these, it says the same.
+  const bool by_kernels = comm::IsBitwise(op.op) || options.determinism == comm::Determinism::kOrderInvariant;
+  return session.DeviceService(comm::CollectiveKind::kAllReduce, by_kernels ? comm::DataType::kInt16 : type.dtype);
 }
+
+}  // namespace
 
 absl::StatusOr<Result> Measure(Session& session, const Options& options, const Buffers& buffers, Operation operation,
                                const NamedType& type, const NamedOp& op, int64_t bytes) {
   const int64_t count = operation == Operation::kBarrier ? 0 : bytes / type.layout.bytes;
   const bool is_root = session.rank() == options.root;
   const measure::Blocks blocks = measure::BlocksOf(operation, is_root, session.ranks());
+  COHORT_ASSIGN_OR_RETURN(const std::string_view service, DeviceService(session, options, operation, type, op));
   Call call{.session = &session,
-            .options = {.algorithm = options.algorithm, .determinism = options.determinism},
+            .options = {.algorithm = options.algorithm, .determinism = options.determinism, .stream = session.stream()},
             .operation = operation,
             .dtype = type.dtype,
             .op = op.op,
             .root = options.root,
             .count = count,
-            .in = nullptr,
-            .out = nullptr,
+            .in = {},
+            .out = {},
             .in_count = count * blocks.in,
             .out_count = count * blocks.out,
             .messages = operation == Operation::kSendRecv ? options.messages : 1,
-            .in_bytes = static_cast<size_t>(count * blocks.in * type.layout.bytes)};
+            .staged = service == "staged"};
   const int64_t block_bytes = count * type.layout.bytes;
-  Place(options, buffers, block_bytes, &call);
+  SetPlaces(options, buffers, block_bytes, &call);
   const measure::Pattern pattern{.operation = operation,
                                  .fold = op.fold,
                                  .type = type.layout,
@@ -274,7 +176,8 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   if (options.check) {
     COHORT_ASSIGN_OR_RETURN(result.wrong, Check(options, pattern, call));
   } else {
-    measure::FillInput(pattern, call.in);
+    measure::FillInput(pattern, call.in.host);
+    COHORT_RETURN_IF_ERROR(call.Upload());
   }
   Call fast = call;
   fast.options.determinism = comm::Determinism::kFast;
@@ -285,7 +188,9 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   COHORT_RETURN_IF_ERROR(TimeAll(options, call, compares ? &fast : nullptr, result.iterations, &result));
   COHORT_ASSIGN_OR_RETURN(result.flag_after_ns, session.gate().FlagNs());
   ComputeBandwidths(session.ranks(), &result);
-  result.algorithm = operation == Operation::kSendRecv ? "point_to_point" : session.LatestAlgorithm();
+  result.algorithm = !service.empty()                    ? std::string(service)
+                     : operation == Operation::kSendRecv ? "point_to_point"
+                                                         : session.LatestAlgorithm();
   return result;
 }
 

@@ -2,38 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "cohort/comm/communicator.h"
-#include "cohort/comm/window.h"
+#include "tools/collperf/buffers.h"
 #include "tools/collperf/options.h"
 #include "tools/collperf/session.h"
 #include "tools/measure/operation.h"
 #include "tools/measure/statistics.h"
 
 namespace cohort::collperf {
-
-// The memory of one operation's points: private, or windows. Made once, for the largest of them.
-class Buffers {
- public:
-  // Collective. kResourceExhausted on all ranks where one has too little memory.
-  static absl::StatusOr<Buffers> Make(Session& session, const Options& options, measure::Operation operation,
-                                      int64_t block_bytes);
-  char* in() const { return in_; }
-  char* out() const { return out_; }
-
- private:
-  struct Free {
-    void operator()(char* memory) const;
-  };
-  std::vector<std::unique_ptr<char, Free>> memory_;
-  std::vector<comm::Window> windows_;
-  char* in_ = nullptr;
-  char* out_ = nullptr;
-};
 
 struct Result {
   measure::Operation operation{};

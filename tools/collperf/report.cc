@@ -21,7 +21,8 @@ using measure::JsonString;
 constexpr double kUsableSpread = 100;
 
 std::string MemoryName(const Options& options) {
-  return std::string(options.window ? "window" : "private") + (options.in_place ? ", in place" : "");
+  const bool cuda = options.memory == comm::MemoryKind::kCuda;
+  return std::string(cuda ? "cuda" : options.window ? "window" : "private") + (options.in_place ? ", in place" : "");
 }
 
 std::string Plural(int number, const std::string& word) {
@@ -82,6 +83,10 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
   std::string text = "# collperf: " + Plural(facts.ranks, "rank") + " on " + Plural(facts.hosts, "host") + " (" +
                      facts.host + ", " + Plural(facts.cpus, "CPU") + "), transport " + facts.transport + ", memory " +
                      MemoryName(options) + "\n";
+  if (!facts.device.empty()) {
+    text += "# rank 0: " + facts.device + "\n# time: until the host has seen the result on the device, " +
+            (options.batch > 1 ? "waiting once for a batch on the stream\n" : "waiting for each call\n");
+  }
   text += "# gate before each call: " + facts.gate +
           "; a call takes as long as its slowest rank; time is the median; algbw, busbw in GB/s\n";
   if (options.batch > 1) {
@@ -178,6 +183,8 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
                      ",\n  \"host\": " + JsonString(facts.host) + ",\n  \"hosts\": " + std::to_string(facts.hosts) +
                      ",\n  \"cpus\": " + std::to_string(facts.cpus) + ",\n  \"ranks\": " + std::to_string(facts.ranks) +
                      ",\n  \"transport\": " + JsonString(facts.transport) + ",\n  \"gate\": " + JsonString(facts.gate) +
+                     ",\n  \"memory\": " + JsonString(options.memory == comm::MemoryKind::kCuda ? "cuda" : "host") +
+                     ",\n  \"device\": " + (facts.device.empty() ? "null" : JsonString(facts.device)) +
                      ",\n  \"window\": " + (options.window ? "true" : "false") +
                      ",\n  \"in_place\": " + (options.in_place ? "true" : "false") +
                      ",\n  \"batch\": " + std::to_string(options.batch) +

@@ -17,6 +17,7 @@ struct RunFacts {
   int cpus = 1;
   std::string host;
   std::string transport;
+  std::string device = {};  // and who serves its memory; empty: calls are on host memory
   std::string gate;
   std::string date;
   std::string command;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/engine/engine.h"
+#include "cohort/runtime/env.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tools/measure/tcp_gate.h"
 
@@ -60,14 +62,32 @@ struct Offer {
   }
 };
 
+// The remedy where NCCL refuses ranks of one host that use one device.
+std::string_view SharedDeviceHint(const absl::Status& status) {
+  const std::string text(status.message());
+  const bool refused =
+      text.find("Duplicate GPU") != std::string::npos || text.find("invalid usage") != std::string::npos;
+  if (!refused) return "";
+  return ". NCCL refuses ranks of one host that share a device. Give each rank a device of its own (dlaunch "
+         "--gpus-per-rank 1); for a test on one GPU give each rank its own NCCL_HOSTID, as in: dlaunch "
+         "--simulate-nodes 2 --gpus-per-rank 1 sh -c 'NCCL_HOSTID=$RANK exec collperf all_reduce --memory cuda'";
+}
+
 std::string AnswerKey(int rank) { return "collperf/gate/" + std::to_string(rank); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& transports) {
+absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& transports, comm::MemoryKind memory) {
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Runtime> runtime, runtime::Runtime::Init());
+  return Start(std::move(runtime), transports, memory);
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Start(std::unique_ptr<runtime::Runtime> runtime,
+                                                        const std::string& transports, comm::MemoryKind memory) {
   std::unique_ptr<Session> session(new Session);
   session->transports_ = transports;
-  COHORT_ASSIGN_OR_RETURN(session->runtime_, runtime::Runtime::Init());
+  session->runtime_ = std::move(runtime);
+  if (memory == comm::MemoryKind::kCuda) COHORT_RETURN_IF_ERROR(session->OpenDevice());
   comm::CommunicatorOptions options;
   options.transports = transports;
   COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, options));
@@ -77,6 +97,52 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& trans
   COHORT_RETURN_IF_ERROR(session->MakeGate());
   session->gate_->set_idle([session = session.get()] { return session->Look(); });
   return session;
+}
+
+absl::Status Session::OpenDevice() {
+  COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
+  int ordinal = -1;
+  for (const runtime::Device& device : runtime_->devices()) {
+    if (device.kind == runtime::DeviceKind::kCuda && ordinal < 0) ordinal = device.index;
+  }
+  COHORT_ASSIGN_OR_RETURN(device_, CudaDevice::Open(environment.cuda_library, ordinal, runtime_->local_rank()));
+  return absl::OkStatus();
+}
+
+absl::Status Session::ConnectDevices(const std::string& algorithm) {
+  COHORT_ASSIGN_OR_RETURN(char* const memory, device_->Allocate(sizeof(float)));
+  const comm::Buffer buffer(memory, 1, comm::DataType::kFloat32, comm::MemoryKind::kCuda, device_->ordinal());
+  comm::CallOptions options;
+  options.algorithm = algorithm;
+  options.stream = device_->stream();
+  const float zero = 0;
+  absl::Status status = device_->CopyToDevice(memory, reinterpret_cast<const char*>(&zero), sizeof zero);
+  if (status.ok()) status = world_->AllReduce(buffer, buffer, comm::ReduceOp::kSum, options).Wait();
+  if (!status.ok()) {
+    device_->Abandon();
+    return absl::Status(status.code(), std::string(status.message()) + std::string(SharedDeviceHint(status)));
+  }
+  device_->Free(memory);
+  return absl::OkStatus();
+}
+
+std::string Session::ExplainOnDevice(comm::CollectiveKind kind, comm::DataType dtype) const {
+  const std::string text = world_->Explain(kind, 1, dtype, comm::MemoryKind::kCuda);
+  constexpr std::string_view kProvider = "provider nccl: ";
+  const size_t at = text.find(kProvider);
+  return at == std::string::npos ? text : text.substr(at + kProvider.size());
+}
+
+absl::StatusOr<std::string_view> Session::DeviceService(comm::CollectiveKind kind, comm::DataType dtype) {
+  if (ranks() == 1) return "copy";
+  uint64_t staged[1] = {ExplainOnDevice(kind, dtype).starts_with("through host memory") ? 1u : 0u};
+  COHORT_RETURN_IF_ERROR(gate_->Max(staged));
+  return staged[0] != 0 ? "staged" : "nccl";
+}
+
+std::string Session::DescribeDevice() {
+  return "CUDA device " + std::to_string(device_->ordinal()) + ", " +
+         ExplainOnDevice(comm::CollectiveKind::kAllReduce, comm::DataType::kFloat32);
 }
 
 absl::Status Session::MakeGate() { return rank() == 0 ? MakeLeaderGate() : MakeFollowerGate(); }

@@ -1,15 +1,18 @@
-// A rank of a measurement: its runtime, its group of all ranks, and the gate before calls.
+// A rank of a measurement: its runtime, its group of all ranks, the gate before calls, and its device where calls are
+// on device memory.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "cohort/comm/communicator.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/runtime.h"
+#include "tools/collperf/device_memory.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/shared_memory.h"
 
@@ -17,14 +20,31 @@ namespace cohort::collperf {
 
 class Session {
  public:
-  // Joins the job, or a world of one. `transports` as in CommunicatorOptions.
-  static absl::StatusOr<std::unique_ptr<Session>> Start(const std::string& transports);
+  // Joins the job, or a world of one. `transports` as in CommunicatorOptions. With kCuda it opens the rank's first
+  // device.
+  static absl::StatusOr<std::unique_ptr<Session>> Start(const std::string& transports,
+                                                        comm::MemoryKind memory = comm::MemoryKind::kHost);
+  // The same in a job that `runtime` has joined.
+  static absl::StatusOr<std::unique_ptr<Session>> Start(std::unique_ptr<runtime::Runtime> runtime,
+                                                        const std::string& transports, comm::MemoryKind memory);
 
   int rank() const { return world_->rank(); }
   int ranks() const { return world_->size(); }
   runtime::Runtime& runtime() { return *runtime_; }
   comm::Communicator& world() { return *world_; }
   measure::Gate& gate() { return *gate_; }
+  // Null: calls are on host memory.
+  CudaDevice* device() { return device_.get(); }
+  comm::MemoryKind memory() const { return device_ == nullptr ? comm::MemoryKind::kHost : comm::MemoryKind::kCuda; }
+  int device_ordinal() const { return device_ == nullptr ? 0 : device_->ordinal(); }
+  void* stream() const { return device_ == nullptr ? nullptr : device_->stream(); }
+  // The first call on device memory, untimed: NCCL makes its communicator. `algorithm` as in CallOptions. Collective.
+  absl::Status ConnectDevices(const std::string& algorithm);
+  // How a call on device memory is served, after ConnectDevices: "nccl", "staged" (through host memory) or "copy" (one
+  // rank). Collective; the same on all ranks.
+  absl::StatusOr<std::string_view> DeviceService(comm::CollectiveKind kind, comm::DataType dtype);
+  // The device and the library that serves it, for the head of a report.
+  std::string DescribeDevice();
   // "shm", "ucx", "shm+ucx": what this rank reaches its peers by; "none" in a world of one. Collective.
   absl::StatusOr<std::string> TransportNames();
   // The name of the algorithm that this rank's latest call used; "-" where there was none.
@@ -37,6 +57,9 @@ class Session {
   using Uses = std::array<uint64_t, 4>;
 
   Session() = default;
+  absl::Status OpenDevice();
+  // The communicator's explanation of such a call on device memory.
+  std::string ExplainOnDevice(comm::CollectiveKind kind, comm::DataType dtype) const;
   absl::StatusOr<Uses> UsedTransports();
   absl::Status MakeGate();
   absl::Status MakeLeaderGate();
@@ -47,6 +70,7 @@ class Session {
   absl::Status Look();
 
   std::string transports_;
+  std::unique_ptr<CudaDevice> device_;             // outlives the group
   std::unique_ptr<measure::SharedMemory> memory_;  // outlives the gate
   std::unique_ptr<measure::Gate> gate_;
   std::unique_ptr<runtime::Runtime> runtime_;

@@ -44,6 +44,16 @@ TEST(CollperfOptions, StepsAndAll) {
   EXPECT_GE(parsed.options.ops.size(), 5u);
 }
 
+TEST(CollperfOptions, DeviceMemoryIsForOperationsWithBuffers) {
+  EXPECT_EQ(Parse({"all"}).options.memory, comm::MemoryKind::kHost);
+  const Parsed parsed = Parse({"all", "--memory", "cuda", "--in-place", "--batch", "5"});
+  ASSERT_FALSE(parsed.ends) << parsed.text;
+  EXPECT_EQ(parsed.options.memory, comm::MemoryKind::kCuda);
+  EXPECT_EQ(parsed.options.operations.size(), static_cast<size_t>(measure::kOperations) - 1);
+  EXPECT_THAT(parsed.options.operations, ::testing::Not(::testing::Contains(measure::Operation::kBarrier)));
+  EXPECT_FALSE(Parse({"send_recv", "--memory", "cuda", "--algorithm", "staged"}).ends);
+}
+
 TEST(CollperfOptions, SizesEndWhateverTheyAre) {
   const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.Sizes(); };
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807"}).size(), 1u);
@@ -86,6 +96,15 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
       {{"--algorithm", "ring"}, "such as all_reduce, which has "},
       {{"--cost", "--algorithm", "ring"}, "such as all_reduce, which has "},
       {{"all_reduce", "--algorithm", "foo"}, "--algorithm foo: all_reduce has flat, recursive_doubling, "},
+      {{"all_reduce", "--memory", "gpu"}, "there are host and cuda"},
+      {{"all_reduce", "--memory", "cuda", "--window"}, "--memory cuda and --window: "},
+      {{"all_reduce", "--memory", "cuda", "--rewrite"}, "--memory cuda and --rewrite: "},
+      {{"send_recv", "--memory", "cuda", "--messages", "2"}, "--memory cuda and --messages: "},
+      {{"--memory", "cuda", "--cost"}, "--memory cuda and --cost: "},
+      {{"--memory", "cuda", "--calibrate"}, "--memory cuda and --calibrate: "},
+      {{"all_reduce", "--memory", "cuda", "--transport", "shm"}, "--memory cuda and --transport: "},
+      {{"all_reduce", "--memory", "cuda", "--algorithm", "ring"}, "--memory cuda and --algorithm ring: "},
+      {{"barrier", "--memory", "cuda"}, "--memory cuda and barrier: "},
       {{"all_reduce,broadcast", "--algorithm", "ring"}, "--algorithm ring: broadcast has "},
   };
   for (const auto& test : cases) {
