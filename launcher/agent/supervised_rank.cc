@@ -108,7 +108,21 @@ bool SupervisedRank::HasEndedByItself() const {
   return state && state->exiting && state->exit_status != 0;
 }
 
-void SupervisedRank::Ask() {
+void SupervisedRank::Ask(RankStacks* stacks, std::chrono::milliseconds place_within, bool spared) {
+  to_be_asked_ |= !spared;
+  if (place_search_ == PlaceSearch::kNone && life_ == RankLife::kRunning) {
+    place_search_ = PlaceSearch::kRuns;
+    stacks->FindPlace(process.pid, python, program_pid(), place_within, [this](const RankPlace& place) {
+      place_ = place;
+      place_search_ = PlaceSearch::kOver;
+      if (to_be_asked_) AskNow();
+    });
+  } else if (place_search_ != PlaceSearch::kRuns && to_be_asked_) {
+    AskNow();
+  }
+}
+
+void SupervisedRank::AskNow() {
   if (!running() || told_to_end() || HasEndedByItself()) return;
   ending_ = Ending::kAsked;
   ::kill(process.pid, SIGTERM);
@@ -167,6 +181,10 @@ v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
   exit.set_killed_by_us(told_to_end() && our_signal);
   exit.set_asked_to_end(asked_to_end());
   exit.set_was_stopped(was_stopped_);
+  if (exit.killed_by_us()) {
+    exit.mutable_frames()->Assign(place_.frames.begin(), place_.frames.end());
+    exit.set_state(place_.state);
+  }
   if (exit.killed_by_us()) exit.set_error(own_fault);
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);
   for (const std::string& line : output->tail()) exit.add_last_lines(line);

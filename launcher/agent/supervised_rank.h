@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "cohort/launcher/agent/rank/rank_process.h"
 #include "cohort/launcher/agent/rank_life.h"
 #include "cohort/launcher/agent/stacks/python_hook.h"
+#include "cohort/launcher/agent/stacks/rank_stacks.h"
 #include "cohort/launcher/agent/stop_watch.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/base/event_loop.h"
@@ -30,7 +32,7 @@ class SupervisedRank {
     RankProcess process;
     pid_t program = 0;
     ErrorFile error_file;
-    std::shared_ptr<const PythonHook> python;
+    std::shared_ptr<PythonHook> python;
     std::unique_ptr<RankOutput> output;
     std::unique_ptr<RankInput> input;
   };
@@ -46,6 +48,8 @@ class SupervisedRank {
   bool starting() const { return process.exec_error.valid(); }
   bool told_to_end() const { return ending_ != Ending::kNone; }
   bool asked_to_end() const { return ending_ == Ending::kAsked; }
+  // SIGTERM is decided, and may be on its way.
+  bool to_be_asked() const { return to_be_asked_; }
   // The process that takes part: the program behind a wrapper, where there is one.
   pid_t program_pid() const { return program != 0 ? program : process.pid; }
 
@@ -65,8 +69,9 @@ class SupervisedRank {
   // Hands the process over to the next epoch.
   Kept Keep();
 
-  // SIGTERM to its process. One that has ended by itself is not told to: its end stays its own.
-  void Ask();
+  // SIGTERM to its process, unless it is `spared` that, once it is known where it is, or after `place_within`. One that
+  // has ended by itself is not told to: its end stays its own.
+  void Ask(RankStacks* stacks, std::chrono::milliseconds place_within, bool spared);
   // SIGKILL to its group.
   void Kill();
   // SIGUSR1 or SIGUSR2 to its program.
@@ -84,7 +89,7 @@ class SupervisedRank {
   RankProcess process;
   pid_t program = 0;  // behind a wrapper; 0: none or not known
   ErrorFile error_file;
-  std::shared_ptr<const PythonHook> python;  // null: none
+  std::shared_ptr<PythonHook> python;  // null: none
   std::unique_ptr<RankOutput> output;
   std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
   std::optional<int> ended;          // its wait status, while others are starting
@@ -104,13 +109,20 @@ class SupervisedRank {
     kKilled,  // SIGKILL
   };
 
+  // The search for its place, before it is told to end. kNone -> kRuns -> kOver.
+  enum class PlaceSearch { kNone, kRuns, kOver };
+
   void Enter(RankLife life);
   bool HasEndedByItself() const;
+  void AskNow();
 
   RankLife life_ = RankLife::kNone;
   Ending ending_ = Ending::kNone;
   int passed_on_ = 0;         // the latest notice
   bool was_stopped_ = false;  // when it was killed
+  bool to_be_asked_ = false;
+  PlaceSearch place_search_ = PlaceSearch::kNone;
+  RankPlace place_;  // that it found
 };
 
 }  // namespace cohort::launcher

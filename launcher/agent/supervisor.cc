@@ -207,12 +207,13 @@ void Supervisor::TellOfStop(const SupervisedRank& rank) {
 }
 
 void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
+  const auto place_within = std::min(kPlaceWithin, grace / 4);
   for (SupervisedRank& rank : ranks_) {
     if (!rank.running() || (restarting && rank.staying())) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
     const bool spared = restarting && rank.may_stay && !rank.told_to_end();
     if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
-      if (!spared) rank.Ask();
+      rank.Ask(&stacks_, place_within, spared);
       continue;
     }
     loop_->Cancel(rank.kill_timer);
@@ -221,7 +222,7 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
       continue;
     }
     rank.kill_at = kill_at;
-    if (!spared) rank.Ask();
+    rank.Ask(&stacks_, place_within, spared);
     rank.kill_timer = loop_->After(grace, [this, &rank] { rank.Kill(); });
   }
 }
@@ -241,7 +242,7 @@ void Supervisor::OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
 
 void Supervisor::OnStays(int local_rank) {
   SupervisedRank& rank = ranks_[local_rank];
-  if (rank.life() != RankLife::kRunning || rank.told_to_end()) return;
+  if (rank.life() != RankLife::kRunning || rank.told_to_end() || rank.to_be_asked()) return;
   rank.MarkStaying();
   loop_->Cancel(rank.kill_timer);
   loop_->Cancel(rank.vanished_timer);
@@ -393,7 +394,6 @@ std::vector<v1::RankView> Supervisor::View() const {
 }
 
 void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack) {
-  stacks_.resize(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const SupervisedRank& rank = ranks_[i];
     const auto& named = wanted.ranks();
@@ -407,11 +407,11 @@ void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::functio
       continue;
     }
     stack.set_pid(rank.program_pid());
-    if (stacks_[i] == nullptr) stacks_[i] = std::make_unique<StackGatherer>(loop_);
-    stacks_[i]->Gather(rank.python, rank.program_pid(), [stack, on_stack](const std::string& text) mutable {
-      stack.set_text(text);
-      on_stack(std::move(stack));
-    });
+    stacks_.Gather(rank.process.pid, rank.python, rank.program_pid(),
+                   [stack, on_stack](const std::string& text) mutable {
+                     stack.set_text(text);
+                     on_stack(std::move(stack));
+                   });
   }
 }
 

@@ -22,7 +22,7 @@
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
-#include "cohort/launcher/agent/stacks/stack_gatherer.h"
+#include "cohort/launcher/agent/stacks/rank_stacks.h"
 #include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/memory_watch.h"
@@ -59,7 +59,8 @@ class Supervisor {
              std::vector<std::optional<Kept>> kept = {});
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
-  // With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
+  // With a grace each rank is first asked where it is, which its end then says; SIGTERM waits for that, kPlaceWithin at
+  // most. With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
   void Stop(std::chrono::milliseconds grace, bool restarting = false);
   // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
   void PassOn(int signal);
@@ -105,6 +106,7 @@ class Supervisor {
   std::vector<pid_t> staying() const;
 
  private:
+  static constexpr std::chrono::milliseconds kPlaceWithin{1000};
   static constexpr std::chrono::milliseconds kLookInterval{20};
   static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway
   static constexpr int kLooksPerMemoryLook = 50;
@@ -142,7 +144,7 @@ class Supervisor {
   EventLoop::Clock::time_point last_look_{};
   int looks_ = 0;
   MemoryWatch memory_;
-  std::vector<std::unique_ptr<StackGatherer>> stacks_;  // by local rank, once asked for
+  RankStacks stacks_{loop_};
 };
 
 }  // namespace cohort::launcher

@@ -20,6 +20,7 @@ using TimePoint = std::chrono::steady_clock::time_point;
 constexpr size_t kMaxFailuresWeighed = 64;
 constexpr size_t kMaxOthersOneByOne = 64;
 constexpr int kMaxExitsWithLines = 8;
+constexpr int kMaxExitsWithPlace = 1024;
 
 // A failure that nothing else explains: exactly one of the three is set.
 struct Candidate {
@@ -237,6 +238,16 @@ void KeepFewLastLines(v1::JobReport* report) {
   }
 }
 
+void KeepPlacesOfSome(v1::JobReport* report) {
+  int kept = 0;
+  for (v1::RankExit& exit : *report->mutable_exits()) {
+    const bool culprit = static_cast<int>(exit.rank()) == report->culprit_rank();
+    if (exit.state().empty() || culprit || kept++ < kMaxExitsWithPlace) continue;
+    exit.clear_frames();
+    exit.clear_state();
+  }
+}
+
 // Nobody failed. That is success unless ranks are missing or were ended all the same.
 void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
   std::vector<uint32_t> staying;
@@ -310,6 +321,7 @@ v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFail
   }
   AddOthers(roster, cause->rank.has_value() ? RanksOfHeadline(roster, *cause->rank) : std::vector<uint32_t>(), &report);
   KeepFewLastLines(&report);
+  KeepPlacesOfSome(&report);
   return report;
 }
 

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
@@ -66,6 +70,40 @@ std::string Hint(const v1::JobReport& report, const v1::RankExit& exit, bool cpu
   }
 }
 
+// The lines that tell where the rank was when it was told to end; none where nothing is known, or its call tells as
+// much.
+std::vector<std::string> PlaceOf(const v1::RankExit& exit) {
+  std::vector<std::string> lines;
+  for (const std::string& frame : exit.frames()) lines.push_back((lines.empty() ? "" : "called from ") + Shown(frame));
+  const bool in_call = exit.doing().present() && !exit.doing().done();
+  if (lines.empty() && !in_call && !exit.state().empty()) lines.push_back(Shown(exit.state()));
+  return lines;
+}
+
+struct Place {
+  std::vector<std::string> lines;
+  std::vector<uint32_t> ranks;
+};
+
+// The culprit's first, then those of few ranks, which stand out.
+std::vector<Place> PlacesOf(const v1::JobReport& report) {
+  std::map<std::vector<std::string>, std::vector<uint32_t>> ranks_at;
+  for (const v1::RankExit& exit : report.exits()) {
+    std::vector<std::string> lines = PlaceOf(exit);
+    if (!lines.empty()) ranks_at[std::move(lines)].push_back(exit.rank());
+  }
+  std::vector<Place> places;
+  for (auto& [lines, ranks] : ranks_at) places.push_back({lines, std::move(ranks)});
+  const auto order = [&report](const Place& place) {
+    const bool culprit = std::any_of(place.ranks.begin(), place.ranks.end(), [&report](uint32_t rank) {
+      return static_cast<int>(rank) == report.culprit_rank();
+    });
+    return std::tuple(culprit ? size_t{0} : place.ranks.size(), place.ranks.front());
+  };
+  std::sort(places.begin(), places.end(), [&](const Place& a, const Place& b) { return order(a) < order(b); });
+  return places;
+}
+
 class Text {
  public:
   explicit Text(bool colour) : colour_(colour) {}
@@ -80,6 +118,22 @@ class Text {
   std::string text_;
 };
 
+void AddPlaces(const std::vector<Place>& places, size_t most, Text* text) {
+  if (places.empty()) return;
+  text->Line("  ", "when they were told to end:");
+  size_t left_out = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Place& place = places[i];
+    if (i >= most) {
+      left_out += place.ranks.size();
+      continue;
+    }
+    text->Line("    ", RankNames(place.ranks) + ": " + place.lines[0]);
+    for (size_t line = 1; line < place.lines.size(); ++line) text->Line("      ", place.lines[line]);
+  }
+  if (left_out > 0) text->Line("    ", "and " + std::to_string(left_out) + " more elsewhere");
+}
+
 }  // namespace
 
 std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& options) {
@@ -87,11 +141,12 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   Text text(options.colour);
   const v1::RankExit* culprit = ExitOf(report, report.culprit_rank());
   const std::string hint = culprit != nullptr ? Hint(report, *culprit, options.cpu_time_limited) : "";
+  const std::vector<Place> places = PlacesOf(report);
   std::string log = culprit != nullptr ? culprit->log_path() : "";
   if (!options.told) {
     text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
   } else if (!hint.empty() || !log.empty() || (report.last_lines_size() > 0 && !options.lines_stand_above) ||
-             report.others_size() > 0) {
+             report.others_size() > 0 || !places.empty()) {
     const bool of_one = report.culprit_rank() >= 0;
     text.Line("", std::string("dlaunch: more on the failure ") +
                       (of_one ? "of rank " + std::to_string(report.culprit_rank()) + " " : "") + "that is told above:");
@@ -111,6 +166,7 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   } else if (!log.empty()) {
     text.Line("  ", whose + " printed nothing; its log: " + Shown(log));
   }
+  AddPlaces(places, options.places, &text);
   if (report.others_size() > 0) {
     text.Line("  ", report.culprit_rank() >= 0 ? "the others:" : "the ranks:");
     const int shown = static_cast<int>(std::min(options.others, static_cast<size_t>(report.others_size())));

@@ -25,6 +25,8 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
                {"by_dlaunch", exit.killed_by_us()}};
   if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) / 1e9;
   if (exit.doing().present()) rank["call"] = DescribeCall(exit.doing());
+  if (!exit.frames().empty()) rank["python"] = std::vector<std::string>(exit.frames().begin(), exit.frames().end());
+  if (!exit.state().empty()) rank["state"] = exit.state();
   if (std::string log = exit.log_path(); log.ends_with(".err")) {
     log.resize(log.size() - 4);
     rank["logs"] = {log + ".out", log + ".err"};

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`dlaunch stacks` shows the Python line at which each rank is, whatever it is stuck in, and the ranks go on: the
-program imports nothing of ours, and has a sitecustomize, a PYTHONPATH and signal handlers of its own.
+program imports nothing of ours, and has a sitecustomize, a PYTHONPATH and signal handlers of its own. A job that ends
+because a rank fails, or is told to end, reports where the ranks were that did not end by themselves.
 
 usage: stacks_test.py DLAUNCH
 """
@@ -41,6 +42,28 @@ def sleep_as_asked(folder):
         time.sleep(0.01)
 
 
+def fail_as_asked(folder):
+    sleep_as_asked(folder)
+    sys.exit(3)
+
+
+def block_the_signal(folder):
+    number = signal.SIGRTMAX - 7
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    sleep_as_asked(folder)
+    assert number not in signal.sigpending(), "a program that comes next would die of it"
+
+
+def write_much(folder):
+    """As much as a rank whose stacks were shown often; the hello of the Python that comes next stands behind that."""
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if "cohort-stacks" in os.readlink("/proc/self/fd/" + fd):
+                os.write(int(fd), 30000 * (99 * b"x" + b"\n"))
+        except FileNotFoundError:
+            pass
+
+
 def work(what, folder):
     assert "/proc/" not in os.environ.get("PYTHONPATH", ""), os.environ["PYTHONPATH"]
     assert "COHORT_STACK_FILE" not in os.environ
@@ -56,10 +79,14 @@ def work(what, folder):
         what = ["sleep", "lock", "gil", "sleep"][int(rank)]
     if what == "ends" and rank == "1":
         return
+    if what == "stalls":
+        what = "sleep" if rank == "1" else "fails"
     if what == "children" and rank == "0":
         subprocess.run([sys.executable, "-c", "import sys; assert not [p for p in sys.path if '/proc/' in p]"], check=True)
     {"sleep": sleep_long, "lock": lock_twice, "gil": hold_the_gil, "children": sleep_long,
-     "ends": lambda: sleep_as_asked(folder), "go": lambda: sleep_as_asked(folder)}[what]()
+     "ends": lambda: sleep_as_asked(folder), "go": lambda: sleep_as_asked(folder),
+     "fails": lambda: fail_as_asked(folder), "blocks": lambda: block_the_signal(folder),
+     "writes": lambda: write_much(folder)}[what]()
 
 
 def line_of(mark):
@@ -163,6 +190,51 @@ def check_others():
         os.kill(pid, signal.SIGCONT)
 
 
+def text_of(folder):
+    with open(os.path.join(folder, "output")) as file:
+        return file.read()
+
+
+def check_stalled(options):
+    """Ranks that have waited in vain fail; the report has the place of the one that they waited for."""
+    with job(options, script("stalls"), 4) as (name, started, folder):
+        wait_for(lambda text: at("rank sleeps", "sleep_long") in text and text.count("in sleep_as_asked"), name)
+        with open(os.path.join(folder, "go"), "w"):
+            pass
+        assert started.wait(40) == 3
+        said = text_of(folder)
+        place = r"when they were told to end:\n    rank 1: \S+stacks_test\.py:%d in sleep_long\n      called from .* in work\n"
+        assert re.search(place % line_of("rank sleeps"), said), said
+
+
+def check_told_to_end():
+    with job(["-n", "2"], script("sleep"), 2) as (name, started, folder):
+        wait_for(lambda text: "ranks 0-1:" in text and at("rank sleeps", "sleep_long") in text, name)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(40) == 130
+        said = text_of(folder)
+        assert re.search(r"    ranks 0 and 1: \S+:%d in sleep_long\n" % line_of("rank sleeps"), said), said
+    with job(["-n", "1"], ["sh", "-c", "echo > FOLDER/rank$RANK; exec sleep 600"], 1) as (name, started, folder):
+        wait_for(lambda text: "  sleep sleeps in" in text, name)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(40) == 130
+        assert "    rank 0: sleep sleeps in " in text_of(folder), text_of(folder)
+
+
+def check_blocked():
+    with job(["-n", "1"], script("blocks"), 1) as (name, started, folder):
+        wait_for(lambda text: "all threads block the signal" in text, name)
+        with open(os.path.join(folder, "go"), "w"):
+            pass
+        assert started.wait(40) == 0, text_of(folder)
+
+
+def check_late_hello():
+    command = ["sh", "-c", "%s && exec %s" % (" ".join(script("writes")), " ".join(script("sleep")))]
+    with job(["-n", "1"], command, 1) as (name, _, _f):
+        wait_for(lambda text: at("rank sleeps", "sleep_long") in text, name)
+
+
 def check_late_signals():
     """One that comes as Python ends, when faulthandler has put back what was there before it, harms nothing."""
     text = ("import faulthandler, os, signal; number = signal.SIGRTMAX - 7; assert faulthandler.unregister(number); "
@@ -187,6 +259,11 @@ def main():
     check_users_own()
     check_wrapped()
     check_others()
+    check_stalled(["-n", "4"])
+    check_stalled(["--simulate-nodes", "2", "--nproc-per-node", "2"])
+    check_told_to_end()
+    check_blocked()
+    check_late_hello()
     check_late_signals()
     check_refusals()
 

@@ -323,6 +323,18 @@ def killed(world):
     print("survivor:", error, flush=True)
 
 
+def lost_in_thought():
+    time.sleep(600)
+
+
+def stuck(world):
+    """Rank 1 never comes. The launcher's report says where it is instead."""
+    world.barrier()
+    if world.rank == 1:
+        lost_in_thought()
+    world.all_reduce(numpy.zeros(1), timeout=5)
+
+
 def late(world):
     """A wait that expires leaves the call pending; an operation's own timeout fails it, and names who is absent."""
     data = numpy.ones(3)

@@ -8,9 +8,10 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <map>
-#include <string_view>
+#include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
@@ -21,8 +22,11 @@ namespace {
 constexpr char kFileVariable[] = "COHORT_STACK_FILE";
 constexpr char kPathVariable[] = "PYTHONPATH";
 constexpr char kListens[] = "dlaunch-listener";
-constexpr size_t kMaxHello = 1u << 20;
+constexpr size_t kReadAtOnce = 1u << 20;
+constexpr int kMostReads = 16;       // in a row: the rank may write faster than it is read
 constexpr size_t kMaxListeners = 8;  // of a rank
+constexpr size_t kMaxSaid = 64;      // kept of a rank
+constexpr size_t kMaxThreads = 256;  // looked at
 
 // Whatever goes wrong in it, the program does not notice. SIGNAL becomes the number.
 constexpr char kHook[] = R"(import os
@@ -31,6 +35,7 @@ import sys
 
 def _listen(path):
     import _signal
+    import _thread
     import faulthandler
     import fcntl
     if _signal.getsignal(SIGNAL) != _signal.SIG_DFL:
@@ -44,7 +49,7 @@ def _listen(path):
         pass
     _signal.signal(SIGNAL, _signal.SIG_IGN)  # what faulthandler puts back as Python ends: a late signal must not kill
     faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
-    os.write(fd, ("dlaunch-listener %d %d\n" % (os.getpid(), fd)).encode())
+    os.write(fd, ("dlaunch-listener %d %d %d\n" % (os.getpid(), fd, _thread.get_ident())).encode())
 
 
 def _hide(here):
@@ -101,11 +106,13 @@ void Append(std::string* text, uint32_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) text->push_back(static_cast<char>(value >> (8 * i)));
 }
 
-bool Catches(pid_t pid, int signal) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+// Bit `signal` of the mask that a status file of /proc has under that name.
+bool HasSignal(const std::string& status_path, const char* name, int signal) {
+  std::ifstream status(status_path);
+  const size_t length = std::strlen(name);
   for (std::string line; std::getline(status, line);) {
-    if (!line.starts_with("SigCgt:")) continue;
-    return ((std::strtoull(line.c_str() + 7, nullptr, 16) >> (signal - 1)) & 1) != 0;
+    if (!line.starts_with(name)) continue;
+    return ((std::strtoull(line.c_str() + length, nullptr, 16) >> (signal - 1)) & 1) != 0;
   }
   return false;
 }
@@ -166,24 +173,62 @@ void PythonHook::AddTo(std::vector<std::string>* environment) const {
   environment->push_back(file + FdPath(file_.get()));
 }
 
-std::vector<pid_t> PythonHook::Listeners() const {
-  struct stat file{};
-  if (!valid() || ::fstat(file_.get(), &file) != 0) return {};
-  std::map<pid_t, int> said;  // the latest word of each
-  const std::vector<std::string> lines = absl::StrSplit(Read(0, kMaxHello), '\n');
-  for (const std::string& line : lines) {
-    const std::vector<std::string> words = absl::StrSplit(line, ' ');
-    int pid = 0, fd = 0;
-    const bool hello = words.size() == 3 && words[0] == kListens && absl::SimpleAtoi(words[1], &pid) &&
-                       absl::SimpleAtoi(words[2], &fd) && pid > 1 && fd >= 0;
-    if (hello) said[pid] = fd;
+// "dlaunch-listener PID FD THREAD", perhaps behind a line of stacks that another process was writing.
+void PythonHook::TakeHello(const std::string& line) {
+  const size_t begin = line.rfind(kListens);
+  if (begin == std::string::npos) return;
+  const std::vector<std::string> words = absl::StrSplit(line.substr(begin), ' ');
+  pid_t pid = 0;
+  Said said;
+  if (words.size() != 4 || !absl::SimpleAtoi(words[1], &pid) || !absl::SimpleAtoi(words[2], &said.fd)) return;
+  if (!absl::SimpleAtoi(words[3], &said.main_thread) || pid <= 1 || said.fd < 0) return;
+  if (said_.size() >= kMaxSaid) {
+    std::erase_if(said_, [this](const auto& known) { return !Catches(known.first); });
   }
-  std::vector<pid_t> listeners;
-  for (const auto& [pid, fd] : said) {
-    const bool answers = HasOpen(pid, fd, file) && Catches(pid, StackSignal());
-    if (answers && listeners.size() < kMaxListeners) listeners.push_back(pid);
+  if (said_.size() < kMaxSaid || said_.contains(pid)) said_[pid] = said;
+}
+
+void PythonHook::ReadHellos() {
+  for (int i = 0; i < kMostReads; ++i) {
+    const std::string text = Read(read_, kReadAtOnce);
+    const size_t end = text.rfind('\n');
+    if (end == std::string::npos) {
+      if (text.size() == kReadAtOnce) read_ += static_cast<off_t>(text.size());  // no line of ours
+      return;
+    }
+    const std::vector<std::string> lines = absl::StrSplit(text.substr(0, end), '\n');
+    for (const std::string& line : lines) TakeHello(line);
+    read_ += static_cast<off_t>(end) + 1;
+  }
+}
+
+std::vector<PythonHook::Listener> PythonHook::Listeners() {
+  ReadHellos();
+  std::vector<Listener> listeners;
+  for (const auto& [pid, said] : said_) {
+    if (listeners.size() < kMaxListeners && Catches(pid)) listeners.push_back({pid, said.main_thread});
   }
   return listeners;
+}
+
+bool PythonHook::Catches(pid_t pid) const {
+  struct stat file{};
+  const auto said = said_.find(pid);
+  if (!valid() || said == said_.end() || ::fstat(file_.get(), &file) != 0) return false;
+  return HasOpen(pid, said->second.fd, file) &&
+         HasSignal("/proc/" + std::to_string(pid) + "/status", "SigCgt:", StackSignal());
+}
+
+bool PythonHook::Takes(pid_t pid) {
+  std::error_code error;
+  size_t looked = 0;
+  for (std::filesystem::directory_iterator at("/proc/" + std::to_string(pid) + "/task", error), end;
+       !error && at != end && looked < kMaxThreads; at.increment(error), ++looked) {
+    const std::string status = at->path().string() + "/status";
+    std::error_code gone;
+    if (std::filesystem::exists(status, gone) && !HasSignal(status, "SigBlk:", StackSignal())) return true;
+  }
+  return false;
 }
 
 off_t PythonHook::size() const {
@@ -198,14 +243,10 @@ std::string PythonHook::Read(off_t begin, size_t most) const {
   return text;
 }
 
-void PythonHook::Trim() const {
+void PythonHook::Trim() {
   if (size() < kKeep) return;
-  std::string hellos;
-  const std::vector<std::string> lines = absl::StrSplit(Read(0, kMaxHello), '\n');
-  for (const std::string& line : lines) {
-    if (line.starts_with(kListens)) hellos += line + "\n";
-  }
-  if (::ftruncate(file_.get(), 0) == 0) (void)!::pwrite(file_.get(), hellos.data(), hellos.size(), 0);
+  ReadHellos();
+  if (::ftruncate(file_.get(), 0) == 0) read_ = 0;
 }
 
 }  // namespace cohort::launcher

@@ -6,59 +6,51 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/str_split.h"
+#include "cohort/launcher/agent/stacks/python_frames.h"
 #include "cohort/launcher/agent/stacks/thread_states.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 
 namespace cohort::launcher {
 
-std::string ReadDump(const std::string& dump) {
-  std::string text;
-  const std::vector<std::string> lines = absl::StrSplit(dump, '\n', absl::SkipEmpty());
-  for (std::string_view line : lines) {
-    const size_t thread = line.find("hread 0x");
-    if (thread == std::string_view::npos || thread > sizeof "Current " || line[0] == ' ') {
-      text += "    " + std::string(line) + "\n";
-      continue;
-    }
-    // "Current thread 0x00007f83d8f4c740 [name] (most recent call first):"
-    line.remove_prefix(thread + std::string_view("hread ").size());
-    const size_t rest = line.find(' ');
-    text += "  Python thread" + std::string(rest == std::string_view::npos ? ":" : line.substr(rest)) + "\n";
-  }
-  return text;
-}
-
-void StackGatherer::Gather(std::shared_ptr<const PythonHook> hook, pid_t program, Done done) {
+void StackGatherer::Gather(Wish wish, std::shared_ptr<PythonHook> hook, pid_t program, Done done) {
   waiting_.push_back(std::move(done));
   if (waiting_.size() > 1) return;
+  wish_ = wish;
   hook_ = std::move(hook);
-  listeners_ = hook_ == nullptr ? std::vector<pid_t>() : hook_->Listeners();
-  processes_ = listeners_;
-  if (std::find(processes_.begin(), processes_.end(), program) == processes_.end()) {
+  listeners_ = hook_ == nullptr ? std::vector<PythonHook::Listener>() : hook_->Listeners();
+  processes_.clear();
+  for (const PythonHook::Listener& listener : listeners_) processes_.push_back(listener.pid);
+  const auto own = std::find(processes_.begin(), processes_.end(), program);
+  if (own == processes_.end()) {
     processes_.insert(processes_.begin(), program);
+  } else {
+    std::rotate(processes_.begin(), own, own + 1);
   }
   next_ = 0;
   text_.clear();
+  place_ = {};
   limit_ = EventLoop::Clock::now() + kLimit;
   AskNext();
 }
 
 // One after the other, since all write to one file.
 void StackGatherer::AskNext() {
-  while (next_ < processes_.size()) {
+  const bool all = wish_ == Wish::kAll;
+  while (next_ < processes_.size() && (all || place_.frames.empty())) {
     const pid_t pid = processes_[next_];
     const std::optional<ProcessState> state = ReadProcessState(pid);
-    for (const std::string& line : DescribeThreads(pid)) text_ += "  " + line + "\n";
-    const bool listens = std::find(listeners_.begin(), listeners_.end(), pid) != listeners_.end();
+    const std::vector<std::string> threads = DescribeThreads(pid, all ? kMaxThreadsDescribed : 1);
+    for (const std::string& line : threads) text_ += "  " + line + "\n";
+    if (place_.state.empty() && !threads.empty()) place_.state = DescribeThreads(pid, 1).front();
+    const bool listens =
+        std::any_of(listeners_.begin(), listeners_.end(), [pid](const auto& one) { return one.pid == pid; });
     const bool can_answer = state && !state->exiting && std::string_view("RSD").find(state->state) != std::string::npos;
     if (!state || state->state == 'Z') text_ += "  has ended\n";
     // Looked at again: it may have executed another program meanwhile, which the signal would kill.
-    const auto still_listens = [&] {
-      const std::vector<pid_t> now = hook_->Listeners();
-      return std::find(now.begin(), now.end(), pid) != now.end();
-    };
-    if (listens && can_answer && still_listens()) {
+    const bool catches = listens && can_answer && hook_->Catches(pid);
+    const bool blocks = catches && !hook_->Takes(pid);
+    if (blocks) text_ += "  no Python stack: all threads block the signal SIGRTMAX - 7\n";
+    if (catches && !blocks) {
       begin_ = size_ = hook_->size();
       grew_ = EventLoop::Clock::now();
       ask_until_ = grew_ + (limit_ - grew_) / static_cast<int>(processes_.size() - next_);
@@ -72,18 +64,32 @@ void StackGatherer::AskNext() {
   Finish();
 }
 
+// The main thread of the process that was asked.
+uint64_t StackGatherer::MainThread() const {
+  const auto asked = std::find_if(listeners_.begin(), listeners_.end(),
+                                  [this](const auto& one) { return one.pid == processes_[next_]; });
+  return asked == listeners_.end() ? 0 : asked->main_thread;
+}
+
+bool StackGatherer::IsWhole(EventLoop::Clock::time_point now) const {
+  const auto quiet = now - grew_;
+  if (size_ == begin_ || quiet < kPlaceQuiet) return false;
+  return quiet >= kQuiet || (wish_ == Wish::kPlace && HasThread(hook_->Read(begin_, kMaxDump), MainThread()));
+}
+
 void StackGatherer::Look() {
   const auto now = EventLoop::Clock::now();
   const off_t size = hook_->size();
   if (size != size_) grew_ = now;
   size_ = size;
-  const bool whole = size_ > begin_ && now - grew_ >= kQuiet;
-  if (!whole && now < ask_until_ && ReadProcessState(processes_[next_])) {
+  if (!IsWhole(now) && now < ask_until_ && ReadProcessState(processes_[next_])) {
     timer_ = loop_->After(kLook, [this] { Look(); });
     return;
   }
-  text_ += ReadDump(hook_->Read(begin_, kMaxText));
-  if (size_ == begin_) text_ += "  no Python stack in time: it has ended, blocks the signal, or does not run\n";
+  const std::string dump = hook_->Read(begin_, kMaxDump);
+  text_ += ReadDump(dump);
+  if (size_ == begin_) text_ += "  no Python stack in time: it has ended, or does not run\n";
+  if (place_.frames.empty()) place_.frames = InnermostFrames(dump, MainThread());
   ++next_;
   AskNext();
 }
@@ -94,7 +100,7 @@ void StackGatherer::Finish() {
     text_.resize(text_.rfind('\n', kMaxText) + 1);
     text_ += "  ... (cut)\n";
   }
-  for (const Done& done : std::exchange(waiting_, {})) done(text_);
+  for (const Done& done : std::exchange(waiting_, {})) done(text_, place_);
 }
 
 }  // namespace cohort::launcher

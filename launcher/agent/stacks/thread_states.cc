@@ -15,8 +15,6 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr size_t kMaxThreads = 256;
-
 struct SystemCall {
   long number;
   const char* name;
@@ -105,12 +103,12 @@ std::string DescribeState(char state, const std::string& folder) {
 
 }  // namespace
 
-std::vector<std::string> DescribeThreads(pid_t pid) {
+std::vector<std::string> DescribeThreads(pid_t pid, size_t most) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/task/";
   std::vector<std::pair<std::string, size_t>> found;  // each state, and how many threads are in it
   std::error_code error;
   size_t looked = 0;
-  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end && looked < kMaxThreads;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end && looked < most;
        at.increment(error), ++looked) {
     const std::optional<ProcessState> thread = ParseProcessStat(ReadWhole(at->path().string() + "/stat"));
     if (!thread) continue;

@@ -3,14 +3,17 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace cohort::launcher {
 
-// A line for each different state, the main thread's first: "sleeps in futex", "3 threads named worker: run". What the
-// kernel does not tell is left out. Reads /proc only; at most 256 threads are looked at. Empty: there is no such
+inline constexpr size_t kMaxThreadsDescribed = 256;
+
+// A line for each different state, the main thread's first: "python3 sleeps in futex", "3 times: worker runs". What the
+// kernel does not tell is left out. Reads /proc only; the first `most` threads are looked at. Empty: there is no such
 // process.
-std::vector<std::string> DescribeThreads(pid_t pid);
+std::vector<std::string> DescribeThreads(pid_t pid, size_t most = kMaxThreadsDescribed);
 
 }  // namespace cohort::launcher

@@ -120,6 +120,8 @@ TEST_F(SupervisorTest, WhoEndsWhenAskedWasAsked) {
   for (const auto& [rank, exit] : exits_) {
     EXPECT_TRUE(exit.asked_to_end() && exit.killed_by_us());
     EXPECT_EQ(exit.signal(), SIGTERM);
+    EXPECT_TRUE(exit.state().starts_with("sh ")) << exit.state();  // where it was
+    EXPECT_TRUE(exit.frames().empty());
   }
 }
 

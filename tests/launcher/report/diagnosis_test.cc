@@ -106,6 +106,42 @@ TEST(Diagnosis, ListsAreBounded) {
   EXPECT_THAT(FormatReport(report, options), HasSubstr("    rank 6\n    and 293 more\n"));
 }
 
+// A rank that was told to end.
+v1::RankExit& AddEnded(uint32_t rank, const std::vector<std::string>& frames, v1::JobReport* report) {
+  v1::RankExit& exit = *report->add_exits();
+  exit.set_rank(rank);
+  exit.set_killed_by_us(true);
+  exit.mutable_frames()->Assign(frames.begin(), frames.end());
+  exit.set_state("python3 sleeps in futex");
+  return exit;
+}
+
+TEST(Diagnosis, PlacesOfFewRanksComeFirst) {
+  v1::JobReport report = KilledReport();
+  for (const uint32_t rank : {0u, 1u, 5u}) AddEnded(rank, {"train.py:30 in step", "train.py:44 in main"}, &report);
+  AddEnded(2, {"data.py:7 in load\x1b"}, &report);
+  EXPECT_THAT(FormatReport(report), HasSubstr("  when they were told to end:\n"
+                                              "    rank 2: data.py:7 in load\\x1b\n"
+                                              "    ranks 0, 1 and 5: train.py:30 in step\n"
+                                              "      called from train.py:44 in main\n"
+                                              "  the others:\n"));
+  DiagnosisOptions options;
+  options.places = 1;
+  EXPECT_THAT(FormatReport(report, options), HasSubstr("in load\\x1b\n    and 3 more elsewhere\n"));
+  report.set_culprit_rank(1);
+  EXPECT_THAT(FormatReport(report, options), HasSubstr("in main\n    and 1 more elsewhere\n"));
+}
+
+TEST(Diagnosis, ASystemCallIsAPlaceWhereNothingBetterIsKnown) {
+  v1::JobReport report = KilledReport();
+  v1::RankExit& exit = AddEnded(0, {}, &report);
+  EXPECT_THAT(FormatReport(report), HasSubstr("    rank 0: python3 sleeps in futex\n"));
+  exit.mutable_doing()->set_present(true);
+  EXPECT_THAT(FormatReport(report), Not(HasSubstr("futex")));  // its call is told among the others
+  exit.mutable_doing()->set_done(true);
+  EXPECT_THAT(FormatReport(report), HasSubstr("futex"));
+}
+
 TEST(Diagnosis, AProgramThatIsNotFoundGetsTheRemedy) {
   v1::JobReport report;
   report.set_exit_code(127);
