@@ -129,7 +129,7 @@ def main(dlaunch, train_gpt, with_cuda, only=""):
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     reason = why_not(dlaunch, train_gpt, with_cuda == "with_cuda")
     if reason:
-        print(f"skipped: {reason}")
+        print(f"skipped: train_gpt on a GPU: {reason}")
         sys.exit(SKIPPED)
     runs = Runs(dlaunch, train_gpt)
     for ranks, options in CASES:
