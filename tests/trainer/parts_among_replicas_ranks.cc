@@ -1,7 +1,6 @@
 // Wrappers that replicate, around layers of which ranks have parts: groups that would mix the parts are refused, and
 // norms are those of the whole model.
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,15 +44,6 @@ std::unique_ptr<DeviceMesh> Mesh() {
   auto mesh = DeviceMesh::Create(*world, {world->size() / tensor, tensor}, {"replicate", "tensor"});
   EXPECT_TRUE(mesh.ok()) << mesh.status();
   return *std::move(mesh);
-}
-
-std::string ErrorOf(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 TEST(PartsAmongReplicas, AreRefusedByWrappersThatNeedEqualCopies) {

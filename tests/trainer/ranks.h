@@ -2,7 +2,9 @@
 // all tests.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cohort/comm/communicator.h"
@@ -16,6 +18,16 @@ namespace cohort::trainer {
 // Set before the first test runs.
 extern std::unique_ptr<runtime::Runtime> job;
 extern std::unique_ptr<comm::Communicator> world;
+
+// The words of the error that `work` throws, without the stack; empty where it throws none.
+inline std::string ErrorOf(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
 
 // Two linear layers and a buffer; weights differ per rank until a wrapper makes them rank 0's.
 struct Net : torch::nn::Module {

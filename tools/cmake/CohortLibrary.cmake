@@ -103,6 +103,7 @@ function(cohort_library)
     endif()
     if(arg_PCH OR arg_PCH_FROM)
       target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>) # or ccache gives up
+      cohort_merge_sources(${target} 4)
     endif()
   else()
     add_library(${target} INTERFACE)

@@ -15,7 +15,7 @@ using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
 
 constexpr int kMicroBatches = 2;
-constexpr int kSteps = 6;
+constexpr int kEngineSteps = 6;
 
 DeepSpeedConfig Config(int stage, const std::string& more = "") {
   return ParseDeepSpeedConfig(
@@ -30,7 +30,7 @@ std::shared_ptr<Net> TrainedByHand() {
   auto net = std::make_shared<Net>();
   DistributedDataParallel<Net> ddp(net, *world);
   AdamW optimizer(net->parameters(), AdamWOptions(0.02).weight_decay(0.1));
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kEngineSteps; ++step) {
     optimizer.zero_grad();
     for (int micro = 0; micro < kMicroBatches; ++micro) {
       ddp.set_sync(micro + 1 == kMicroBatches);
@@ -44,8 +44,8 @@ std::shared_ptr<Net> TrainedByHand() {
 }
 
 template <typename Module>
-void Train(DeepSpeedEngine<Module>& engine) {
-  for (int micro = 0; micro < kMicroBatches * kSteps; ++micro) {
+void TrainEngine(DeepSpeedEngine<Module>& engine) {
+  for (int micro = 0; micro < kMicroBatches * kEngineSteps; ++micro) {
     const at::Tensor loss = engine.forward(InputOf(world->rank(), micro)).to(torch::kFloat32).pow(2).mean();
     engine.backward(loss);
     engine.step();
@@ -57,8 +57,8 @@ TEST(DeepSpeedEngine, TrainsAsTheSameProgramByHand) {
   for (const int stage : {0, 1, 2}) {
     auto net = std::make_shared<Net>();
     DeepSpeedEngine<Net> engine(net, Config(stage), *world);
-    Train(engine);
-    EXPECT_EQ(engine.global_steps(), kSteps);
+    TrainEngine(engine);
+    EXPECT_EQ(engine.global_steps(), kEngineSteps);
     EXPECT_EQ(engine.skipped_steps(), 0);
     for (size_t i = 0; i < net->parameters().size(); ++i) {
       EXPECT_TRUE(torch::allclose(net->parameters()[i], expected->parameters()[i], 1e-4, 1e-5))
@@ -78,7 +78,7 @@ TEST(DeepSpeedEngine, TrainsCheckpointedFunctions) {
   for (const int stage : {0, 1, 2}) {
     auto net = std::make_shared<Saving>();
     DeepSpeedEngine<Saving> engine(net, Config(stage), *world);
-    Train(engine);
+    TrainEngine(engine);
     for (size_t i = 0; i < net->parameters().size(); ++i) {
       EXPECT_TRUE(torch::allclose(net->parameters()[i], expected->parameters()[i], 1e-4, 1e-5))
           << "stage " << stage << ", " << i;
@@ -90,7 +90,7 @@ TEST(DeepSpeedEngine, TrainsInBFloat16) {
   const auto expected = TrainedByHand();
   auto net = std::make_shared<Net>();
   DeepSpeedEngine<Net> engine(net, Config(2, R"(, "bf16": {"enabled": true})"), *world);
-  Train(engine);
+  TrainEngine(engine);
   for (size_t i = 0; i < net->parameters().size(); ++i) {
     EXPECT_EQ(net->parameters()[i].scalar_type(), torch::kBFloat16);
     // If a gradient is nearly zero its sign may differ, and Adam steps by 0.02 all the same.
@@ -240,7 +240,7 @@ TEST(DeepSpeedEngine, LoadsIntoTheMidstOfABatch) {
     engine.step();
     engine.load_state_dict(state);
     for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
-    Train(engine);
+    TrainEngine(engine);
     for (size_t i = 0; i < net->parameters().size(); ++i) {
       EXPECT_TRUE(torch::allclose(net->parameters()[i], expected->parameters()[i], 1e-4, 1e-5))
           << "stage " << stage << ", " << i;

@@ -24,7 +24,7 @@ int SumOverRanks(comm::Communicator& group, int value) {
 }
 
 // The error of `work`, which comes soon.
-std::string ErrorOf(const std::function<void()>& work) {
+std::string MeshErrorOf(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     work();
@@ -115,10 +115,10 @@ TEST(DeviceMesh, ThatDiffersBetweenRanksIsNamedOnAllOfThem) {
   if (world->size() == 1) GTEST_SKIP() << "one rank can't differ";
   const bool odd = world->rank() == world->size() - 1;
   const std::string all = std::to_string(world->size());
-  EXPECT_THAT(ErrorOf([&] { init_device_mesh(*world, odd ? "shard=" + all : "replicate=" + all); }),
+  EXPECT_THAT(MeshErrorOf([&] { init_device_mesh(*world, odd ? "shard=" + all : "replicate=" + all); }),
               AllOf(HasSubstr("rank " + std::to_string(world->size() - 1)), HasSubstr("mesh \"shard=" + all + "\""),
                     HasSubstr("\"replicate=" + all + "\" on rank 0")));
-  EXPECT_THAT(ErrorOf([&] { init_device_mesh(*world, {world->size()}, {odd ? "rows" : "shard"}); }),
+  EXPECT_THAT(MeshErrorOf([&] { init_device_mesh(*world, {world->size()}, {odd ? "rows" : "shard"}); }),
               HasSubstr("\"rows=" + all + "\""));
   EXPECT_EQ(init_device_mesh(*world, "shard=" + all)->ndim(), 1) << "the world goes on";
 }
@@ -130,7 +130,7 @@ TEST(SameSetup, NamesAllThatDiffers) {
   check("one_f_one_b", "7");
   if (world->size() == 1) return;
   const bool odd = world->rank() == 1;
-  const std::string error = ErrorOf([&] { check(odd ? "F0\nF1\nB1" : "F0\nB0", odd ? "8" : "7"); });
+  const std::string error = MeshErrorOf([&] { check(odd ? "F0\nF1\nB1" : "F0\nB0", odd ? "8" : "7"); });
   EXPECT_EQ(
       error,
       "a test: rank 1 was set up otherwise than rank 0: schedule \"F1\" there, \"B0\" on rank 0; seed \"8\" there, "

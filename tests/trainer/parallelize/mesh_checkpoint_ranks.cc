@@ -23,7 +23,7 @@ namespace {
 
 using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
-using Zero = ZeroRedundancyOptimizer<AdamW>;
+using ZeroAdamW = ZeroRedundancyOptimizer<AdamW>;
 
 enum class Layers { kTensor, kTorchShard };
 
@@ -190,7 +190,7 @@ std::unique_ptr<Way> Make(const std::string& name, const Sizes& sizes = {}) {
   comm::Communicator* replicas = replicates ? mesh.get_group(kReplicateAxis).value() : nullptr;
   std::shared_ptr<DistributedDataParallel<Mlp>> ddp;
   if (how == "zero1" || how == "zero2") {
-    auto zero = std::make_unique<Zero>(mlp->parameters(), *replicas, Adam());
+    auto zero = std::make_unique<ZeroAdamW>(mlp->parameters(), *replicas, Adam());
     ddp = how == "zero1" ? std::make_shared<DistributedDataParallel<Mlp>>(mlp, *replicas)
                          : std::make_shared<ShardedDataParallel<Mlp>>(mlp, *zero, *replicas);
     way->state = StateOf(*mlp, *zero, mesh);

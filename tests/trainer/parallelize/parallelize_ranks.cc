@@ -129,15 +129,6 @@ TEST(Parallelize, KeepsAPartOfEachLayerThatThePlanNames) {
   EXPECT_EQ(Placements().Of(model.module()->blocks[0]->norm->weight), nullptr);
 }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
 TEST(Parallelize, NamesWhatDiffersBetweenRanks) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has one setup";
   const auto mesh = init_device_mesh(*world, {world->size()}, {"tensor"});

@@ -1,5 +1,4 @@
 // Layers that a plan cuts where they are: what their parameters keep, clones, shared parameters, and masks of dropout.
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,15 +37,6 @@ TensorPlan CutsOfLayers() {
 }
 
 at::Tensor Codes() { return torch::arange(3 * kPlaces).remainder(13).view({3, kPlaces}); }
-
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 TEST(TensorPlan, ClonesComputeWithTheirOwnParameters) {
   for (const bool sequence_parallel : {false, true}) {

@@ -16,8 +16,8 @@ namespace {
 using testing::HasSubstr;
 
 // A layer cut by hand, as a tensor-parallel one: columns, rows with fused blocks, and a bias that all have.
-struct Cut : torch::nn::Module {
-  explicit Cut(const Axis& axis) {
+struct CutModel : torch::nn::Module {
+  explicit CutModel(const Axis& axis) {
     const auto add = [&](const std::string& name, std::vector<int64_t> sizes, const trainer::Cut& cut) {
       Placement placement(std::move(sizes));
       ThrowUnlessOk(placement.Split(axis, cut), name);
@@ -75,7 +75,7 @@ std::unique_ptr<DeviceMesh> MeshOfTensors(const std::string& other) {
 TEST(PlacedNorm, CountsEachElementOfTheWholeModelOnce) {
   for (const bool joined : {false, true}) {
     const auto mesh = MeshOfTensors("replicate");
-    Cut cut(mesh->axis("tensor").value());
+    CutModel cut(mesh->axis("tensor").value());
     const auto named = cut.named_parameters().pairs();
     SetGradients(named);
     const at::Tensor norm = clip_grad_norm_(cut.parameters(), 1, 2, joined ? mesh.get() : nullptr);
@@ -87,9 +87,9 @@ TEST(PlacedNorm, CountsEachElementOfTheWholeModelOnce) {
 
 TEST(PlacedNorm, IsOneNormForTensorParallelLayersUnderFsdp) {
   const auto mesh = MeshOfTensors("shard");
-  const auto cut = std::make_shared<Cut>(mesh->axis("tensor").value());
+  const auto cut = std::make_shared<CutModel>(mesh->axis("tensor").value());
   const auto shards = mesh->Slice({"shard"}).value();
-  FullyShardedDataParallel<Cut> fsdp(cut, *shards);
+  FullyShardedDataParallel<CutModel> fsdp(cut, *shards);
   SetGradients(cut->named_parameters().pairs());
   EXPECT_NEAR(fsdp.clip_grad_norm_(1).item<double>(), WholeNorm(), 1e-4);
   double squares = 0;
@@ -105,9 +105,9 @@ TEST(PlacedNorm, IsOneNormForTensorParallelLayersUnderFsdp) {
 TEST(PlacedNorm, IsTheSameOverASliceByAJoinedName) {
   const auto mesh = MeshOfTensors("shard");
   ASSERT_TRUE(mesh->Join("data", {"shard"}).ok());
-  const auto cut = std::make_shared<Cut>(mesh->axis("tensor").value());
+  const auto cut = std::make_shared<CutModel>(mesh->axis("tensor").value());
   const auto shards = mesh->Slice({"shard"}).value(), joined = mesh->Slice({"data", "tensor"}).value();
-  FullyShardedDataParallel<Cut> fsdp(cut, *shards);
+  FullyShardedDataParallel<CutModel> fsdp(cut, *shards);
   SetGradients(cut->named_parameters().pairs());
   EXPECT_NEAR(clip_grad_norm_(cut->parameters(), 1, 2, joined.get()).item<double>(), WholeNorm(), 1e-4);
   if (shards->world().size() > 1) {
@@ -117,11 +117,11 @@ TEST(PlacedNorm, IsTheSameOverASliceByAJoinedName) {
 
 TEST(PlacedNorm, KeepsThePlacementsOfLayersWhenFsdpEnds) {
   const auto mesh = MeshOfTensors("shard");
-  const auto cut = std::make_shared<Cut>(mesh->axis("tensor").value());
+  const auto cut = std::make_shared<CutModel>(mesh->axis("tensor").value());
   const at::Tensor fused = cut->named_parameters()["fused"], bias = cut->named_parameters()["bias"];
   const std::string before = Placements().Of(fused)->Describe();
   {
-    FullyShardedDataParallel<Cut> fsdp(cut, *mesh->Slice({"shard"}).value());
+    FullyShardedDataParallel<CutModel> fsdp(cut, *mesh->Slice({"shard"}).value());
     EXPECT_THAT(Placements().Of(fused)->Describe(), HasSubstr("shard"));
     EXPECT_EQ(Placements().Of(bias)->sizes(), std::vector<int64_t>{5});
   }

@@ -27,15 +27,6 @@ class TorchShardMisuse : public testing::Test {
   }
 };
 
-std::string ErrorOf(const std::function<void()>& program) {
-  try {
-    program();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
 TEST_F(TorchShardMisuse, CutLogitsThatHaveLostTheirTagAreRefused) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has all classes";
   const int64_t classes = 4 * world->size();

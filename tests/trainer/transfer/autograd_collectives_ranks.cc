@@ -26,13 +26,13 @@ Tensors Blocks(const at::Tensor& whole, int64_t dim) {
 
 double LossWeight(int rank) { return 1.0 + rank; }
 // A loss that no rank computes alike.
-at::Tensor LossOf(const at::Tensor& y, int rank) {
+at::Tensor WeightedLoss(const at::Tensor& y, int rank) {
   return (y * y * Random(y.sizes().vec(), 500 + rank)).sum() * LossWeight(rank);
 }
 // A loss of the same output on every rank, which all compute alike.
 at::Tensor SharedLoss(const at::Tensor& y) { return (y * y * Random(y.sizes().vec(), 400)).sum(); }
 
-void ExpectClose(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
+void ExpectRounded(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_TRUE(actual.defined()) << what;
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
   EXPECT_TRUE(torch::allclose(actual, expected, 1e-10, 1e-12)) << what << "\n" << actual << "\nexpected\n" << expected;
@@ -48,11 +48,11 @@ TEST(AutogradCollectives, CopyAddsUpTheGradientsOfAllRanks) {
   const at::Tensor x = Random({3, 4}, 1).requires_grad_(), plain = x.detach().clone().requires_grad_();
   const at::Tensor y = copy_to_region(x, *world);
   EXPECT_TRUE(torch::equal(y, x));
-  LossOf(y, world->rank()).backward();
+  WeightedLoss(y, world->rank()).backward();
   at::Tensor loss = torch::zeros({}, torch::kFloat64);
-  for (int rank = 0; rank < world->size(); ++rank) loss = loss + LossOf(plain, rank);
+  for (int rank = 0; rank < world->size(); ++rank) loss = loss + WeightedLoss(plain, rank);
   loss.backward();
-  ExpectClose(x.grad(), plain.grad(), "gradient");
+  ExpectRounded(x.grad(), plain.grad(), "gradient");
 }
 
 TEST(AutogradCollectives, ReduceAddsUpTheRanksAndHandsTheGradientOn) {
@@ -64,10 +64,10 @@ TEST(AutogradCollectives, ReduceAddsUpTheRanksAndHandsTheGradientOn) {
     plain.push_back(Random({3, 4}, 10 + rank).requires_grad_());
     sum = sum + plain.back();
   }
-  ExpectClose(y.detach(), sum.detach(), "output");
+  ExpectRounded(y.detach(), sum.detach(), "output");
   SharedLoss(y).backward();
   SharedLoss(sum).backward();
-  ExpectClose(x.grad(), plain[world->rank()].grad(), "gradient");
+  ExpectRounded(x.grad(), plain[world->rank()].grad(), "gradient");
 }
 
 // Sizes, and the dimension that is split.
@@ -80,13 +80,13 @@ TEST(AutogradCollectives, ScatterTakesTheOwnBlockAndGathersItsGradient) {
     const at::Tensor x = Random(sizes, 2).requires_grad_(), plain = x.detach().clone().requires_grad_();
     const at::Tensor y = scatter_to_region(x, *world, dim);
     const Tensors blocks = Blocks(plain, dim);
-    ExpectClose(y.detach(), blocks[world->rank()].detach(), what);
+    ExpectRounded(y.detach(), blocks[world->rank()].detach(), what);
     EXPECT_TRUE(y.is_contiguous());
-    LossOf(y, world->rank()).backward();
+    WeightedLoss(y, world->rank()).backward();
     at::Tensor loss = torch::zeros({}, torch::kFloat64);
-    for (int rank = 0; rank < world->size(); ++rank) loss = loss + LossOf(blocks[rank], rank);
+    for (int rank = 0; rank < world->size(); ++rank) loss = loss + WeightedLoss(blocks[rank], rank);
     loss.backward();
-    ExpectClose(x.grad(), plain.grad(), what);
+    ExpectRounded(x.grad(), plain.grad(), what);
   }
 }
 
@@ -97,10 +97,10 @@ TEST(AutogradCollectives, GatherTakesTheOwnBlockOfAGradientThatAllShare) {
     const at::Tensor plain = whole.clone().requires_grad_();
     const at::Tensor x = Blocks(whole, dim)[world->rank()].clone().requires_grad_();
     const at::Tensor y = gather_from_region(x, *world, dim, whole.size(dim));
-    ExpectClose(y.detach(), whole, what);
+    ExpectRounded(y.detach(), whole, what);
     SharedLoss(y).backward();
     SharedLoss(plain).backward();
-    ExpectClose(x.grad(), Blocks(plain.grad(), dim)[world->rank()], what);
+    ExpectRounded(x.grad(), Blocks(plain.grad(), dim)[world->rank()], what);
   }
 }
 
@@ -111,12 +111,12 @@ TEST(AutogradCollectives, SequenceGatherAddsUpTheGradientsOfAllRanks) {
     const at::Tensor plain = whole.clone().requires_grad_();
     const at::Tensor x = Blocks(whole, dim)[world->rank()].clone().requires_grad_();
     const at::Tensor y = gather_from_sequence_region(x, *world, dim, whole.size(dim));
-    ExpectClose(y.detach(), whole, what);
-    LossOf(y, world->rank()).backward();
+    ExpectRounded(y.detach(), whole, what);
+    WeightedLoss(y, world->rank()).backward();
     at::Tensor loss = torch::zeros({}, torch::kFloat64);
-    for (int rank = 0; rank < world->size(); ++rank) loss = loss + LossOf(plain, rank);
+    for (int rank = 0; rank < world->size(); ++rank) loss = loss + WeightedLoss(plain, rank);
     loss.backward();
-    ExpectClose(x.grad(), Blocks(plain.grad(), dim)[world->rank()], what);
+    ExpectRounded(x.grad(), Blocks(plain.grad(), dim)[world->rank()], what);
   }
 }
 
@@ -132,12 +132,12 @@ TEST(AutogradCollectives, ReduceScatterAddsUpAndGathersItsGradient) {
       sum = sum + plain.back();
     }
     const Tensors blocks = Blocks(sum, dim);
-    ExpectClose(y.detach(), blocks[world->rank()].detach(), what);
-    LossOf(y, world->rank()).backward();
+    ExpectRounded(y.detach(), blocks[world->rank()].detach(), what);
+    WeightedLoss(y, world->rank()).backward();
     at::Tensor loss = torch::zeros({}, torch::kFloat64);
-    for (int rank = 0; rank < world->size(); ++rank) loss = loss + LossOf(blocks[rank], rank);
+    for (int rank = 0; rank < world->size(); ++rank) loss = loss + WeightedLoss(blocks[rank], rank);
     loss.backward();
-    ExpectClose(x.grad(), plain[world->rank()].grad(), what);
+    ExpectRounded(x.grad(), plain[world->rank()].grad(), what);
   }
 }
 
@@ -149,13 +149,13 @@ TEST(AutogradCollectives, AllToAllMovesTheSplitFromOneDimensionToAnother) {
     const at::Tensor x = Blocks(whole, 1)[world->rank()].clone().requires_grad_();
     const at::Tensor y = all_to_all(x, *world, /*split_dim=*/2, /*concat_dim=*/1, sequence);
     const Tensors blocks = Blocks(plain, 2);
-    ExpectClose(y.detach(), blocks[world->rank()].detach(), what);
-    LossOf(y, world->rank()).backward();
+    ExpectRounded(y.detach(), blocks[world->rank()].detach(), what);
+    WeightedLoss(y, world->rank()).backward();
     at::Tensor loss = torch::zeros({}, torch::kFloat64);
-    for (int rank = 0; rank < world->size(); ++rank) loss = loss + LossOf(blocks[rank], rank);
+    for (int rank = 0; rank < world->size(); ++rank) loss = loss + WeightedLoss(blocks[rank], rank);
     loss.backward();
-    ExpectClose(x.grad(), Blocks(plain.grad(), 1)[world->rank()], what);
-    ExpectClose(all_to_all(y.detach(), *world, 1, 2, heads), Blocks(whole, 1)[world->rank()], "back: " + what);
+    ExpectRounded(x.grad(), Blocks(plain.grad(), 1)[world->rank()], what);
+    ExpectRounded(all_to_all(y.detach(), *world, 1, 2, heads), Blocks(whole, 1)[world->rank()], "back: " + what);
   }
 }
 
@@ -169,7 +169,7 @@ TEST(AutogradCollectives, HaveGradientsOfGradients) {
   third_power(gather_from_sequence_region(first, *world, 0, 7)).div(world->size()).backward();
   const at::Tensor expected = torch::autograd::grad({third_power(plain)}, {plain}, {}, true, true)[0];
   third_power(expected).backward();
-  ExpectClose(x.grad(), Blocks(plain.grad(), 0)[world->rank()], "gradient of gradients");
+  ExpectRounded(x.grad(), Blocks(plain.grad(), 0)[world->rank()], "gradient of gradients");
 }
 
 TEST(AutogradCollectives, StandInTheLedger) {

@@ -25,15 +25,15 @@ using torch::optim::SGDOptions;
 
 constexpr int64_t kWidth = 12;
 constexpr int64_t kLayerBytes = (kWidth + 1) * kWidth * 4;  // 156 elements, which 1 to 4 ranks share evenly
-constexpr int64_t kLayers = 4;
-constexpr int64_t kBytes = (kLayers + 1) * kLayerBytes;
+constexpr int64_t kLedgerLayers = 4;
+constexpr int64_t kBytes = (kLedgerLayers + 1) * kLayerBytes;
 constexpr int kSteps = 3;
 
 struct Layers : torch::nn::Module {
   using Layer = std::shared_ptr<torch::nn::LinearImpl>;
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
   explicit Layers(const std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(Layer)>& wrap) {
-    for (int i = 0; i < kLayers; ++i) {
+    for (int i = 0; i < kLedgerLayers; ++i) {
       auto [module, forward] = wrap(std::make_shared<torch::nn::LinearImpl>(kWidth, kWidth));
       register_module("layer" + std::to_string(i), module);
       layers.push_back(forward);

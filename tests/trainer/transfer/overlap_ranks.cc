@@ -14,7 +14,7 @@
 namespace cohort::trainer {
 namespace {
 
-constexpr int kBlocks = 16;
+constexpr int kOverlapped = 16;
 constexpr int kWidth = 24;
 constexpr int kStepsSeen = 3;
 
@@ -46,7 +46,7 @@ struct Layer : torch::nn::Module {
 struct Layers : torch::nn::Module {
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
   explicit Layers(const std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>()>& make) {
-    for (int i = 0; i < kBlocks; ++i) {
+    for (int i = 0; i < kOverlapped; ++i) {
       auto [module, forward] = make();
       register_module("layer" + std::to_string(i), module);
       layers.push_back(forward);
@@ -59,7 +59,7 @@ struct Layers : torch::nn::Module {
   std::vector<Forward> layers;
 };
 
-std::shared_ptr<Layers> Plain() {
+std::shared_ptr<Layers> PlainLayers() {
   return std::make_shared<Layers>([] {
     auto layer = std::make_shared<Layer>();
     return std::make_pair(layer, [layer](const at::Tensor& x) { return layer->forward(x); });
@@ -82,7 +82,7 @@ Seen Measure(const std::function<void()>& step, double forward, double backward)
 
 // The share that is exposed when computation takes 1.2 times what communication does, `forward` of it in forward.
 double Exposed(const std::string& mode, const std::function<void()>& step, double forward) {
-  const double compute = 1.2 * Measure(step, 0, 0).communicated / (kStepsSeen * kBlocks);
+  const double compute = 1.2 * Measure(step, 0, 0).communicated / (kStepsSeen * kOverlapped);
   const Seen seen = Measure(step, forward * compute, (1 - forward) * compute);
   EXPECT_NEAR(seen.computed, 1.2 * seen.communicated, 1e-6 * seen.computed);
   const double share = seen.exposed / seen.communicated;
@@ -101,10 +101,10 @@ TEST(Overlap, HidesTheGradientsOfDataParallelism) {
   constexpr int64_t kLayerBytes = (kWidth + 1) * kWidth * 4;
   options.buckets = {.first_bytes = kLayerBytes, .cap_bytes = kLayerBytes};
   {
-    DistributedDataParallel<Layers> ddp(Plain(), *world, options);
+    DistributedDataParallel<Layers> ddp(PlainLayers(), *world, options);
     EXPECT_LE(Exposed("DDP", [&] { ddp.forward(Input()).sum().backward(); }, 0), 0.1);
   }
-  auto model = Plain();
+  auto model = PlainLayers();
   ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(model->parameters(), *world, torch::optim::SGDOptions(0.1));
   ShardedDataParallel<Layers> sharded(model, optimizer, *world, options);
   const auto step = [&] {

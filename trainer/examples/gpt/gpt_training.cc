@@ -28,8 +28,8 @@ using trainer::ThrowUnlessOk;
 
 // `module`, and its forward with or without keeping activations.
 template <typename Module>
-std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward> Block(std::shared_ptr<Module> module,
-                                                                  const TrainGptOptions& options) {
+std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward> WrappedBlock(std::shared_ptr<Module> module,
+                                                                         const TrainGptOptions& options) {
   const Gpt::Forward forward = [module](const at::Tensor& x) { return module->forward(x); };
   if (!options.checkpoint_activations) return {module, forward};
   return {module, [forward](const at::Tensor& x) { return trainer::checkpoint(forward, x); }};
@@ -41,7 +41,7 @@ void MakeFsdp(Training& training, Where& where) {
   using trainer::FullyShardedDataParallel;
   const auto options = ShardOptions(training.options);
   const std::shared_ptr<Gpt> gpt = MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) {
-    return Block(std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where, options), training.options);
+    return WrappedBlock(std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where, options), training.options);
   });
   auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where, options);
   training.module = model;
@@ -58,7 +58,7 @@ void MakeReplicated(Training& training) {
   using Zero = trainer::ZeroRedundancyOptimizer<AdamW>;
   const std::string& mode = training.options.mode;
   const std::shared_ptr<Gpt> gpt =
-      MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
+      MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) { return WrappedBlock(block, training.options); });
   training.module = gpt;
   std::shared_ptr<DistributedDataParallel<Gpt>> ddp;
   trainer::DistributedDataParallelOptions options;
@@ -88,7 +88,7 @@ void MakeReplicated(Training& training) {
 void MakeCut(Training& training) {
   using trainer::DistributedDataParallel;
   const std::shared_ptr<Gpt> gpt =
-      MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
+      MakeGpt(training, [&](const std::shared_ptr<GptBlock>& block) { return WrappedBlock(block, training.options); });
   training.module = gpt;
   training.forward = [gpt](const at::Tensor& codes) { return gpt->forward(codes); };
   if (training.mesh->has(trainer::kReplicateAxis)) {

@@ -27,7 +27,7 @@ using testing::HasSubstr;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-std::string ErrorOf(const std::function<void()>& work) {
+std::string SetupErrorOf(const std::function<void()>& work) {
   try {
     work();
   } catch (const DistributedError& error) {
@@ -67,7 +67,7 @@ TEST(FsdpErrors, NameWhatRanksHaveMadeDifferently) {
     FullyShardedDataParallelOptions options;
     options.sync_module_states = sync;
     const auto error_of = [&](const std::string& how) {
-      return ErrorOf([&] {
+      return SetupErrorOf([&] {
         FullyShardedDataParallel<Odd> model(std::make_shared<Odd>(how, options), *world, options);
         model.forward(torch::ones({2, 4}));
       });
@@ -394,7 +394,7 @@ TEST(FsdpErrors, NameJoinWhereOneRankHasABatchMore) {
   const auto step = [&](int batch) { model->forward(InputOf(world->rank(), batch)).pow(2).mean().backward(); };
   step(0);
   if (world->rank() == 0) {
-    EXPECT_THAT(ErrorOf([&] { step(1); }), HasSubstr("Do ranks have different numbers of batches?"));
+    EXPECT_THAT(SetupErrorOf([&] { step(1); }), HasSubstr("Do ranks have different numbers of batches?"));
   } else {
     EXPECT_THROW(
         {  // may hear of it before the norm

@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using torch::optim::SGD;
 
-std::string ErrorOf(const std::function<void()>& work) {
+std::string RefusalOf(const std::function<void()>& work) {
   try {
     work();
   } catch (const c10::Error& error) {
@@ -36,7 +36,7 @@ TEST(FsdpNotWhole, IsRefusedByStateOf) {
   const auto sharded = Shard(*world);
   SGD optimizer(sharded->parameters(), 0.1);
   const auto state_of = [&](const torch::nn::Module& module) {
-    return ErrorOf([&] { StateOf(module, optimizer, *world); });
+    return RefusalOf([&] { StateOf(module, optimizer, *world); });
   };
   const auto is_named = [](const std::string& name) {
     return AllOf(HasSubstr("StateOf: module " + name + " is sharded"), HasSubstr("StateOf(*model, optimizer)"));
@@ -50,7 +50,7 @@ TEST(FsdpNotWhole, IsRefusedByStateOf) {
   EXPECT_THAT(state_of(*with_wrapped_block), is_named("block0"));
   const auto in_place = std::make_shared<Residual>();
   SGD own(in_place->parameters(), 0.1);
-  EXPECT_EQ(ErrorOf([&] { StateOf(*in_place, own, *world); }), "accepted");
+  EXPECT_EQ(RefusalOf([&] { StateOf(*in_place, own, *world); }), "accepted");
   fully_shard(*in_place, *world);
   EXPECT_THAT(state_of(*in_place), is_named("itself"));
   EXPECT_THAT(state_of(*in_place->linear), is_named("itself")) << "a part of a unit";
@@ -59,12 +59,12 @@ TEST(FsdpNotWhole, IsRefusedByStateOf) {
   const auto plain = Plain();
   ZeroRedundancyOptimizer<SGD> zero(plain->parameters(), *world, torch::optim::SGDOptions(0.1));
   StateOf(*plain, zero, *world);
-  EXPECT_THAT(ErrorOf([&] { StateOf(*sharded, zero, *world); }), is_named("itself"));
+  EXPECT_THAT(RefusalOf([&] { StateOf(*sharded, zero, *world); }), is_named("itself"));
   EXPECT_EQ(StateOf(*sharded, optimizer).parameters.size(), plain->parameters().size());
 }
 
 TEST(FsdpNotWhole, IsRefusedByInitParameters) {
-  const auto init = [](torch::nn::Module& module) { return ErrorOf([&] { init_parameters(module, 1, LikeTorch); }); };
+  const auto init = [](torch::nn::Module& module) { return RefusalOf([&] { init_parameters(module, 1, LikeTorch); }); };
   const auto in_place = std::make_shared<Residual>();
   fully_shard(*in_place, *world);
   torch::nn::Sequential around(in_place, torch::nn::Linear(4, 4));
