@@ -13,23 +13,13 @@ import numpy
 
 import cohort
 from cohort import DataType, ReduceOp, _comm
+from raises import raises
 
 TYPES = {
     "int8": DataType.INT8, "uint8": DataType.UINT8, "int16": DataType.INT16, "uint16": DataType.UINT16,
     "int32": DataType.INT32, "uint32": DataType.UINT32, "int64": DataType.INT64, "uint64": DataType.UINT64,
     "float16": DataType.FLOAT16, "float32": DataType.FLOAT32, "float64": DataType.FLOAT64,
 }
-
-
-def raises(kind, call, *parts):
-    """The error of a call, which must be of this kind and name these parts."""
-    try:
-        call()
-    except kind as error:
-        for part in parts:
-            assert part in str(error), f"{part!r} is not in {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def line_here():

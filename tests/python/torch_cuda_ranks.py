@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 import cohort.torch  # noqa: F401: registers the backend
-from torch_cuda_support import BACKENDS, LIMIT, RANK, SIZE, check, cuda, every, full, raises, run, same
+from raises import raises
+from torch_cuda_support import BACKENDS, LIMIT, RANK, SIZE, check, cuda, every, full, run, same
 
 TOTAL = sum(range(SIZE))
 CYCLES = 1_000_000_000  # of a kernel that does nothing: half a second, about

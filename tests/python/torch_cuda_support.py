@@ -45,16 +45,6 @@ def every(tensor, value):
     assert bool((tensor == value).all()), (tensor.flatten()[:4].tolist(), value)
 
 
-def raises(kind, call, *parts):
-    try:
-        call()
-    except kind as error:
-        for part in parts:
-            assert part in str(error), f"{part!r} is not in {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
-
-
 def cause(error):
     return "".join(traceback.format_exception(error)).strip()
 

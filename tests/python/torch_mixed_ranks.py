@@ -12,20 +12,11 @@ import torch.distributed as dist
 
 import cohort.torch  # noqa: F401: registers the backend
 import torch_differential
+from raises import raises
 from torch_differential import RANK, SIZE
 
 LIMIT = datetime.timedelta(seconds=100)
 OURS, THEIRS = "cpu:cohort,cuda:gloo", "cpu:gloo,cuda:cohort"
-
-
-def raises(kind, call, *parts):
-    try:
-        call()
-    except kind as error:
-        for part in parts:
-            assert part in str(error), f"{part!r} is not in {error}"
-        return
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def check_calls(group, members):

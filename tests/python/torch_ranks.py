@@ -12,19 +12,10 @@ import torch.distributed as dist
 
 import cohort
 import cohort.torch  # noqa: F401: registers the backend
+from raises import raises
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LIMIT = datetime.timedelta(seconds=60)
-
-
-def raises(kind, call, *parts):
-    try:
-        call()
-    except kind as error:
-        for part in parts:
-            assert part in str(error), f"{part!r} is not in {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def filled(rank, dtype=torch.float32, shape=(3, 4)):

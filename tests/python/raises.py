@@ -1,0 +1,12 @@
+"""What the tests of errors share."""
+
+
+def raises(kind, call, *parts):
+    """The error of a call, which must be of this kind and name these parts."""
+    try:
+        call()
+    except kind as error:
+        for part in parts:
+            assert part in str(error), f"{part!r} is not in {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
