@@ -10,7 +10,7 @@ namespace {
 // How many of the call's blocks a part moves per rank.
 enum class Amount : uint8_t { kOne, kAll, kOfNode, kOfPlace, kPart };
 
-struct Part {
+struct ComposedPart {
   bool between;
   CollectiveKind kind;
   Amount amount;
@@ -20,7 +20,7 @@ constexpr bool kInside = false;
 constexpr bool kBetween = true;
 
 // The parts of a kind in the order in which they are done; none where the scheme does not serve the kind.
-std::vector<Part> PartsOfKind(Scheme scheme, CollectiveKind kind) {
+std::vector<ComposedPart> PartsOfKind(Scheme scheme, CollectiveKind kind) {
   using enum CollectiveKind;
   const bool leader = scheme == Scheme::kLeader;
   switch (kind) {
@@ -119,7 +119,7 @@ double BlocksOf(Amount amount, const NodeShape& shape) {
 std::vector<Phase> PhasesOf(const AlgorithmInfo& algorithm, const NodeShape& shape, int32_t pieces) {
   const Composition& composition = *algorithm.composition;
   std::vector<Phase> phases;
-  for (const Part& part : PartsOfKind(composition.scheme, algorithm.kind)) {
+  for (const ComposedPart& part : PartsOfKind(composition.scheme, algorithm.kind)) {
     Phase phase;
     phase.between = part.between;
     phase.size = part.between ? shape.nodes : shape.largest;
@@ -154,7 +154,7 @@ std::vector<AlgorithmInfo> MakeCompositions(std::span<const AlgorithmInfo> regis
   for (int k = 1; k < kCollectiveKinds; ++k) {
     const auto kind = static_cast<CollectiveKind>(k);
     for (const auto& [scheme, name] : {std::pair{Scheme::kLeader, "leader:"}, std::pair{Scheme::kShared, "shared:"}}) {
-      const std::vector<Part> parts = PartsOfKind(scheme, kind);
+      const std::vector<ComposedPart> parts = PartsOfKind(scheme, kind);
       CollectiveKind inner_kind = kind;
       CollectiveKind outer_kind = kind;
       for (size_t i = parts.size(); i-- > 0;) (parts[i].between ? outer_kind : inner_kind) = parts[i].kind;

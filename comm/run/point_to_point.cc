@@ -11,7 +11,7 @@
 namespace cohort::comm {
 namespace {
 
-constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kWithoutDeadline = std::numeric_limits<uint64_t>::max();
 // Then it is the next peer's turn, however many messages of this one are ready.
 constexpr int kMessagesPerTurn = 32;
 
@@ -22,7 +22,7 @@ PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
       links_(links),
       pool_(&group->runtime->engine(), group->source),
       peers_(group->size),
-      earliest_deadline_(kNever) {}
+      earliest_deadline_(kWithoutDeadline) {}
 
 PointToPoint::~PointToPoint() {
   Fail(absl::CancelledError("the communicator was destroyed"));
@@ -124,7 +124,7 @@ Progress PointToPoint::TryReceive(int rank, Peer& peer) {
 
 void PointToPoint::Finish(OperationQueue& queue) {
   --pending_;
-  if (pending_ == 0) earliest_deadline_ = kNever;
+  if (pending_ == 0) earliest_deadline_ = kWithoutDeadline;
   watch_.Clear();
   queue.pop()->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
 }

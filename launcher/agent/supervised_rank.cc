@@ -7,16 +7,12 @@
 #include <csignal>
 #include <utility>
 
+#include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/control/parts/python_exception.h"
 #include "cohort/runtime/base/check.h"
 
 namespace cohort::launcher {
 namespace {
-
-uint64_t UnixTimeNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 bool IsHeld(const ProcessState& state, pid_t pid) {
   return state.state == 't' || (state.state == 'T' && TracerOf(pid) != 0);

@@ -10,16 +10,12 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/watch/group_use.h"
+#include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
 namespace {
-
-uint64_t UnixTimeNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 int ExitCodeOf(const absl::Status& status) {
   if (absl::IsNotFound(status)) return kExitNotFound;

@@ -101,7 +101,7 @@ void Dismiss(const Guest& guest) {
 }
 
 // Tells it why it can't be used.
-void Refuse(Guest* guest, const std::string& why, std::chrono::milliseconds farewell) {
+void TurnAway(Guest* guest, const std::string& why, std::chrono::milliseconds farewell) {
   const std::string text = FormatJoinRefusal(why);
   const auto before = ::signal(SIGPIPE, SIG_IGN);  // its carrier may have gone
   (void)!::write(guest->agent.input.get(), text.data(), text.size());
@@ -157,7 +157,7 @@ class Reception {
     }
     const std::string enough = "the job starts without it, with " + std::to_string(nodes.size() + 1) + " nodes";
     for (Guest& guest : guests_) {
-      if (!guest.refused) Refuse(&guest, enough, options_.farewell);  // whether it is a node or a stranger
+      if (!guest.refused) TurnAway(&guest, enough, options_.farewell);  // whether it is a node or a stranger
     }
     return nodes;
   }
@@ -300,7 +300,7 @@ class Reception {
 
   // Others may come in its place, where this does not end the wait.
   void LeaveOut(Guest* guest, const absl::Status& why) {
-    Refuse(guest, std::string(why.message()), kFarewell);
+    TurnAway(guest, std::string(why.message()), kFarewell);
     if (options_.least) {
       options_.say("left out: " + std::string(why.message()));
     } else {

@@ -19,7 +19,7 @@
 namespace cohort::tools {
 namespace {
 
-constexpr size_t kMostShown = 40;  // of arguments
+constexpr size_t kMostOfArguments = 40;  // of arguments
 
 // Opened the wrong way round: who prints into a closed stream learns that it is.
 void HoldStandardStreams() {
@@ -47,7 +47,7 @@ std::string NameOf(const CLI::App& app, int argc, const char* const* argv) {
 std::string Unexpected(const std::vector<std::string>& arguments) {
   std::string all;
   for (const std::string& argument : arguments) all += ' ' + argument;
-  if (all.size() > kMostShown) all = all.substr(0, kMostShown) + "...";
+  if (all.size() > kMostOfArguments) all = all.substr(0, kMostOfArguments) + "...";
   return "not expected:" + all;
 }
 
@@ -60,7 +60,7 @@ std::string NoCommand(CLI::App& app) {
   const std::vector<std::string> words = app.remaining(true);
   if (words.empty()) return "needs a command: " + commands;
   if (words[0].starts_with('-')) return Unexpected(words);
-  return "unknown command \"" + words[0].substr(0, kMostShown) + "\"; there are: " + commands;
+  return "unknown command \"" + words[0].substr(0, kMostOfArguments) + "\"; there are: " + commands;
 }
 
 std::string Refusal(const CLI::App& app, const std::string& name, const std::string& why) {

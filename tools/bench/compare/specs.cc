@@ -78,7 +78,7 @@ std::vector<SystemSpec> SystemsFor(Transport transport, const SessionPlace& plac
   // The last arguments: the system's slot, and for a command of one rank the folder and the rank.
   for (size_t slot = 0; slot < systems.size(); ++slot) {
     for (size_t rank = 0; rank < systems[slot].commands.size(); ++rank) {
-      Command& command = systems[slot].commands[rank];
+      auto& command = systems[slot].commands[rank];
       command.push_back(std::to_string(slot));
       if (systems[slot].commands.size() == 1) continue;
       command.push_back(place.folder);
