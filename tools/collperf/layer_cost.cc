@@ -21,8 +21,8 @@
 namespace cohort::collperf {
 namespace {
 
-constexpr int kLoops = 20'000;
-constexpr int kTrials = 7;
+constexpr int kLayerLoops = 20'000;
+constexpr int kLayerTrials = 7;
 constexpr int kCounts = 15;  // of which the least is taken: now and then a call does a little more
 constexpr uint64_t kLayerGroup = 0x6c61'7965'7263'6f73;  // of the links that are measured by themselves
 
@@ -35,10 +35,10 @@ template <typename Work>
 LayerCost Alone(std::string name, measure::InstructionCounter* counter, Work work) {
   LayerCost cost{.name = std::move(name)};
   std::vector<double> trials;
-  for (int trial = 0; trial < kTrials; ++trial) {
+  for (int trial = 0; trial < kLayerTrials; ++trial) {
     const uint64_t begin = measure::Ticks();
-    for (int i = 0; i < kLoops; ++i) work();
-    trials.push_back(static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick() / kLoops);
+    for (int i = 0; i < kLayerLoops; ++i) work();
+    trials.push_back(static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick() / kLayerLoops);
   }
   cost.ns = measure::Median(trials);
   if (counter == nullptr) return cost;
@@ -126,15 +126,15 @@ absl::Status MeasureTransport(Session& session, measure::InstructionCounter* cou
     }
   }
   std::vector<double> trials;
-  for (int trial = 0; trial < kTrials; ++trial) {
+  for (int trial = 0; trial < kLayerTrials; ++trial) {
     COHORT_RETURN_IF_ERROR(session.gate().Wait());
     const uint64_t begin = measure::Ticks();
-    for (int i = 0; i < kLoops; ++i) {
+    for (int i = 0; i < kLayerLoops; ++i) {
       while (!fanout.Send(operands)) {
       }
       fanout.ReceiveAll(operands);
     }
-    trials.push_back(static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick() / kLoops);
+    trials.push_back(static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick() / kLayerLoops);
   }
   COHORT_RETURN_IF_ERROR(session.gate().Wait());
   const bool counted = counter != nullptr;
