@@ -84,7 +84,7 @@ std::vector<std::string> Modes() {
   return modes;
 }
 
-std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
+std::unique_ptr<comm::Communicator> EveryModeWorld() {
   auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
   EXPECT_TRUE(made.ok()) << made.status();
   return *std::move(made);
@@ -102,7 +102,7 @@ void ExpectAlike(const std::vector<at::Tensor>& actual, const std::vector<at::Te
 }
 
 TEST(EveryMode, GivesTheBitsOfDdpWithAndWithoutCheckpointing) {
-  const auto group = OrderInvariantWorld();
+  const auto group = EveryModeWorld();
   const auto expected = TrainedUnder("ddp", false, *group);
   for (const std::string& mode : Modes()) {
     for (const bool saving : {false, true}) {
@@ -112,7 +112,7 @@ TEST(EveryMode, GivesTheBitsOfDdpWithAndWithoutCheckpointing) {
 }
 
 TEST(EveryMode, UsesNoBufferTooEarly) {
-  const auto group = OrderInvariantWorld();
+  const auto group = EveryModeWorld();
   const auto expected = TrainedUnder("ddp", false, *group);
   for (const std::string& mode : Modes()) {
     const DelayedCollectives delayed;

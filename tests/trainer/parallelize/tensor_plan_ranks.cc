@@ -18,7 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int64_t kPlaces = 5;
+constexpr int64_t kTextPlaces = 5;
 
 struct Layers : torch::nn::Cloneable<Layers> {
   Layers() { reset(); }
@@ -36,12 +36,12 @@ TensorPlan CutsOfLayers() {
   return {{"tokens", RowwiseParallel()}, {"up", ColwiseParallel()}, {"down", RowwiseParallel()}};
 }
 
-at::Tensor Codes() { return torch::arange(3 * kPlaces).remainder(13).view({3, kPlaces}); }
+at::Tensor Codes() { return torch::arange(3 * kTextPlaces).remainder(13).view({3, kTextPlaces}); }
 
 TEST(TensorPlan, ClonesComputeWithTheirOwnParameters) {
   for (const bool sequence_parallel : {false, true}) {
     const TensorAxis axis(*world, {.sequence_parallel = sequence_parallel, .sequence_dim = 1});
-    axis.set_sequence_length(kPlaces);
+    axis.set_sequence_length(kTextPlaces);
     torch::manual_seed(4);
     Layers model;
     CutLayers(model, CutsOfLayers(), axis);

@@ -55,7 +55,7 @@ struct Fsdp {
 };
 
 template <typename Mode>
-void Train(Mode& mode, int from, int to) {
+void TrainMode(Mode& mode, int from, int to) {
   for (int step = from; step < to; ++step) {
     mode.optimizer->zero_grad();
     mode.forward(InputOf(0, step)).pow(2).mean().backward();
@@ -75,7 +75,7 @@ class MixedCheckpoints : public Checkpoints {
 
 TEST_F(MixedCheckpoints, OfMasterWeightsLoadIntoFloat32Shards) {
   Zero saved;
-  Train(saved, 0, 3);
+  TrainMode(saved, 0, 3);
   saved.net->count.fill_(42);
   SaveTrainingState(*world, At("saved"), saved.state, {});
   Fsdp loaded;
@@ -93,8 +93,8 @@ TEST_F(MixedCheckpoints, OfMasterWeightsLoadIntoFloat32Shards) {
     EXPECT_EQ(state.at("step").item<int64_t>(), 3);
     EXPECT_EQ(state.count("master_weight"), 0U);
   }
-  Train(saved, 3, 4);
-  Train(loaded, 3, 4);
+  TrainMode(saved, 3, 4);
+  TrainMode(loaded, 3, 4);
   for (const auto& part : loaded.fsdp->sharded_parameters()) {
     const at::Tensor whole = saved.net->named_parameters()[part.name].detach().to(torch::kFloat32);
     EXPECT_TRUE(torch::allclose(part.tensor, PartOf(part, whole), 0.05, 0.02)) << part.name;
@@ -106,7 +106,7 @@ TEST_F(MixedCheckpoints, OfFloat32ShardsLoadIntoMasterWeights) {
   for (const int steps : {3, 0}) {
     SCOPED_TRACE(steps);
     Fsdp saved;
-    Train(saved, 0, steps);
+    TrainMode(saved, 0, steps);
     saved.net->count.fill_(42);
     SaveTrainingState(*world, At("saved"), saved.state, {});
     Zero loaded;
@@ -126,8 +126,8 @@ TEST_F(MixedCheckpoints, OfFloat32ShardsLoadIntoMasterWeights) {
       EXPECT_TRUE(torch::equal(state.at("exp_avg"), Read("optimizer." + item.key() + ".exp_avg", whole.sizes().vec())))
           << item.key();
     }
-    Train(saved, steps, steps + 1);
-    Train(loaded, steps, steps + 1);
+    TrainMode(saved, steps, steps + 1);
+    TrainMode(loaded, steps, steps + 1);
     for (const auto& part : saved.fsdp->sharded_parameters()) {
       const at::Tensor whole = loaded.net->named_parameters()[part.name].detach().to(torch::kFloat32);
       EXPECT_TRUE(torch::allclose(part.tensor, PartOf(part, whole), 0.05, 0.02)) << part.name;

@@ -15,7 +15,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-at::Tensor Random(std::vector<int64_t> sizes, int seed) {
+at::Tensor Sample(std::vector<int64_t> sizes, int seed) {
   return torch::randn(sizes, at::detail::createCPUGenerator(seed), torch::kFloat64);
 }
 
@@ -27,10 +27,10 @@ Tensors Blocks(const at::Tensor& whole, int64_t dim) {
 double LossWeight(int rank) { return 1.0 + rank; }
 // A loss that no rank computes alike.
 at::Tensor WeightedLoss(const at::Tensor& y, int rank) {
-  return (y * y * Random(y.sizes().vec(), 500 + rank)).sum() * LossWeight(rank);
+  return (y * y * Sample(y.sizes().vec(), 500 + rank)).sum() * LossWeight(rank);
 }
 // A loss of the same output on every rank, which all compute alike.
-at::Tensor SharedLoss(const at::Tensor& y) { return (y * y * Random(y.sizes().vec(), 400)).sum(); }
+at::Tensor SharedLoss(const at::Tensor& y) { return (y * y * Sample(y.sizes().vec(), 400)).sum(); }
 
 void ExpectRounded(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_TRUE(actual.defined()) << what;
@@ -45,7 +45,7 @@ TEST(AutogradCollectives, ChunksAreThoseOfTorch) {
 }
 
 TEST(AutogradCollectives, CopyAddsUpTheGradientsOfAllRanks) {
-  const at::Tensor x = Random({3, 4}, 1).requires_grad_(), plain = x.detach().clone().requires_grad_();
+  const at::Tensor x = Sample({3, 4}, 1).requires_grad_(), plain = x.detach().clone().requires_grad_();
   const at::Tensor y = copy_to_region(x, *world);
   EXPECT_TRUE(torch::equal(y, x));
   WeightedLoss(y, world->rank()).backward();
@@ -56,12 +56,12 @@ TEST(AutogradCollectives, CopyAddsUpTheGradientsOfAllRanks) {
 }
 
 TEST(AutogradCollectives, ReduceAddsUpTheRanksAndHandsTheGradientOn) {
-  const at::Tensor x = Random({3, 4}, 10 + world->rank()).requires_grad_();
+  const at::Tensor x = Sample({3, 4}, 10 + world->rank()).requires_grad_();
   const at::Tensor y = reduce_from_region(x, *world);
   Tensors plain;
   at::Tensor sum = torch::zeros({3, 4}, torch::kFloat64);
   for (int rank = 0; rank < world->size(); ++rank) {
-    plain.push_back(Random({3, 4}, 10 + rank).requires_grad_());
+    plain.push_back(Sample({3, 4}, 10 + rank).requires_grad_());
     sum = sum + plain.back();
   }
   ExpectRounded(y.detach(), sum.detach(), "output");
@@ -77,7 +77,7 @@ const std::vector<std::pair<std::vector<int64_t>, int64_t>> kSplits = {
 TEST(AutogradCollectives, ScatterTakesTheOwnBlockAndGathersItsGradient) {
   for (const auto& [sizes, dim] : kSplits) {
     const std::string what = "dimension " + std::to_string(dim) + " of " + std::to_string(sizes[0]);
-    const at::Tensor x = Random(sizes, 2).requires_grad_(), plain = x.detach().clone().requires_grad_();
+    const at::Tensor x = Sample(sizes, 2).requires_grad_(), plain = x.detach().clone().requires_grad_();
     const at::Tensor y = scatter_to_region(x, *world, dim);
     const Tensors blocks = Blocks(plain, dim);
     ExpectRounded(y.detach(), blocks[world->rank()].detach(), what);
@@ -93,7 +93,7 @@ TEST(AutogradCollectives, ScatterTakesTheOwnBlockAndGathersItsGradient) {
 TEST(AutogradCollectives, GatherTakesTheOwnBlockOfAGradientThatAllShare) {
   for (const auto& [sizes, dim] : kSplits) {
     const std::string what = "dimension " + std::to_string(dim) + " of " + std::to_string(sizes[0]);
-    const at::Tensor whole = Random(sizes, 3);
+    const at::Tensor whole = Sample(sizes, 3);
     const at::Tensor plain = whole.clone().requires_grad_();
     const at::Tensor x = Blocks(whole, dim)[world->rank()].clone().requires_grad_();
     const at::Tensor y = gather_from_region(x, *world, dim, whole.size(dim));
@@ -107,7 +107,7 @@ TEST(AutogradCollectives, GatherTakesTheOwnBlockOfAGradientThatAllShare) {
 TEST(AutogradCollectives, SequenceGatherAddsUpTheGradientsOfAllRanks) {
   for (const auto& [sizes, dim] : kSplits) {
     const std::string what = "dimension " + std::to_string(dim) + " of " + std::to_string(sizes[0]);
-    const at::Tensor whole = Random(sizes, 4);
+    const at::Tensor whole = Sample(sizes, 4);
     const at::Tensor plain = whole.clone().requires_grad_();
     const at::Tensor x = Blocks(whole, dim)[world->rank()].clone().requires_grad_();
     const at::Tensor y = gather_from_sequence_region(x, *world, dim, whole.size(dim));
@@ -123,12 +123,12 @@ TEST(AutogradCollectives, SequenceGatherAddsUpTheGradientsOfAllRanks) {
 TEST(AutogradCollectives, ReduceScatterAddsUpAndGathersItsGradient) {
   for (const auto& [sizes, dim] : kSplits) {
     const std::string what = "dimension " + std::to_string(dim) + " of " + std::to_string(sizes[0]);
-    const at::Tensor x = Random(sizes, 20 + world->rank()).requires_grad_();
+    const at::Tensor x = Sample(sizes, 20 + world->rank()).requires_grad_();
     const at::Tensor y = reduce_scatter_to_sequence_region(x, *world, dim);
     Tensors plain;
     at::Tensor sum = torch::zeros(sizes, torch::kFloat64);
     for (int rank = 0; rank < world->size(); ++rank) {
-      plain.push_back(Random(sizes, 20 + rank).requires_grad_());
+      plain.push_back(Sample(sizes, 20 + rank).requires_grad_());
       sum = sum + plain.back();
     }
     const Tensors blocks = Blocks(sum, dim);
@@ -144,7 +144,7 @@ TEST(AutogradCollectives, ReduceScatterAddsUpAndGathersItsGradient) {
 TEST(AutogradCollectives, AllToAllMovesTheSplitFromOneDimensionToAnother) {
   for (const auto& [sequence, heads] : std::vector<std::pair<int64_t, int64_t>>{{12, 12}, {7, 5}, {2, 3}}) {
     const std::string what = std::to_string(sequence) + " by " + std::to_string(heads);
-    const at::Tensor whole = Random({2, sequence, heads, 3}, 5);
+    const at::Tensor whole = Sample({2, sequence, heads, 3}, 5);
     const at::Tensor plain = whole.clone().requires_grad_();
     const at::Tensor x = Blocks(whole, 1)[world->rank()].clone().requires_grad_();
     const at::Tensor y = all_to_all(x, *world, /*split_dim=*/2, /*concat_dim=*/1, sequence);
@@ -160,7 +160,7 @@ TEST(AutogradCollectives, AllToAllMovesTheSplitFromOneDimensionToAnother) {
 }
 
 TEST(AutogradCollectives, HaveGradientsOfGradients) {
-  const at::Tensor whole = Random({7, 2}, 6);
+  const at::Tensor whole = Sample({7, 2}, 6);
   const at::Tensor plain = whole.clone().requires_grad_();
   const at::Tensor x = Blocks(whole, 0)[world->rank()].clone().requires_grad_();
   const auto third_power = [](const at::Tensor& y) { return y.pow(3).sum(); };
@@ -174,7 +174,7 @@ TEST(AutogradCollectives, HaveGradientsOfGradients) {
 
 TEST(AutogradCollectives, StandInTheLedger) {
   const int ranks = world->size();
-  const at::Tensor x = Random({2, 3}, 7).requires_grad_();
+  const at::Tensor x = Sample({2, 3}, 7).requires_grad_();
   const CommunicationLedger ledger;
   gather_from_sequence_region(x, *world, 0).sum().backward();
   all_to_all(torch::ones({4, ranks}, torch::kFloat64), *world, 1, 0);
