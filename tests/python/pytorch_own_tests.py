@@ -66,7 +66,7 @@ def tests_of_pytorch(backend, ranks):
 
 
 class Results(unittest.TestResult):
-    """What became of each test, and why."""
+    """The end of each test, and the reason."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tests of errors share."""
+"""The check of exceptions that the tests share."""
 
 
 def raises(kind, call, *parts):

@@ -27,7 +27,7 @@ def equal(actual, expected, what=""):
     assert actual.dtype == expected.dtype and torch.equal(actual, expected), (what, actual, expected)
 
 
-def special(_):
+def special():
     """What torch_differential.py has not: averages, lists of unequal tensors, several tensors in one call."""
     flags = torch.tensor([True, False, RANK == 0, RANK != 0])
     dist.all_reduce(flags)
@@ -65,7 +65,7 @@ def special(_):
     dist.monitored_barrier(timeout=LIMIT)
 
 
-def sparse(_):
+def sparse():
     """Sums of sparse tensors are those of dense ones: none, few and repeated entries, and values that are tensors."""
     generator = torch.Generator().manual_seed(5)
     for sparse_dims in (1, 2, 3):
@@ -92,7 +92,7 @@ def sparse(_):
     assert (gradient[9] == 1).all() and (gradient[:SIZE] == 1 / SIZE).all() and (gradient[SIZE:9] == 0).all(), gradient
 
 
-def monitored(_):
+def monitored():
     """A monitored barrier names absent ranks, and leaves the group whole."""
     def refused_as(*expected, **options):
         begun = time.monotonic()
@@ -112,7 +112,7 @@ def monitored(_):
     assert (value == SIZE).all()
 
 
-def messages(_):
+def messages():
     """Tags out of order, from anyone, to and from all at once, early and late, large and empty."""
     following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     for count in (1, 1000, 300_000):
@@ -156,7 +156,7 @@ def messages(_):
     dist.barrier()
 
 
-def groups(_):
+def groups():
     """Sub-groups, a group that this rank is no member of, and destroying."""
     pair = dist.new_group([0, SIZE - 1])
     odd = dist.new_group([r for r in range(SIZE) if r % 2], backend="cohort")
@@ -182,7 +182,7 @@ def groups(_):
     assert one.item() == SIZE
 
 
-def futures(_):
+def futures():
     """Futures of works, several at once, in the order of their ends, with errors."""
     values = [torch.full((1000,), float(RANK)) for _ in range(20)]
     works = [dist.all_reduce(value, async_op=True) for value in values]
@@ -205,7 +205,7 @@ def futures(_):
     dist.barrier()
 
 
-def mismatch(_):
+def mismatch():
     """Every rank gets an exception that names both calls and both lines of this file. On a rank that is slow it is the
     first call that fails."""
     value = torch.zeros(8)
@@ -216,7 +216,7 @@ def mismatch(_):
     assert time.monotonic() - began < 10
 
 
-def killed(_):
+def killed():
     value = torch.zeros(8)
     dist.all_reduce(value)
     if RANK == 1:
@@ -231,7 +231,7 @@ def net_of_ddp():
     return net, torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
 
 
-def thrown(_):
+def thrown():
     """A rank ends by an exception: the others' backward pass raises that cause; it once crashed in its place."""
     _, ddp = net_of_ddp()
     for step in range(6):
@@ -246,7 +246,7 @@ def thrown(_):
     print("survivor learned it", flush=True)
 
 
-def unlike(_):
+def unlike():
     """A mismatch amid a backward pass: an exception of both calls and both lines. On a slow rank the barrier fails."""
     _, ddp = net_of_ddp()
     loss = ddp(torch.randn(4, 32)).square().mean()
@@ -255,7 +255,7 @@ def unlike(_):
     raises(RuntimeError, lambda: (dist.barrier(), call()), "broadcast", "all_reduce", f"torch_ranks.py:{line}")
 
 
-def pending(_):
+def pending():
     """The program ends in order while works are under way, with futures and callbacks, whose messages never come."""
     kept = [dist.irecv(torch.zeros(100), (RANK - 1) % SIZE, tag=tag) for tag in range(3)]
     kept[0].get_future().then(lambda future: print("never", flush=True))
@@ -266,7 +266,7 @@ def pending(_):
     dist.barrier()
 
 
-def refused(_):
+def refused():
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex64), dist.ReduceOp.MAX))
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, device="meta")), "meta")
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2).to_sparse(), dist.ReduceOp.MAX), "to_dense")
@@ -282,7 +282,7 @@ def refused(_):
     assert value.item() == SIZE
 
 
-def threads(_):
+def threads():
     """Four threads with a group each."""
     seconds = float(os.environ.get("COHORT_TEST_SECONDS", "2"))
     own = [dist.new_group() for _ in range(4)]
@@ -316,7 +316,7 @@ def threads(_):
     assert not failures, failures
 
 
-def alone():
+def ddp():
     """DistributedDataParallel of all ranks' batches ends with the weights of one process that has all of them."""
     net, ddp = net_of_ddp()
     single, _ = net_of_ddp()
@@ -332,96 +332,24 @@ def alone():
         assert (ours - theirs).abs().max() < 1e-5
 
 
-def train(group, **options):
-    """A small net after some steps of DistributedDataParallel, and its weights in one tensor."""
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Tanh(),
-                              torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
-    ddp = torch.nn.parallel.DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.01, **options)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-    numbers = torch.Generator().manual_seed(RANK)
-    for step in range(12):
-        inputs = torch.randn(8, 16, generator=numbers)
-        targets = torch.randint(4, (8,), generator=numbers)
-        optimizer.zero_grad()
-        if step % 4 == 3:
-            with ddp.no_sync():
-                torch.nn.functional.cross_entropy(ddp(inputs), targets).backward()
-        torch.nn.functional.cross_entropy(ddp(inputs), targets).backward()
-        optimizer.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in ddp.parameters()])
-
-
-def ddp(gloo):
-    """DistributedDataParallel ends with Gloo's weights within 1e-5; on all ranks and in all runs with the same bits."""
-    alone()
-    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
-        ours = train(None, **options)
-        theirs = train(gloo, **options)
-        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5), (options, (ours - theirs).abs().max())
-        assert torch.equal(ours, train(None, **options)), options
-        copies = [torch.empty_like(ours) for _ in range(SIZE)]
-        dist.all_gather(copies, ours)
-        assert all(torch.equal(copy, ours) for copy in copies), options
-        if RANK == 0:
-            print(f"DDP {options}: largest difference from Gloo {(ours - theirs).abs().max():.2g}", flush=True)
-
-
-def shard(group):
-    """The weights of a small net after some steps of fully_shard."""
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = DeviceMesh.from_group(group, "cpu")
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(16, 18), torch.nn.Tanh(), torch.nn.Linear(18, 16))
-                                for _ in range(3)))
-    for layer in net:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    numbers = torch.Generator().manual_seed(RANK)
-    for _ in range(6):
-        optimizer.zero_grad()
-        net(torch.randn(8, 16, generator=numbers)).square().mean().backward()
-        optimizer.step()
-    return torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in net.parameters()])
-
-
-def sharded(gloo):
-    """FSDP2 and ZeroRedundancyOptimizer beside Gloo, and functional collectives over a mesh."""
+def mesh():
+    """Functional collectives over a mesh."""
     import torch.distributed._functional_collectives as functional
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    ours, theirs = shard(dist.group.WORLD), shard(gloo)
-    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5), (ours - theirs).abs().max()
-    assert torch.equal(ours, shard(dist.group.WORLD))
-    results = []
-    for group in (dist.group.WORLD, gloo):
-        torch.manual_seed(0)
-        net = torch.nn.Linear(8, 8)
-        ddp = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
-        optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, process_group=group, lr=0.01)
-        for step in range(4):
-            optimizer.zero_grad()
-            ddp(torch.full((2, 8), float(RANK + step))).square().mean().backward()
-            optimizer.step()
-        results.append(net.weight.detach().clone())
-    assert torch.allclose(*results, rtol=1e-5, atol=1e-5)
-    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
+    rows = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
     value = torch.full((SIZE, 2), float(RANK))
     row = [r for r in range(SIZE) if r // (SIZE // 2) == RANK // (SIZE // 2)]
-    assert (functional.all_reduce(value, "sum", mesh["inner"]) == sum(row)).all()
-    assert functional.all_gather_tensor(value, 0, mesh["inner"])[::SIZE, 0].tolist() == row
-    assert (functional.reduce_scatter_tensor(value, "sum", 0, mesh["inner"]) == sum(row)).all()
+    assert (functional.all_reduce(value, "sum", rows["inner"]) == sum(row)).all()
+    assert functional.all_gather_tensor(value, 0, rows["inner"])[::SIZE, 0].tolist() == row
+    assert (functional.reduce_scatter_tensor(value, "sum", 0, rows["inner"]) == sum(row)).all()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("cohort", timeout=LIMIT)
     name = sys.argv[1]
-    globals()[name](dist.new_group(backend="gloo") if name in ("ddp", "sharded") else None)
+    globals()[name]()
     if name not in ("mismatch", "killed", "thrown", "unlike", "pending"):
         dist.destroy_process_group()
     print(f"{name}: done", flush=True)
