@@ -86,7 +86,7 @@ def main():
         assert len(ranks) == 2, ranks
         for rank in ranks:
             assert rank["state"] == "joined", rank
-            assert "point.cc" in rank["calls"][0]["site"], rank
+            assert "call.cc" in rank["calls"][0]["site"], rank
         assert document["node"], document
         check_save(document["job"])
         stopped, other = ranks[1]["pid"], ranks[0]["pid"]
