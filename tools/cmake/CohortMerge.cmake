@@ -1,8 +1,10 @@
 # cohort_merge_sources(<target> <count>): compiles the target's sources <count> at a time, as one file that includes them.
 #
-# For code with libtorch. g++ keeps in a precompiled header which templates its inline functions need, and instantiates
-# them anew in each file that uses it: 6 s a file, as long as most files' own code takes. Merged sources share their names
-# without a namespace and in unnamed ones, so two of them must not use a name twice.
+# Most of a file's time goes into headers. With libtorch it is worse: g++ keeps in a precompiled header which templates its
+# inline functions need, and instantiates them anew in each file that uses it, 6 s a file.
+#
+# Merged sources see each other's unnamed namespaces. A name there must not be one that another source uses: a second
+# definition does not compile, but a better overload or a constant that hides a header's is taken without a word.
 #
 # Sources that a build generates stay on their own. COHORT_MERGE_SOURCES=OFF compiles all of them alone, which is quicker
 # for one who edits one file again and again.

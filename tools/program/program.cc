@@ -19,7 +19,7 @@
 namespace cohort::tools {
 namespace {
 
-constexpr size_t kMostOfArguments = 40;  // of arguments
+constexpr size_t kMostOfArguments = 40;  // characters
 
 // Opened the wrong way round: who prints into a closed stream learns that it is.
 void HoldStandardStreams() {
