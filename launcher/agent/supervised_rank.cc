@@ -119,7 +119,7 @@ void SupervisedRank::Ask(RankStacks* stacks, std::chrono::milliseconds place_wit
 }
 
 void SupervisedRank::AskNow() {
-  if (!running() || told_to_end() || HasEndedByItself()) return;
+  if (held_back || !running() || told_to_end() || HasEndedByItself()) return;
   ending_ = Ending::kAsked;
   ::kill(process.pid, SIGTERM);
 }

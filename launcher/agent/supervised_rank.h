@@ -94,8 +94,9 @@ class SupervisedRank {
   std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
   std::optional<int> ended;          // its wait status, while others are starting
   bool large = false;
-  bool may_stay = false;  // as it said in its hello
-  std::string own_fault;  // why it was ended, where it gave cause
+  bool may_stay = false;   // as it said in its hello
+  bool held_back = false;  // from SIGTERM, until evidence has been looked for
+  std::string own_fault;   // why it was ended, where it gave cause
   StopWatch stop;
   EventLoop::TimerId kill_timer = 0;                    // of Supervisor::Stop
   std::optional<EventLoop::Clock::time_point> kill_at;  // when that is

@@ -204,6 +204,9 @@ void Supervisor::TellOfStop(const SupervisedRank& rank) {
 
 void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
   const auto place_within = std::min(kPlaceWithin, grace / 4);
+  if (grace.count() > 0) {
+    evidence_.HoldBack(&ranks_, &stacks_, std::min(kEvidenceWithin, grace / 4), callbacks_.on_notice);
+  }
   for (SupervisedRank& rank : ranks_) {
     if (!rank.running() || (restarting && rank.staying())) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
@@ -390,6 +393,7 @@ std::vector<v1::RankView> Supervisor::View() const {
 }
 
 void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack) {
+  const auto add = evidence_.JoinTo(ranks_, kEvidenceWithin, on_stack);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const SupervisedRank& rank = ranks_[i];
     const auto& named = wanted.ranks();
@@ -399,15 +403,14 @@ void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::functio
     stack.set_rank(rank.placement.rank());
     if (!rank.running()) {
       stack.set_text("  has ended\n");
-      on_stack(std::move(stack));
+      add(std::move(stack));
       continue;
     }
     stack.set_pid(rank.program_pid());
-    stacks_.Gather(rank.process.pid, rank.python, rank.program_pid(),
-                   [stack, on_stack](const std::string& text) mutable {
-                     stack.set_text(text);
-                     on_stack(std::move(stack));
-                   });
+    stacks_.Gather(rank.process.pid, rank.python, rank.program_pid(), [stack, add](const std::string& text) mutable {
+      stack.set_text(text);
+      add(std::move(stack));
+    });
   }
 }
 

@@ -22,6 +22,7 @@
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
+#include "cohort/launcher/agent/rank_evidence.h"
 #include "cohort/launcher/agent/stacks/rank_stacks.h"
 #include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
@@ -59,7 +60,8 @@ class Supervisor {
              std::vector<std::optional<Kept>> kept = {});
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
-  // With a grace each rank is first asked where it is, which its end then says; SIGTERM waits for that, kPlaceWithin at
+  // With a grace each rank is first asked where it is, which its end then says, and on the node of rank 0 services of
+  // libraries what they know, which a notice then says. SIGTERM waits for that, kPlaceWithin and kEvidenceWithin at
   // most. With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
   void Stop(std::chrono::milliseconds grace, bool restarting = false);
   // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
@@ -97,8 +99,8 @@ class Supervisor {
   std::string HeldBy(int local_rank) const { return ranks_[local_rank].HeldBy(); }
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
-  // Finds where the threads of these ranks are, of all where none is named: each rank's text within
-  // StackGatherer::kLimit, unless this object goes before.
+  // Finds where the threads of these ranks are, of all where none is named, and as Stop what services know: each rank's
+  // text within StackGatherer::kLimit, unless this object goes before.
   void GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack);
   bool all_gone() const;
   std::vector<pid_t> pids() const;
@@ -107,6 +109,7 @@ class Supervisor {
 
  private:
   static constexpr std::chrono::milliseconds kPlaceWithin{1000};
+  static constexpr std::chrono::milliseconds kEvidenceWithin{1500};
   static constexpr std::chrono::milliseconds kLookInterval{20};
   static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway
   static constexpr int kLooksPerMemoryLook = 50;
@@ -145,6 +148,7 @@ class Supervisor {
   int looks_ = 0;
   MemoryWatch memory_;
   RankStacks stacks_{loop_};
+  RankEvidence evidence_{loop_};
 };
 
 }  // namespace cohort::launcher

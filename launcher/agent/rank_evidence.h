@@ -1,0 +1,38 @@
+// Asks the sources of evidence for a node's ranks, and passes the answers on. See evidence/README.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/agent/evidence/evidence_gatherer.h"
+#include "cohort/launcher/agent/stacks/rank_stacks.h"
+#include "cohort/launcher/agent/supervised_rank.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class RankEvidence {
+ public:
+  using OnStack = std::function<void(v1::RankStack)>;
+
+  explicit RankEvidence(EventLoop* loop) : loop_(loop), live_(loop) {}
+
+  // Keeps the ranks from SIGTERM until the sources have answered, since the services end with the ranks; at once where
+  // there is nothing to ask. Each line of the answers goes to `on_notice`. Only the first call asks.
+  void HoldBack(std::vector<SupervisedRank>* ranks, RankStacks* stacks, std::chrono::milliseconds limit,
+                const std::function<void(const std::string& text)>& on_notice);
+  // Begins to ask, and returns a function that passes a rank's stack on to `on_stack`, with the answer found at that
+  // rank, as soon as it is known.
+  OnStack JoinTo(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit, OnStack on_stack);
+
+ private:
+  EventLoop* loop_;
+  EvidenceGatherer live_;                    // for JoinTo
+  std::optional<EvidenceGatherer> at_stop_;  // from the first HoldBack on
+};
+
+}  // namespace cohort::launcher
