@@ -1,5 +1,6 @@
-// The CUDA runtime as a table of functions, opened at run time: one binary runs with and without CUDA. Only comm/cuda
-// and comm/nccl include this; device.h is for everybody.
+// The CUDA runtime as a table of functions, opened at run time: one binary runs with and without CUDA. It needs CUDA's
+// headers, so only files that builds without CUDA leave out include it: in comm/cuda, comm/nccl, and tools and tests on
+// device memory. device.h is for everybody.
 #pragma once
 
 #include <cuda.h>
