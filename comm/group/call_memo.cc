@@ -1,5 +1,6 @@
 #include "cohort/comm/group/call_memo.h"
 
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -27,6 +28,23 @@ bool Placed(const RememberedCall& known, const CallArguments& arguments) {
   return !known.request.in_place && (in + known.in_bytes <= out || out + known.out_bytes <= in);
 }
 
+// A wrapper may make all calls of a program from one site, so all that tells calls apart takes part.
+template <size_t places>
+size_t PlaceOf(const CallArguments& arguments) {
+  static_assert(std::has_single_bit(places));
+  uint64_t site = 0;
+  static_assert(sizeof arguments.site <= sizeof site);
+  std::memcpy(&site, &arguments.site, sizeof arguments.site);
+  const uint64_t hash =
+      (site + static_cast<uint64_t>(arguments.in.count) * 31 + static_cast<uint64_t>(arguments.out.count) * 7 +
+       static_cast<uint64_t>(arguments.root) + static_cast<uint64_t>(arguments.peer) * 3) *
+      0x9e3779b97f4a7c15u;
+  // Behind the hash: two calls that differ in one of these alone never have one place.
+  const size_t way = static_cast<size_t>(arguments.kind) + 11 * static_cast<size_t>(arguments.op) +
+                     5 * static_cast<size_t>(arguments.in.dtype) + 2 * static_cast<size_t>(arguments.out.dtype);
+  return ((hash >> 32) + way) % places;
+}
+
 }  // namespace
 
 ShortCall* ShortCallOf(RememberedCall& known) {
@@ -36,19 +54,8 @@ ShortCall* ShortCallOf(RememberedCall& known) {
   return known.short_call.get();
 }
 
-size_t CallMemo::PlaceOf(const CallArguments& arguments) {
-  uint64_t site = 0;
-  static_assert(sizeof arguments.site <= sizeof site);
-  std::memcpy(&site, &arguments.site, sizeof arguments.site);
-  const uint64_t hash = (site + static_cast<uint64_t>(arguments.in.count) * 31 +
-                         static_cast<uint64_t>(arguments.out.count) * 7 + static_cast<uint64_t>(arguments.root)) *
-                        0x9e3779b97f4a7c15u;
-  return hash >> 58;
-}
-
 RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options) {
-  static_assert(kPlaces == 64);
-  RememberedCall* known = calls_[PlaceOf(arguments)].get();
+  RememberedCall* known = calls_[PlaceOf<kPlaces>(arguments)].get();
   if (known == nullptr || !CanRemember(options)) return nullptr;
   const CallArguments& like = known->arguments;
   if (arguments.kind != like.kind || arguments.op != like.op || arguments.root != like.root ||
@@ -65,7 +72,7 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   if (!CanRemember(options) || call.request.memory != MemoryKind::kHost || call.request.op == ReduceOp::kPreMulSum) {
     return;
   }
-  std::unique_ptr<RememberedCall>& known = calls_[PlaceOf(arguments)];
+  std::unique_ptr<RememberedCall>& known = calls_[PlaceOf<kPlaces>(arguments)];
   if (known == nullptr) known = std::make_unique<RememberedCall>();
   const BufferBlocks blocks = BlocksOf(arguments.kind, rank == arguments.root, size);
   const auto bytes_of = [](const auto& buffer, int used) {

@@ -71,7 +71,6 @@ class CallMemo {
   static bool CanRemember(const CallOptions& options) {
     return options.algorithm.empty() && options.user_op == nullptr;
   }
-  static size_t PlaceOf(const CallArguments& arguments);
 
   std::array<std::unique_ptr<RememberedCall>, kPlaces> calls_;
   uint64_t last_id_ = 0;
