@@ -72,7 +72,11 @@ struct Engine::Rep {
   bool EndDrive(const Waiter& waiter, bool nested);
   bool Park(Waiter* waiter, Deadline deadline, bool keep);
   bool StopCounting(const Waiter& waiter);
-  void Unlock();
+  void Unlock() {
+    Release();
+    if (registered.load(std::memory_order_relaxed) > 0) [[unlikely]]
+      WakeFulfilled(false);
+  }
   bool Sit(Waiter& waiter, Deadline deadline);
   void Leave(const Waiter& waiter);
   void Register(Waiter& waiter);
@@ -143,11 +147,14 @@ bool Engine::Rep::AcquireToDrive() {
 
 EngineLock::EngineLock(Engine& engine) : engine_(engine) {
   Engine::Rep& rep = *engine.rep_;
-  outermost_ = !rep.Owned();
-  if (outermost_) {
-    rep.Acquire();
-  } else {
+  outermost_ = rep.TryAcquire();
+  if (outermost_) [[likely]]
+    return;
+  if (rep.Owned()) {
     ++rep.depth;
+  } else {
+    rep.Acquire();
+    outermost_ = true;
   }
 }
 
@@ -158,11 +165,6 @@ EngineLock::~EngineLock() {
     return;
   }
   rep.Unlock();
-}
-
-void Engine::Rep::Unlock() {
-  Release();
-  if (registered.load(std::memory_order_relaxed) > 0) WakeFulfilled(false);
 }
 
 EngineRelease::EngineRelease(const EngineLock& outermost)

@@ -114,6 +114,7 @@ void BlackBoxWriter::NoteCaller(pthread_t thread) {
 uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* description) {
   if (const pthread_t thread = pthread_self(); !has_caller_ || pthread_equal(caller_, thread) == 0) [[unlikely]]
     NoteCaller(thread);
+  const uint64_t now = clock_.Now();
   const uint64_t ticket = memory_->tickets.load(std::memory_order_relaxed) + 1;
   Use& use = uses_[PlaceOf(description->id)];
   if (description->id != 0 && use.generation == GenerationOf(description->id)) [[likely]] {
@@ -127,7 +128,7 @@ uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* descri
   slot.description.store(description->id, std::memory_order_relaxed);
   slot.sequence.store(record.signature.sequence, std::memory_order_relaxed);
   slot.wire_signature.store(record.wire_signature, std::memory_order_relaxed);
-  slot.start_ns.store(clock_.Now(), std::memory_order_relaxed);
+  slot.start_ns.store(now, std::memory_order_relaxed);
   slot.end_ns.store(0, std::memory_order_relaxed);
   slot.state.store(static_cast<uint64_t>(CallState::kStarted), std::memory_order_relaxed);
   slot.tag.store(record.tag, std::memory_order_relaxed);
@@ -169,12 +170,18 @@ uint64_t BlackBoxWriter::Describe(const CallRecord& record, uint64_t ticket) {
 void BlackBoxWriter::Finish(uint64_t ticket, CallState state, bool at_once) {
   BlackBoxSlot& slot = SlotOf(memory_, ticket);
   if (slot.version.load(std::memory_order_relaxed) != 4 * ticket + 2) return;
-  slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  const uint64_t end = at_once ? slot.start_ns.load(std::memory_order_relaxed) : clock_.Now();
-  slot.end_ns.store(end, std::memory_order_relaxed);
-  slot.state.store(static_cast<uint64_t>(state), std::memory_order_relaxed);
-  slot.version.store(4 * ticket + 4, std::memory_order_release);
+  const auto close = [&slot, ticket, state](uint64_t end_ns) {
+    slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    slot.end_ns.store(end_ns, std::memory_order_relaxed);
+    slot.state.store(static_cast<uint64_t>(state), std::memory_order_relaxed);
+    slot.version.store(4 * ticket + 4, std::memory_order_release);
+  };
+  if (at_once) {
+    close(slot.start_ns.load(std::memory_order_relaxed));
+  } else {
+    close(clock_.Now());
+  }
 }
 
 std::optional<CallRecord> BlackBoxReader::Latest() const {
