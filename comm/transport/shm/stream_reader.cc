@@ -40,6 +40,16 @@ std::optional<runtime::CallRecord> FindSimilar(const runtime::BlackBoxReader& bo
   return box.LatestOf(call.group, call.epoch);
 }
 
+// The payload of a message that must be short and have `bytes` bytes; null: it is another message.
+const std::byte* ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes) {
+  if (bytes <= kInlineBytes) {
+    return KindOf(stamp) == MessageKind::kInline && InlineBytesOf(stamp) == bytes ? slot.line.payload : nullptr;
+  }
+  uint64_t total = 0;
+  std::memcpy(&total, slot.line.payload, sizeof total);
+  return KindOf(stamp) == MessageKind::kSlot && total == bytes && bytes <= kSlotBytes ? slot.payload : nullptr;
+}
+
 }  // namespace
 
 StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory)
@@ -106,16 +116,6 @@ bool StreamReader::Receive(const ShortReceive& receive) {
   ++tickets_;
   ++turn_;
   return true;
-}
-
-// The payload of a message that must be short and have `bytes` bytes; null: it is another message.
-const std::byte* StreamReader::ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes) {
-  if (bytes <= kInlineBytes) {
-    return KindOf(stamp) == MessageKind::kInline && InlineBytesOf(stamp) == bytes ? slot.line.payload : nullptr;
-  }
-  uint64_t total = 0;
-  std::memcpy(&total, slot.line.payload, sizeof total);
-  return KindOf(stamp) == MessageKind::kSlot && total == bytes && bytes <= kSlotBytes ? slot.payload : nullptr;
 }
 
 Progress StreamReader::Attach(RecvOperation& operation) {

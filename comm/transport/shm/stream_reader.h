@@ -23,7 +23,6 @@ class StreamReader final : public ShortReceiver {
 
  private:
   Progress Attach(RecvOperation& operation);
-  static const std::byte* ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot);
   Progress TakeFromSlot(RecvOperation& operation, const Slot& slot);
   Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);

@@ -53,14 +53,17 @@ Progress StreamWriter::TrySendQuietly(SendOperation& operation) {
 
 bool StreamWriter::Send(const std::byte* data, size_t bytes, uint64_t signature) {
   if (turn_ != tickets_ + 1 || bytes > kSlotBytes) return false;  // an operation is before it
-  if (!HasSlot()) [[unlikely]] {
-    absl::Status ignored;  // an operation finds it again
-    if (!Refresh(&ignored) || !HasSlot()) return false;
-  }
+  if (!HasSlot() && !FreesSlot()) [[unlikely]]
+    return false;
   PublishShort(data, bytes, signature);
   ++tickets_;
   ++turn_;
   return true;
+}
+
+bool StreamWriter::FreesSlot() {
+  absl::Status ignored;  // an operation finds it again
+  return Refresh(&ignored) && HasSlot();
 }
 
 void StreamWriter::Prepare(size_t bytes) {
@@ -69,11 +72,7 @@ void StreamWriter::Prepare(size_t bytes) {
   for (size_t at = 0; at < used; at += sizeof(Line)) PrefetchForWriting(slot + at);
 }
 
-void StreamWriter::PublishShort(const std::byte* data, size_t bytes, uint64_t signature) {
-  if (bytes <= kInlineBytes) {
-    Publish(MessageKind::kInline, data, bytes, signature, bytes);
-    return;
-  }
+void StreamWriter::PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature) {
   std::memcpy(slots_[published_ % slot_count_].payload, data, bytes);
   const uint64_t total = bytes;
   Publish(MessageKind::kSlot, &total, sizeof total, signature, 0);

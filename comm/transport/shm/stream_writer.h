@@ -62,9 +62,18 @@ class StreamWriter final : public ShortSender {
   // Reads the readers' acks. False, and *error, when one of them is impossible.
   bool Refresh(absl::Status* error);
   bool HasSlot() const { return published_ - confirmed_ < slot_count_; }
+  // Whether the readers have finished with a slot meanwhile.
+  bool FreesSlot();
 
-  // At most kSlotBytes, into the slot itself.
-  void PublishShort(const std::byte* data, size_t bytes, uint64_t signature);
+  // At most kSlotBytes.
+  void PublishShort(const std::byte* data, size_t bytes, uint64_t signature) {
+    if (bytes <= kInlineBytes) {
+      Publish(MessageKind::kInline, data, bytes, signature, bytes);
+    } else {
+      PublishInSlot(data, bytes, signature);
+    }
+  }
+  void PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature);
   void Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature, size_t inline_bytes);
 
   runtime::Segment& segment_;
