@@ -36,6 +36,10 @@ struct RememberedCall {
   // Made by the first repetition, when the links are there. Null: there is no short way, or it was not asked for.
   std::unique_ptr<ShortCall> short_call;
   bool asked_short = false;  // true also where short calls are off
+
+  // The buffers of a repetition, for the request.
+  const void* InOf(const CallArguments& repeated) const { return in_bytes > 0 ? repeated.in.data : request.in; }
+  void* OutOf(const CallArguments& repeated) const { return out_bytes > 0 ? repeated.out.data : request.out; }
 };
 
 // The short call of a remembered one, if it may run now: nothing is before it. Null otherwise.

@@ -66,13 +66,6 @@ const CallRecorder::SiteMemo& CallRecorder::SiteOf(const std::source_location& s
   return memo;
 }
 
-uint64_t CallRecorder::NextSequence(const CollectiveRequest& request) {
-  if (!IsPointToPoint(request.kind)) return ++sequence_;
-  std::vector<uint64_t>& sequences = request.kind == CollectiveKind::kSend ? sent_ : received_;
-  sequences.resize(group_.size);
-  return ++sequences[request.peer];
-}
-
 void CallRecorder::Sign(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
   runtime::CallSignature* signature = &record->signature;
   signature->group = group_.id;
@@ -98,16 +91,23 @@ void CallRecorder::Retag(uint64_t tag, runtime::CallRecord* record) {
 }
 
 void CallRecorder::Number(const CollectiveRequest& request, runtime::CallRecord* record) {
-  record->signature.sequence = NextSequence(request);
   if (IsPointToPoint(request.kind)) {
-    // Both sides must agree on the pair and its direction, the number of the message, count and type.
-    runtime::CallSignature message = record->signature;
-    message.kind = static_cast<uint16_t>(CollectiveKind::kSend);
-    message.root = request.kind == CollectiveKind::kSend ? group_.rank : request.peer;
-    record->wire_signature = runtime::HashSignature(message);
+    NumberMessage(request, record);
     return;
   }
+  record->signature.sequence = ++sequence_;
   record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(record->signature));
+}
+
+void CallRecorder::NumberMessage(const CollectiveRequest& request, runtime::CallRecord* record) {
+  std::vector<uint64_t>& sequences = request.kind == CollectiveKind::kSend ? sent_ : received_;
+  sequences.resize(group_.size);
+  record->signature.sequence = ++sequences[request.peer];
+  // Both sides must agree on the pair and its direction, the number of the message, count and type.
+  runtime::CallSignature message = record->signature;
+  message.kind = static_cast<uint16_t>(CollectiveKind::kSend);
+  message.root = request.kind == CollectiveKind::kSend ? group_.rank : request.peer;
+  record->wire_signature = runtime::HashSignature(message);
 }
 
 void CallRecorder::Describe(const CollectiveRequest& request, runtime::CallRecord* record) {

@@ -40,7 +40,7 @@ class CallRecorder {
   };
   static constexpr size_t kSites = 64;  // a power of two
 
-  uint64_t NextSequence(const CollectiveRequest& request);
+  void NumberMessage(const CollectiveRequest& request, runtime::CallRecord* record);
   const SiteMemo& SiteOf(const std::source_location& site);
 
   const GroupContext& group_;

@@ -39,7 +39,9 @@ absl::Status Finalized() {
 
 Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
              Determinism determinism, std::vector<int> fails_with)
-    : links_(context_),
+    : engine_(runtime.engine()),
+      black_box_(runtime.segment().black_box()),
+      links_(context_),
       providers_(context_, links_),
       recorder_(context_),
       short_polls_(ShortPolls(runtime.segment())),
@@ -128,12 +130,31 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
     return runtime::Work::Finished(WhyNotInChild());
   runtime::Work work;
   {
-    runtime::EngineLock lock(runtime().engine());
+    runtime::EngineLock lock(engine_);
     RememberedCall* known = memo_.Find(arguments, options);
-    work =
-        known != nullptr && status_.ok() ? Repeat(*known, arguments, options.tag) : SubmitNew(arguments, options, lock);
+    if (known == nullptr || !status_.ok()) [[unlikely]] {
+      work = SubmitNew(arguments, options, lock);
+    } else {
+      if (known->record.tag != options.tag) CallRecorder::Retag(options.tag, &known->record);
+      recorder_.Number(known->request, &known->record);
+      // All steps are done at once, or the call becomes an operation, which does those that are left.
+      ShortCall* const short_call = ShortCallOf(*known);
+      uint64_t ticket = 0;
+      bool done = false;
+      if (short_call != nullptr) {
+        short_call->Post(known->InOf(arguments), known->OutOf(arguments), known->record.wire_signature);
+        ticket = black_box_.Start(known->record, &known->description);
+        done = short_call->Finish(short_polls_);
+        memo_.CountShortCall(done);
+      }
+      if (done) {
+        black_box_.Finish(ticket, runtime::CallState::kDone, /*at_once=*/true);
+      } else {
+        work = RepeatAsOperation(*known, arguments, short_call, ticket);
+      }
+    }
   }
-  if (!work.Done()) runtime().engine().Kick();
+  if (!work.Done()) engine_.Kick();
   return work;
 }
 
@@ -146,35 +167,17 @@ runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions
   return SubmitValid(request, options, lock, &arguments);
 }
 
-// Ends in one of two ways: all steps are done at once, or the call becomes an operation, which does those that are
-// left.
-runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments, uint64_t tag) {
-  if (known.record.tag != tag) CallRecorder::Retag(tag, &known.record);
-  recorder_.Number(known.request, &known.record);
-  const void* in = known.in_bytes > 0 ? arguments.in.data : known.request.in;
-  void* out = known.out_bytes > 0 ? arguments.out.data : known.request.out;
-  runtime::BlackBoxWriter& black_box = runtime().segment().black_box();
-  uint64_t ticket = 0;
-  ShortCall* const short_call = ShortCallOf(known);
-  if (short_call != nullptr) {
-    short_call->Post(in, out, known.record.wire_signature);
-    ticket = black_box.Start(known.record, &known.description);
-    const bool done = short_call->Finish(short_polls_);
-    memo_.CountShortCall(done);
-    if (done) {
-      black_box.Finish(ticket, runtime::CallState::kDone, /*at_once=*/true);
-      return runtime::Work();
-    }
-  }
-  runtime().engine().PollWhileActive(this);
+runtime::Work Group::RepeatAsOperation(RememberedCall& known, const CallArguments& arguments, const ShortCall* begun,
+                                       uint64_t ticket) {
+  engine_.PollWhileActive(this);
   Provider& provider = *known.provider;
   AcceptedCall& call = provider.NextCall();
   FillFrom(known, &call);
-  call.request.in = in;
-  call.request.out = out;
-  call.begun = short_call;
+  call.request.in = known.InOf(arguments);
+  call.request.out = known.OutOf(arguments);
+  call.begun = begun;
   provider.Post();
-  call.ticket = ticket != 0 ? ticket : black_box.Start(call.record, &known.description);
+  call.ticket = begun != nullptr ? ticket : black_box_.Start(call.record, &known.description);
   return provider.Launch(call);
 }
 
@@ -230,7 +233,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   (*provider)->Post();
   recorder_.Describe(request, &call.record);
   if (arguments != nullptr) memo_.Remember(*arguments, options, call, *provider, context_.rank, context_.size);
-  call.ticket = runtime().segment().black_box().Start(call.record);
+  call.ticket = black_box_.Start(call.record);
   return (*provider)->Launch(call);
 }
 
@@ -257,11 +260,11 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
     work = runtime::Work::Adopt(state);
     {
       const InsideProvider inside(*this, lock);
-      const uint64_t before = runtime().segment().black_box().latest();
+      const uint64_t before = black_box_.latest();
       state->Start(calls, context_, [&](const CollectiveRequest& request, const CallOptions& options) {
         return SubmitValid(request, options, lock);
       });
-      state->SetTickets(before + 1, runtime().segment().black_box().latest());
+      state->SetTickets(before + 1, black_box_.latest());
     }
     state->Close();
   }

@@ -121,13 +121,18 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                             const runtime::EngineLock& lock, const CallArguments* arguments = nullptr);
   runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options, const runtime::EngineLock& lock);
-  runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments, uint64_t tag);
+  // The general way of a repeated call that has its number. `begun` and `ticket`: its short way, if that was begun, and
+  // record.
+  runtime::Work RepeatAsOperation(RememberedCall& known, const CallArguments& arguments, const ShortCall* begun,
+                                  uint64_t ticket);
   // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
   void TellMembers(const absl::Status& status, int blamed);
 
   GroupContext context_;
+  runtime::Engine& engine_;  // the runtime's, and its black box: looked up once
+  runtime::BlackBoxWriter& black_box_;
   GroupLinks links_;
   GroupProviders providers_;
   CallRecorder recorder_;

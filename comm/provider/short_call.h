@@ -36,7 +36,9 @@ class ShortCall {
     uint32_t count = 0;  // elements
     Place src, src2, dst;
     ShortSender* sender = nullptr;
-    ShortReceiver* receiver = nullptr;
+    ShortReceiver* receiver = nullptr;  // of the steps that receive
+    // Filled by ShortCall: what is equal in all repetitions, and the addresses and signature of the latest.
+    ShortReceive receive = {};
   };
   struct Arithmetic {
     ReduceKernel kernel = nullptr;
@@ -54,16 +56,26 @@ class ShortCall {
   bool Finish(int polls);
 
   // Steps done so far, from the first.
-  size_t done() const { return done_; }
+  size_t done() const { return static_cast<size_t>(next_ - steps_.data()); }
   // The plan's scratch, with the results of those steps.
   std::span<const std::byte> scratch() const { return scratch_; }
 
  private:
   std::byte* At(const Place& place) const { return buffers_[static_cast<size_t>(place.buffer)] + place.offset; }
-  bool Do(const Step& step, int* polls);
-  bool Receive(const Step& step, int* polls);
+  Step* end() { return steps_.data() + steps_.size(); }
+  // Both: false when nothing was done.
+  bool Do(const Step& step);
+  bool Receive(Step& step, int* polls) {
+    step.receive.data = At(step.dst);
+    step.receive.operand = At(step.src);
+    step.receive.signature = signature_;
+    while (!step.receiver->Receive(step.receive)) {
+      if (--*polls < 0) return false;
+    }
+    return true;
+  }
 
-  const std::vector<Step> steps_;
+  std::vector<Step> steps_;
   std::vector<const Step*> prepared_;  // sends whose room is fetched when the call is done
   std::vector<std::byte> scratch_;
   const Arithmetic arithmetic_;
@@ -71,8 +83,7 @@ class ShortCall {
   // The call under way.
   std::byte* buffers_[3] = {};  // by BufferId
   uint64_t signature_ = 0;
-  size_t posted_ = 0;  // steps whose readers have not been woken
-  size_t done_ = 0;
+  Step* next_ = nullptr;  // the first that is not done
 };
 
 }  // namespace cohort::comm
