@@ -92,24 +92,26 @@ Places& All() {
 void SetInternalFolders(std::vector<std::string> folders) { All().SetInternalFolders(std::move(folders)); }
 
 std::source_location CallSite() {
+  static PyObject* const back_name = PyUnicode_InternFromString("f_back");
   Places& places = All();
   Ref frame = Ref::New(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  Ref innermost;  // for a call from nowhere else
   const char* file = nullptr;
-  int line = 0;
   while (frame) {
-    auto* const this_frame = reinterpret_cast<PyFrameObject*>(frame.get());
-    const Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(this_frame)));
+    const Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.get()))));
     const Code* const found = places.Find(code.get());
-    if (file == nullptr || !found->internal) {
-      file = found->file;
-      line = PyFrame_GetLineNumber(this_frame);
-    }
+    if (file == nullptr || !found->internal) file = found->file;
     if (!found->internal) break;
-    Ref back(PyObject_GetAttrString(frame.get(), "f_back"));
+    Ref back(PyObject_GetAttr(frame.get(), back_name));
     if (!back) PyErr_Clear();
+    if (!innermost) innermost = std::move(frame);
     frame = back && back.get() != Py_None ? std::move(back) : Ref();
   }
-  return file == nullptr ? places.Unknown() : places.At(file, static_cast<unsigned>(line));
+  if (!frame) frame = std::move(innermost);
+  if (!frame) return places.Unknown();
+  // Python finds a line by reading the function's table from its start: once, then.
+  const int line = PyFrame_GetLineNumber(reinterpret_cast<PyFrameObject*>(frame.get()));
+  return places.At(file, static_cast<unsigned>(line));
 }
 
 }  // namespace cohort::python

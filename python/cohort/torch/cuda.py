@@ -29,6 +29,7 @@ class CudaStaging(Staging):
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def options(self):
+        """Options of the calls."""
         return {"stream": self._stream.cuda_stream}
 
     def input(self, tensor):

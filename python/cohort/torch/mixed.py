@@ -99,12 +99,25 @@ def _forget(group):
 
 
 def by_device(method):
-    """A method of the process group whose first tensor says which of the group's backends serves the call."""
+    """Marks a method of the process group whose first tensor says which of the group's backends serves the call."""
+    method.by_device = True
+    return method
+
+
+def of_several_backends(group_class):
+    """The class for groups with other backends beside cohort: hands such calls over. Groups of cohort alone are not of
+    it, since a look at each call's device takes a tenth of a small call's time."""
+    methods = {name: _handed_over(method) for name, method in vars(group_class).items()
+               if getattr(method, "by_device", False)}
+    return type("Mixed" + group_class.__name__, (group_class,), methods)
+
+
+def _handed_over(method):
     name = method.__name__
 
     @functools.wraps(method)
     def call(self, *arguments, **options):
-        if self.others and _device_of(arguments) in self.others:
+        if _device_of(arguments) in self.others:
             return getattr(self.rest, name)(*arguments, **options)
         return method(self, *arguments, **options)
 

@@ -19,6 +19,9 @@ from cohort.torch.tensors import Staging, check_device, memory, per_element, red
 from cohort.torch.work import Work
 
 
+_CPU = torch.device("cpu")
+
+
 class ProcessGroup(dist.ProcessGroup):
     """A group of ranks over one communicator, and over the backends of other devices where it has such. Any thread may
     call."""
@@ -35,7 +38,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._communicator = communicator
         self._messages = _comm.Messages(communicator)
         self._monitored_barrier = MonitoredBarrier(communicator)
-        self._timeout = timeout.total_seconds()
+        self.set_timeout(timeout)
         self._calls = 0
         self._group_name = self._group_desc = ""
 
@@ -79,6 +82,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout):
         self._timeout = timeout.total_seconds()
+        self._usual_options = {"timeout": self._timeout, "async_op": True}  # of calls that name no timeout
 
     _set_default_timeout = set_timeout
 
@@ -111,8 +115,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _options(self, options, staging=None):
         timeout = getattr(options, "timeout", None)
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else 0
-        where = staging.options() if staging is not None else {}
-        return {"timeout": seconds if seconds > 0 else self._timeout, "async_op": True, **where}
+        usual = self._usual_options if seconds <= 0 else {"timeout": seconds, "async_op": True}
+        return usual if staging is None or not staging.on_stream else {**usual, **staging.options()}
 
     def _begin(self):
         if self._communicator is None:
@@ -123,12 +127,13 @@ class ProcessGroup(dist.ProcessGroup):
     def _call(self, options, tensors):
         """The communicator, the staging and the options of a call on these tensors."""
         communicator = self._begin()
-        staging = self._staging(tensors[0].device if tensors else torch.device("cpu"))
+        staging = self._staging(tensors[0].device if tensors else _CPU)
         return communicator, staging, self._options(options, staging)
 
     def _staging(self, device):
-        check_device(device, self.devices)
-        return Staging(device) if device.type == "cpu" else CudaStaging(device, self._stream(device))
+        kind = device.type
+        check_device(kind, device, self.devices)
+        return Staging(device) if kind == "cpu" else CudaStaging(device, self._stream(device))
 
     def _stream(self, device):
         stream = self._streams.get(device)
@@ -148,7 +153,7 @@ class ProcessGroup(dist.ProcessGroup):
         communicator, staging, options = self._call(opts, tensors)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp if hasattr(opts, "reduceOp") else opts
         calls = []
-        if any(tensor.is_sparse for tensor in tensors):
+        if tensors and tensors[0].is_sparse:
             staging = SparseSum()
             for tensor in tensors:
                 calls += staging.begin(communicator, tensor, op, options)
@@ -345,6 +350,9 @@ class ProcessGroup(dist.ProcessGroup):
         return staging.work([communicator.recv(memory(staging.output(tensors[0])), peer, **options)], tensors)
 
 
+MixedProcessGroup = mixed.of_several_backends(ProcessGroup)
+
+
 def _check_message(peer, tag):
     if peer is None:
         raise ValueError("CUDA tensors are received from one rank, not from any: name the source, or send and receive "
@@ -386,4 +394,6 @@ def _rows(tensor, splits, size):
 
 def create(options, _backend_options=None):
     """What torch.distributed calls to make a group, on its members."""
-    return ProcessGroup(groups.communicator_of(options), options.timeout, mixed.plan())
+    plan = mixed.plan()
+    group_class = MixedProcessGroup if plan.others else ProcessGroup
+    return group_class(groups.communicator_of(options), options.timeout, plan)

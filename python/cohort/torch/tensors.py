@@ -51,9 +51,9 @@ def memory(tensor):
     return (tensor.data_ptr(), tensor.numel() * factor, code, tensor)
 
 
-def check_device(device, served):
+def check_device(kind, device, served):
     """A group of cohort serves tensors on devices of these kinds."""
-    if device.type not in served:
+    if kind not in served:
         raise ValueError(f"the backend cohort moves tensors on {' and '.join(sorted(served))} in this group, and this "
                          f"one is on {device}: name a backend for each device, as in 'cpu:cohort,cuda:nccl'")
 
@@ -86,10 +86,6 @@ class Staging:
     def __init__(self, device):
         self.device = device
         self.copies = []
-
-    def options(self):
-        """Options of the calls."""
-        return {}
 
     def check(self, tensor):
         if tensor.device != self.device:
@@ -128,6 +124,8 @@ class Staging:
         return copy
 
     def finish(self):
+        if not self.copies:
+            return
         with torch.no_grad():
             for tensor, copy in self.copies:
                 tensor.detach().copy_(copy)

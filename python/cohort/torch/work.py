@@ -20,18 +20,20 @@ class Work(BaseWork):
     wait() drives the calls in the thread that waits. A future is completed by one thread of the process, which waits
     for all works whose future somebody has asked for."""
 
+    _expires = None  # only a receive from anyone has no deadline of its own
+    _error = None
+    _source = None
+    _ended = False
+    _future = _ending = None
+
     def __init__(self, calls, result, staging=None, limit=None):
         super().__init__()
-        # A receive from anyone has no deadline of its own.
-        self._expires = None if limit is None else time.monotonic() + limit
+        if limit is not None:
+            self._expires = time.monotonic() + limit
         self._calls = calls
         self._result = result
         self._staging = staging
         self._lock = threading.Lock()
-        self._error = None
-        self._source = None
-        self._ended = False
-        self._future = self._ending = None
 
     def _advance(self, seconds):
         """Waits for the calls, as long as `seconds` or without end where that is None. Returns whether they are
