@@ -38,7 +38,7 @@ assert hashlib.sha256(b"").hexdigest().startswith("e3b0c442")""",
 import torch
 import cohort.torch
 assert torch.ones(64, 64).matmul(torch.ones(64, 64)).sum() == 64 ** 3
-assert torch.distributed.Backend.COHORT == "cohort"
+assert torch.distributed.Backend.COHORT.lower() == "cohort"
 torch.nn.Linear(4, 4)(torch.ones(4)).sum().backward()""",
     "tensorflow": """
 import tensorflow

@@ -20,6 +20,7 @@ from cohort.torch.work import Work
 
 
 _CPU = torch.device("cpu")
+_STARTS_EVERY_BATCH = torch.__version__.startswith("1.")
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -306,17 +307,18 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- messages ---
 
-    def _start_coalescing(self, device):
+    def _start_coalescing(self, device=_CPU):
+        """PyTorch 1.13 starts every batch of messages so and names no device; later ones only those on CUDA."""
         if device.type in self.others:
             self.rest._start_coalescing(device)
         elif device.type == "cuda":
             self._exchange = Exchange(self._staging(device))
-        else:
+        elif not _STARTS_EVERY_BATCH:
             raise RuntimeError(f"the backend cohort starts calls together on CUDA tensors, and not on {device}")
 
     def _end_coalescing(self, device):
         if self._exchange is None:
-            return self.rest._end_coalescing(device)
+            return None if _STARTS_EVERY_BATCH else self.rest._end_coalescing(device)
         exchange, self._exchange = self._exchange, None
         return exchange.start(self._begin(), self._options(None, exchange.staging))
 

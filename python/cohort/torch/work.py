@@ -3,6 +3,7 @@
 import atexit
 import collections
 import datetime
+import re
 import threading
 import time
 
@@ -12,6 +13,11 @@ import torch.distributed as dist
 from cohort import _comm
 
 BaseWork = getattr(dist, "Work", None) or dist._Work
+
+# A work that C++ waits for (DistributedDataParallel's) is a C++ object with a Python part, and PyTorch before 2.8 may
+# drop that part as soon as the call has started: C++ then waits for ever. There the latest are kept; C++ has two at once.
+_VERSION = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+_latest = collections.deque(maxlen=64) if _VERSION < (2, 8) else None
 
 
 class Work(BaseWork):
@@ -34,6 +40,8 @@ class Work(BaseWork):
         self._result = result
         self._staging = staging
         self._lock = threading.Lock()
+        if _latest is not None:
+            _latest.append(self)
 
     def _advance(self, seconds):
         """Waits for the calls, as long as `seconds` or without end where that is None. Returns whether they are
