@@ -10,6 +10,7 @@
 #include "cohort/python/module/errors.h"
 #include "cohort/python/module/message_type.h"
 #include "cohort/python/module/pending_call.h"
+#include "cohort/python/module/pieces.h"
 #include "cohort/python/module/python.h"
 #include "cohort/python/module/session.h"
 
@@ -58,6 +59,10 @@ bool AddNames(PyObject* module) {
 PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS,
      "configure(folders, main_thread): whose frames are no user's, and in which thread signal handlers run."},
+    {"join", Join, METH_VARARGS,
+     "join(pieces, filled): (address, owner) of memory for pieces (address, bytes) one after another, with their "
+     "bytes."},
+    {"part", Part, METH_VARARGS, "part(owner, pieces): copies the memory of join() to pieces (address, bytes)."},
     {nullptr, nullptr, 0, nullptr},
 };
 

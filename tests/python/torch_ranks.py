@@ -48,6 +48,17 @@ def special():
     outputs = [torch.zeros(4, 3).t() for _ in range(SIZE)]
     dist.all_gather(outputs, torch.full((4, 3), float(RANK)).t())
     assert all((output == r).all() for r, output in enumerate(outputs))
+    for apart in (0, 1):  # pieces of one tensor, which follow one another in memory or have a gap between them
+        whole = torch.zeros(SIZE * (5 + apart))
+        pieces = [piece[:5] for piece in whole.chunk(SIZE)]
+        dist.all_gather(pieces, torch.full((5,), RANK + 1.0))
+        assert all((piece == r + 1).all() for r, piece in enumerate(pieces)) and whole.count_nonzero() == 5 * SIZE
+        mine = torch.zeros(5)
+        dist.reduce_scatter(mine, pieces)
+        assert (mine == SIZE * (RANK + 1)).all()
+        backwards = pieces[::-1]
+        dist.all_to_all(backwards, pieces)
+        assert whole.count_nonzero() == 5 * SIZE
     dist.all_reduce(torch.zeros(0))
     uneven = [torch.zeros(r + 1) for r in range(SIZE)]
     dist.all_gather(uneven, torch.full((RANK + 1,), float(RANK)))

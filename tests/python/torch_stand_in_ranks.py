@@ -14,6 +14,7 @@ import torch.distributed as dist
 import cohort.torch.cuda
 import cohort.torch.process_group
 import cohort.torch.sparse
+import cohort.torch.tensors
 import torch_differential
 from cohort.torch.tensors import memory
 from torch_differential import RANK, SIZE
@@ -56,7 +57,7 @@ def stand_in():
     torch.futures.Future = lambda devices=None: future()
     group = cohort.torch.process_group
     group.ProcessGroup._staging = lambda self, device: cohort.torch.cuda.CudaStaging(device, self._stream(device))
-    for module in (group, cohort.torch.cuda):
+    for module in (group, cohort.torch.cuda, cohort.torch.tensors):
         module.memory = lambda tensor: (*memory(tensor), 0)
 
 

@@ -15,7 +15,7 @@ from cohort.torch.cuda import CudaStaging, Exchange, wait_for_devices
 from cohort.torch.mixed import by_device
 from cohort.torch.monitored_barrier import MonitoredBarrier
 from cohort.torch.sparse import SparseSum
-from cohort.torch.tensors import Staging, check_device, memory, per_element, reduction
+from cohort.torch.tensors import CpuStaging, check_device, memory, per_element, reduction
 from cohort.torch.work import Work
 
 
@@ -41,6 +41,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._monitored_barrier = MonitoredBarrier(communicator)
         self.set_timeout(timeout)
         self._calls = 0
+        self._here, self._members = communicator.rank, communicator.size  # rank() and size() go through C++ and back
         self._group_name = self._group_desc = ""
 
     # --- what torch asks a group ---
@@ -134,7 +135,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _staging(self, device):
         kind = device.type
         check_device(kind, device, self.devices)
-        return Staging(device) if kind == "cpu" else CudaStaging(device, self._stream(device))
+        return CpuStaging(device) if kind == "cpu" else CudaStaging(device, self._stream(device))
 
     def _stream(self, device):
         stream = self._streams.get(device)
@@ -195,14 +196,14 @@ class ProcessGroup(dist.ProcessGroup):
         communicator, staging, options = self._call(opts, inputs)
         calls = []
         for outputs, tensor in zip(output_lists, inputs):
-            _check_list(outputs, self.size(), "all_gather")
+            _check_list(outputs, self._members, "all_gather")
             source = staging.input(tensor)
             flat = staging.split(outputs)
             if all(output.numel() == source.numel() for output in outputs):
-                calls.append(communicator.all_gather(memory(source), memory(flat), **options))
+                calls.append(communicator.all_gather(memory(source), flat, **options))
             else:
                 counts = _scaled([output.numel() for output in outputs], source)
-                calls.append(communicator.all_gather_v(memory(source), memory(flat), counts, **options))
+                calls.append(communicator.all_gather_v(memory(source), flat, counts, **options))
         return staging.work(calls, result or output_lists)
 
     @by_device
@@ -220,9 +221,9 @@ class ProcessGroup(dist.ProcessGroup):
     def gather(self, output_lists, inputs, opts):
         communicator, staging, options = self._call(opts, inputs)
         source = staging.input(inputs[0])
-        if self.rank() == opts.rootRank:
-            _check_list(output_lists[0], self.size(), "gather")
-            call = communicator.gather(memory(source), memory(staging.split(output_lists[0])), opts.rootRank, **options)
+        if self._here == opts.rootRank:
+            _check_list(output_lists[0], self._members, "gather")
+            call = communicator.gather(memory(source), staging.split(output_lists[0]), opts.rootRank, **options)
         else:
             call = communicator.gather(memory(source), None, opts.rootRank, **options)
         return staging.work([call], output_lists[0] if output_lists else [])
@@ -231,9 +232,9 @@ class ProcessGroup(dist.ProcessGroup):
     def scatter(self, outputs, input_lists, opts):
         communicator, staging, options = self._call(opts, outputs)
         source = None
-        if self.rank() == opts.rootRank:
-            _check_list(input_lists[0], self.size(), "scatter")
-            source = memory(staging.flatten(input_lists[0]))
+        if self._here == opts.rootRank:
+            _check_list(input_lists[0], self._members, "scatter")
+            source = staging.flatten(input_lists[0])
         call = communicator.scatter(source, memory(staging.output(outputs[0])), opts.rootRank, **options)
         return staging.work([call], outputs)
 
@@ -243,10 +244,10 @@ class ProcessGroup(dist.ProcessGroup):
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         calls = []
         for output, inputs in zip(outputs, input_lists):
-            _check_list(inputs, self.size(), "reduce_scatter")
+            _check_list(inputs, self._members, "reduce_scatter")
             counts = [tensor.numel() for tensor in inputs]
             arguments = (memory(staging.output(output)), reduction(op, output.dtype))
-            source = memory(staging.flatten(inputs))
+            source = staging.flatten(inputs)
             if len(set(counts)) == 1:
                 calls.append(communicator.reduce_scatter(source, *arguments, **options))
             else:
@@ -271,21 +272,21 @@ class ProcessGroup(dist.ProcessGroup):
         communicator, staging, options = self._call(opts, [tensor])
         source, target = memory(staging.input(tensor)), memory(staging.output(output))
         if not output_splits and not input_splits:
-            _check_divides(tensor, self.size())
+            _check_divides(tensor, self._members)
             call = communicator.all_to_all(source, target, **options)
         else:
-            call = communicator.all_to_all_v(source, _rows(tensor, input_splits, self.size()), target,
-                                             _rows(output, output_splits, self.size()), **options)
+            call = communicator.all_to_all_v(source, _rows(tensor, input_splits, self._members), target,
+                                             _rows(output, output_splits, self._members), **options)
         return staging.work([call], [output])
 
     @by_device
     def alltoall(self, outputs, inputs, opts=None):
-        _check_list(outputs, self.size(), "all_to_all")
-        _check_list(inputs, self.size(), "all_to_all")
+        _check_list(outputs, self._members, "all_to_all")
+        _check_list(inputs, self._members, "all_to_all")
         communicator, staging, options = self._call(opts, inputs)
         call = communicator.all_to_all_v(
-            memory(staging.flatten(inputs)), _scaled([tensor.numel() for tensor in inputs], inputs[0]),
-            memory(staging.split(outputs)), _scaled([tensor.numel() for tensor in outputs], outputs[0]), **options)
+            staging.flatten(inputs), _scaled([tensor.numel() for tensor in inputs], inputs[0]),
+            staging.split(outputs), _scaled([tensor.numel() for tensor in outputs], outputs[0]), **options)
         return staging.work([call], outputs)
 
     def barrier(self, opts=None):

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from cohort import _comm
 from cohort.communicator import DataType, ReduceOp
 from cohort.torch.work import Work
 
@@ -110,14 +111,14 @@ class Staging:
         return tensor if self.check(tensor).is_contiguous() else self._later(tensor, tensor.contiguous())
 
     def split(self, outputs):
-        """One flat tensor for a list of outputs, which follow one another in it."""
+        """Memory for a list of outputs, which follow one another in it."""
         flat = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=outputs[0].dtype, device=self.device)
         place = 0
         for tensor in outputs:
             self.check(tensor)
             self._later(tensor, flat[place:place + tensor.numel()].view(tensor.shape))
             place += tensor.numel()
-        return flat
+        return memory(flat)
 
     def _later(self, tensor, copy):
         self.copies.append((tensor, copy))
@@ -132,12 +133,70 @@ class Staging:
         self.copies = []
 
     def flatten(self, inputs):
-        """A list of tensors one after another in one."""
+        """A list of tensors one after another in one memory."""
         for tensor in inputs:
             self.check(tensor)
         with torch.no_grad():
-            return torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+            return memory(torch.cat([tensor.detach().reshape(-1) for tensor in inputs]))
 
     def work(self, calls, result):
         """What torch gets for the started calls."""
         return Work(calls, result, self)
+
+
+class CpuStaging(Staging):
+    """On the CPU, lists of contiguous tensors are moved without PyTorch's help: tensors that follow one another in memory,
+    as those of torch.chunk, are not copied at all."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self._joined = []
+
+    def split(self, outputs):
+        pieces = self._pieces(outputs)
+        if pieces is None:
+            return super().split(outputs)
+        if not _adjacent(pieces):
+            address, owner = _comm.join(pieces, False)
+            self._joined.append((owner, pieces, outputs))
+            return _whole(address, outputs, owner)
+        return _whole(pieces[0][0], outputs, outputs)
+
+    def flatten(self, inputs):
+        pieces = self._pieces(inputs)
+        if pieces is None:
+            return super().flatten(inputs)
+        if not _adjacent(pieces):
+            address, owner = _comm.join(pieces, True)
+            return _whole(address, inputs, owner)
+        return _whole(pieces[0][0], inputs, inputs)
+
+    def _pieces(self, tensors):
+        """(address, bytes) of each, or None where one is not contiguous."""
+        pieces = []
+        for tensor in tensors:
+            if not self.check(tensor).is_contiguous():
+                return None
+            pieces.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        return pieces
+
+    def finish(self):
+        for owner, pieces, _ in self._joined:
+            _comm.part(owner, pieces)
+        self._joined = []
+        super().finish()
+
+
+def _adjacent(pieces):
+    end = pieces[0][0]
+    for address, size in pieces:
+        if address != end:
+            return False
+        end += size
+    return True
+
+
+def _whole(address, tensors, owner):
+    """The argument of the communicator for the memory of all these tensors."""
+    code, factor = _type_of(tensors[0])
+    return (address, sum(tensor.numel() for tensor in tensors) * factor, code, owner)
