@@ -10,15 +10,30 @@ namespace {
 constexpr size_t kMaxNoticeLines = 60;
 constexpr size_t kMaxStackLines = 200;  // beside stacks, which may have 32 KiB in all
 
-// The running ranks of the node of rank 0, none of another: such services know the whole job, and one answer is enough.
 std::vector<EvidenceRank> RanksToAsk(const std::vector<SupervisedRank>& ranks) {
-  const auto is_first = [](const SupervisedRank& rank) { return rank.placement.rank() == 0; };
-  if (std::none_of(ranks.begin(), ranks.end(), is_first)) return {};
   std::vector<EvidenceRank> asked;
   for (const SupervisedRank& rank : ranks) {
-    if (rank.running()) asked.push_back({rank.placement.rank(), rank.process.pid, rank.command.environment});
+    asked.push_back({.rank = rank.placement.rank(),
+                     .group = rank.process.pid,
+                     .environment = rank.command.environment,
+                     .program = rank.running() ? rank.program_pid() : 0,
+                     .working_directory = rank.command.working_directory});
   }
   return asked;
+}
+
+bool IsWanted(const v1::StacksWanted& wanted, uint32_t rank) {
+  return wanted.ranks().empty() ||
+         std::find(wanted.ranks().begin(), wanted.ranks().end(), rank) != wanted.ranks().end();
+}
+
+void Tell(const std::vector<Evidence>& found, const std::string& when,
+          const std::function<void(const std::string& text)>& on_notice) {
+  for (const Evidence& one : found) {
+    for (const std::string& line : LinesOf(one, "said at rank " + std::to_string(one.rank) + when, kMaxNoticeLines)) {
+      on_notice(line);
+    }
+  }
 }
 
 class StacksWithEvidence {
@@ -48,28 +63,47 @@ class StacksWithEvidence {
 
 }  // namespace
 
+// The node of rank 0 asks services that know the whole job: one answer is enough.
+EvidenceQuestion RankEvidence::QuestionOf(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
+                                          EvidenceTime time) const {
+  const bool for_job =
+      std::any_of(ranks.begin(), ranks.end(), [](const SupervisedRank& rank) { return rank.placement.rank() == 0; });
+  return {.ranks = RanksToAsk(ranks), .limit = limit, .for_job = for_job, .time = time, .begun = begun_};
+}
+
 void RankEvidence::HoldBack(std::vector<SupervisedRank>* ranks, RankStacks* stacks, std::chrono::milliseconds limit,
                             const std::function<void(const std::string& text)>& on_notice) {
   if (at_stop_.has_value()) return;
   at_stop_.emplace(loop_);
   const auto done = [ranks, stacks, on_notice](const std::vector<Evidence>& found) {
-    for (const Evidence& one : found) {
-      const std::string words = "said at rank " + std::to_string(one.rank) + ", before ranks were told to end";
-      for (const std::string& line : LinesOf(one, words, kMaxNoticeLines)) on_notice(line);
-    }
+    Tell(found, ", before ranks were told to end", on_notice);
     for (SupervisedRank& rank : *ranks) {
       if (std::exchange(rank.held_back, false)) rank.Ask(stacks, std::chrono::milliseconds(0), true);
     }
   };
-  const bool asks = at_stop_->Gather(RanksToAsk(*ranks), limit, done);
+  const bool asks = at_stop_->Gather(QuestionOf(*ranks, limit, EvidenceTime::kBeforeEnd), done);
   for (SupervisedRank& rank : *ranks) rank.held_back = asks && rank.running();
 }
 
-RankEvidence::OnStack RankEvidence::JoinTo(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
-                                           OnStack on_stack) {
+bool RankEvidence::LookBack(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
+                            const std::function<void(const std::string& text)>& on_notice,
+                            std::function<void()> on_answered) {
+  if (at_end_.has_value()) return at_end_->busy();
+  at_end_.emplace(loop_);
+  const auto done = [this, on_notice, on_answered = std::move(on_answered)](const std::vector<Evidence>& found) {
+    Tell(found, "", on_notice);
+    answered_ = loop_->After(std::chrono::milliseconds(0), on_answered);  // which may end this object
+  };
+  return at_end_->Gather(QuestionOf(ranks, limit, EvidenceTime::kAfterEnd), done);
+}
+
+RankEvidence::OnStack RankEvidence::JoinTo(const std::vector<SupervisedRank>& ranks, const v1::StacksWanted& wanted,
+                                           std::chrono::milliseconds limit, OnStack on_stack) {
   const auto joined = std::make_shared<StacksWithEvidence>(std::move(on_stack));
   const auto done = [joined](std::vector<Evidence> found) { joined->Know(std::move(found)); };
-  if (live_.busy() || !live_.Gather(RanksToAsk(ranks), limit, done)) joined->Know({});
+  EvidenceQuestion question = QuestionOf(ranks, limit, EvidenceTime::kLive);
+  for (EvidenceRank& rank : question.ranks) rank.wanted = IsWanted(wanted, rank.rank);
+  if (live_.busy() || !live_.Gather(question, done)) joined->Know({});
   return [joined](v1::RankStack stack) { joined->Add(std::move(stack)); };
 }
 

@@ -254,8 +254,8 @@ std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     SupervisedRank& rank = ranks_[i];
     if (!rank.running()) continue;
-    if (!rank.staying() || rank.told_to_end()) {  // it does not heed that, and nobody else would watch it
-      rank.Kill();
+    if (!rank.staying() || rank.told_to_end() || rank.to_be_asked()) {
+      rank.Kill();  // it does not heed that, and nobody else would watch it
       sentinel_->LeaderEnded(rank.process.pid);
       continue;
     }
@@ -331,6 +331,7 @@ void Supervisor::Report(size_t index, int wait_status) {
     return;
   }
   rank.MarkReported();
+  ended_badly_ |= wait_status != 0 || rank.told_to_end();
   rank.output->Drain(false);
   v1::RankExit exit = rank.MakeExit(wait_status);
   if (exit.signal() == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
@@ -343,7 +344,10 @@ bool Supervisor::all_gone() const {
 }
 
 void Supervisor::CheckAllGone() {
-  if (!all_gone() || std::exchange(told_all_gone_, true)) return;
+  if (!all_gone() || told_all_gone_) return;
+  const auto again = [this] { CheckAllGone(); };
+  if (ended_badly_ && evidence_.LookBack(ranks_, kEvidenceWithin, callbacks_.on_notice, again)) return;
+  told_all_gone_ = true;
   loop_->Cancel(look_timer_);
   callbacks_.on_all_gone();
 }
@@ -393,7 +397,7 @@ std::vector<v1::RankView> Supervisor::View() const {
 }
 
 void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack) {
-  const auto add = evidence_.JoinTo(ranks_, kEvidenceWithin, on_stack);
+  const auto add = evidence_.JoinTo(ranks_, wanted, kEvidenceWithin, on_stack);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const SupervisedRank& rank = ranks_[i];
     const auto& named = wanted.ranks();

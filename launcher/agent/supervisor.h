@@ -141,6 +141,7 @@ class Supervisor {
   v1::RanksStarted outcome_;  // for that
   size_t starting_ = 0;
   EventLoop::TimerId exec_timer_ = 0;
+  bool ended_badly_ = false;  // one of the ranks
   bool told_all_gone_ = false;
   bool output_paused_ = false;
   EventLoop::TimerId look_timer_ = 0;

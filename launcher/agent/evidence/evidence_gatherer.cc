@@ -1,9 +1,11 @@
 #include "cohort/launcher/agent/evidence/evidence_gatherer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
+#include "cohort/launcher/agent/evidence/flight_recorder.h"
 #include "cohort/launcher/agent/evidence/nccl_ras.h"
 
 namespace cohort::launcher {
@@ -16,7 +18,8 @@ std::string ValueIn(const std::vector<std::string>& environment, const std::stri
 }
 
 std::vector<std::string> LinesOf(const Evidence& evidence, const std::string& words, size_t most) {
-  std::vector<std::string> lines = {evidence.source + " " + words + ":"};
+  std::vector<std::string> lines = {(evidence.heading.empty() ? evidence.source + " " + words : evidence.heading) +
+                                    ":"};
   std::istringstream text(evidence.text);
   size_t count = 0;
   for (std::string line; std::getline(text, line);) {
@@ -32,13 +35,13 @@ EvidenceGatherer::EvidenceGatherer(EventLoop* loop) {
 #undef COHORT_EVIDENCE
 }
 
-bool EvidenceGatherer::Gather(const std::vector<EvidenceRank>& ranks, std::chrono::milliseconds limit, Done done) {
+bool EvidenceGatherer::Gather(const EvidenceQuestion& question, Done done) {
   found_.clear();
   missing_ = 0;
   done_ = std::move(done);
   for (const std::unique_ptr<EvidenceSource>& source : sources_) {
-    const bool asks = source->Ask(ranks, limit, [this](Evidence evidence) {
-      if (!evidence.text.empty()) found_.push_back(std::move(evidence));
+    const bool asks = source->Ask(question, [this](std::vector<Evidence> evidence) {
+      std::move(evidence.begin(), evidence.end(), std::back_inserter(found_));
       if (--missing_ == 0) std::exchange(done_, nullptr)(std::move(found_));
     });
     if (asks) ++missing_;

@@ -1,7 +1,6 @@
 // Asks all sources of evidence for a node's ranks.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -22,8 +21,8 @@ class EvidenceGatherer {
   explicit EvidenceGatherer(std::vector<std::unique_ptr<EvidenceSource>> sources) : sources_(std::move(sources)) {}
 
   // Asks all sources. Returns false where none has anything to ask. Otherwise `done` is called once with what came, by
-  // the end of `limit`, never from within this call, unless this object goes before. One call at a time.
-  bool Gather(const std::vector<EvidenceRank>& ranks, std::chrono::milliseconds limit, Done done);
+  // the end of the limit, never from within this call, unless this object goes before. One call at a time.
+  bool Gather(const EvidenceQuestion& question, Done done);
 
   // Whether a call of Gather has yet to answer.
   bool busy() const { return missing_ > 0; }

@@ -63,13 +63,14 @@ std::string ReadRasAnswer(const std::string& bytes, bool whole) {
   return text;
 }
 
-bool NcclRas::Ask(const std::vector<EvidenceRank>& ranks, std::chrono::milliseconds limit, Done done) {
+bool NcclRas::Ask(const EvidenceQuestion& question, Done done) {
   Close();
+  if (!question.for_job || question.time == EvidenceTime::kAfterEnd) return false;
   std::set<uint16_t> ports;
   std::set<pid_t> groups;
   std::map<pid_t, uint32_t> rank_of;
-  for (const EvidenceRank& rank : ranks) {
-    const auto port = RasPort(rank.environment);
+  for (const EvidenceRank& rank : question.ranks) {
+    const auto port = rank.program == 0 ? std::nullopt : RasPort(rank.environment);
     if (!port) continue;
     ports.insert(*port);
     groups.insert(rank.group);
@@ -88,7 +89,7 @@ bool NcclRas::Ask(const std::vector<EvidenceRank>& ranks, std::chrono::milliseco
     if (!ours || !Connect(listener)) continue;
     rank_ = rank_of.at(owners.at(listener.inode));
     done_ = std::move(done);
-    timer_ = loop_->After(limit, [this] { Finish(false); });
+    timer_ = loop_->After(question.limit, [this] { Finish(false); });
     return true;
   }
   return false;
@@ -126,7 +127,9 @@ void NcclRas::Finish(bool whole) {
   const Done done = std::exchange(done_, nullptr);
   Evidence evidence{name_, rank_, ReadRasAnswer(bytes_, whole)};
   Close();
-  done(std::move(evidence));
+  std::vector<Evidence> found;
+  if (!evidence.text.empty()) found.push_back(std::move(evidence));
+  done(std::move(found));
 }
 
 void NcclRas::Close() {

@@ -7,7 +7,6 @@
 //   STATUS               ──►   ◄──  lines for people, then the end of the stream
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,7 +39,7 @@ class NcclRas : public EvidenceSource {
 
   // Asks only a socket that one of the ranks holds, and only if all sockets at that address are the ranks': several may
   // share one, and the kernel chooses.
-  bool Ask(const std::vector<EvidenceRank>& ranks, std::chrono::milliseconds limit, Done done) override;
+  bool Ask(const EvidenceQuestion& question, Done done) override;
 
  private:
   bool Connect(const TcpListener& listener);

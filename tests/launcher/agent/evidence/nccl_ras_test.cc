@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -55,6 +56,12 @@ TEST(NcclRas, AnswerIsWhatIsSaidToPeople) {
   }
 }
 
+std::vector<std::unique_ptr<EvidenceSource>> RasAlone(EventLoop* loop) {
+  std::vector<std::unique_ptr<EvidenceSource>> sources;
+  sources.push_back(std::make_unique<NcclRas>("NCCL RAS", loop));
+  return sources;
+}
+
 class AskedRas : public testing::Test {
  protected:
   void SetUp() override {
@@ -73,11 +80,14 @@ class AskedRas : public testing::Test {
     loop_.Unwatch(listener_.get());
     if (client_.valid()) loop_.Unwatch(client_.get());
   }
-  EvidenceRank Self() const { return {3, ::getpgrp(), {"NCCL_RAS_ADDR=127.0.0.1:" + std::to_string(port_)}}; }
+  EvidenceRank Self() const {
+    return {3, ::getpgrp(), {"NCCL_RAS_ADDR=127.0.0.1:" + std::to_string(port_)}, ::getpid()};
+  }
   // Returns what came; nothing if there was nothing to ask, or no end of it.
-  std::optional<std::vector<Evidence>> Gather(const std::vector<EvidenceRank>& ranks, milliseconds limit) {
+  std::optional<std::vector<Evidence>> Gather(const std::vector<EvidenceRank>& ranks, milliseconds limit,
+                                              bool for_job = true) {
     std::optional<std::vector<Evidence>> found;
-    const bool asks = gatherer_.Gather(ranks, limit, [&](std::vector<Evidence> evidence) {
+    const bool asks = gatherer_.Gather({ranks, limit, for_job}, [&](std::vector<Evidence> evidence) {
       found = std::move(evidence);
       loop_.Quit();
     });
@@ -90,7 +100,7 @@ class AskedRas : public testing::Test {
   }
 
   EventLoop loop_;
-  EvidenceGatherer gatherer_{&loop_};
+  EvidenceGatherer gatherer_{RasAlone(&loop_)};
   runtime::FileDescriptor listener_;
   runtime::FileDescriptor client_;
   uint16_t port_ = 0;
@@ -121,7 +131,7 @@ class AskedRas : public testing::Test {
 
 TEST_F(AskedRas, AnswersWithTheRankThatListens) {
   answer_ = "SERVER PROTOCOL 2\nOK\nJob summary\n===\n";
-  const auto found = Gather({{1, ::getpgrp() + 1, Self().environment}, Self()}, seconds(60));
+  const auto found = Gather({{1, ::getpgrp() + 1, Self().environment, 1}, Self()}, seconds(60));
   ASSERT_TRUE(found.has_value());
   ASSERT_EQ(found->size(), 1u);
   EXPECT_EQ((*found)[0].source, "NCCL RAS");
@@ -163,8 +173,10 @@ TEST_F(AskedRas, AnEndlessAnswerIsCut) {
 
 TEST_F(AskedRas, SocketsOfOthersAreNotAsked) {
   EXPECT_FALSE(Gather({}, seconds(60)).has_value());
-  EXPECT_FALSE(Gather({{0, ::getpgrp() + 1, Self().environment}}, seconds(60)).has_value());
-  EXPECT_FALSE(Gather({{0, ::getpgrp(), {"NCCL_RAS_ENABLE=0", Self().environment[0]}}}, seconds(60)).has_value());
+  EXPECT_FALSE(Gather({{0, ::getpgrp() + 1, Self().environment, 1}}, seconds(60)).has_value());
+  EXPECT_FALSE(Gather({{0, ::getpgrp(), {"NCCL_RAS_ENABLE=0", Self().environment[0]}, 1}}, seconds(60)).has_value());
+  EXPECT_FALSE(Gather({{0, ::getpgrp(), Self().environment, 0}}, seconds(60)).has_value());
+  EXPECT_FALSE(Gather({Self()}, seconds(60), false).has_value());
 }
 
 }  // namespace
