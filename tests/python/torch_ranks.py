@@ -295,8 +295,22 @@ def refused():
     assert value.item() == SIZE
 
 
+def summed_gradient(count, scale, group):
+    """A gradient that is summed over the ranks while autograd goes backward, in a hook."""
+    weights = torch.ones(count, requires_grad=True)
+
+    def hook(gradient):
+        whole = gradient.clone()
+        dist.all_reduce(whole, group=group)
+        return whole
+
+    weights.register_hook(hook)
+    (weights * scale).sum().backward()
+    return weights.grad
+
+
 def threads():
-    """Four threads with a group each."""
+    """Four threads with a group each, which call by themselves and from autograd's hooks, while the main thread trains."""
     seconds = float(os.environ.get("COHORT_TEST_SECONDS", "2"))
     own = [dist.new_group() for _ in range(4)]
     failures = []
@@ -313,6 +327,8 @@ def threads():
                 else:
                     request.wait()
                 assert (value == sum(range(SIZE)) + index * SIZE).all()
+                gradient = summed_gradient(numbers.choice([1, 3000]), float(RANK + index), own[index])
+                assert (gradient == sum(range(SIZE)) + index * SIZE).all()
                 going_on = torch.tensor([time.monotonic() < until])
                 dist.all_reduce(going_on, dist.ReduceOp.MIN, group=own[index])
                 if not going_on:
@@ -324,6 +340,12 @@ def threads():
     workers = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for worker in workers:
         worker.start()
+    while True:
+        ddp()
+        going_on = torch.tensor([any(worker.is_alive() for worker in workers)])
+        dist.all_reduce(going_on, dist.ReduceOp.MAX)
+        if not going_on:
+            break
     for worker in workers:
         worker.join()
     assert not failures, failures

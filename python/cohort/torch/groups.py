@@ -10,6 +10,7 @@ from cohort import _comm, job
 
 _lock = threading.Lock()
 _world = None
+_ABSENT = "no value of cohort's"
 
 
 def communicator_of(options):
@@ -35,6 +36,12 @@ def _world_of(options):
         return _world
 
 
+def _has(store, key):
+    if hasattr(store, "check"):
+        return store.check([key])
+    return store.compare_set(key, _ABSENT, _ABSENT) != _ABSENT.encode()  # PyTorch 1.13: changes nothing
+
+
 def _meeting(store, rank, size):
     """Under dlaunch the agent says who this rank is. Under another launcher the ranks meet through torch's store."""
     if os.environ.get("COHORT_AGENT") or size == 1:
@@ -46,7 +53,7 @@ def _meeting(store, rank, size):
     def get(key, seconds):
         # store.wait would keep other threads from the store meanwhile
         until = time.monotonic() + seconds
-        while not store.check(["cohort/" + key]):
+        while not _has(store, "cohort/" + key):
             if time.monotonic() > until:
                 raise TimeoutError(f"no rank has put {key} into the store of torch.distributed in time")
             time.sleep(0.002)

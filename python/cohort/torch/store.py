@@ -184,7 +184,16 @@ def instead_of(env_handler):
     did."""
 
     def handler(url, *arguments, **options):
-        return (rendezvous if _is_job(url) else env_handler)(url, *arguments, **options)
+        if _is_job(url):
+            yield from rendezvous(url, *arguments, **options)
+        elif "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+            yield from env_handler(url, *arguments, **options)
+        else:
+            try:
+                yield from env_handler(url, *arguments, **options)
+            except ValueError as error:
+                raise ValueError(f"{error}. Start the program by dlaunch (dlaunch -n 4 python train.py); alone it is a "
+                                 "world of one with init_method='cohort://'") from None
 
     return handler
 
