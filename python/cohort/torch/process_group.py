@@ -16,7 +16,7 @@ from cohort.torch.mixed import by_device
 from cohort.torch.monitored_barrier import MonitoredBarrier
 from cohort.torch.sparse import SparseSum
 from cohort.torch.tensors import CpuStaging, check_device, memory, per_element, reduction
-from cohort.torch.work import Work
+from cohort.torch.work import Work, started
 
 
 _CPU = torch.device("cpu")
@@ -84,7 +84,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout):
         self._timeout = timeout.total_seconds()
-        self._usual_options = {"timeout": self._timeout, "async_op": True}  # of calls that name no timeout
+        # of calls that name no timeout, by whether the program waits itself
+        self._usual_options = [{"timeout": self._timeout, "async_op": asynchronous} for asynchronous in (False, True)]
 
     _set_default_timeout = set_timeout
 
@@ -117,8 +118,12 @@ class ProcessGroup(dist.ProcessGroup):
     def _options(self, options, staging=None):
         timeout = getattr(options, "timeout", None)
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else 0
-        usual = self._usual_options if seconds <= 0 else {"timeout": seconds, "async_op": True}
-        return usual if staging is None or not staging.on_stream else {**usual, **staging.options()}
+        if staging is not None and staging.on_stream:
+            return {"timeout": seconds if seconds > 0 else self._timeout, "async_op": True, **staging.options()}
+        asynchronous = getattr(options, "asyncOp", True)  # where torch would wait at once, comm does: a quarter less time
+        if seconds > 0:
+            return {"timeout": seconds, "async_op": asynchronous}
+        return self._usual_options[asynchronous]
 
     def _begin(self):
         if self._communicator is None:
@@ -156,7 +161,7 @@ class ProcessGroup(dist.ProcessGroup):
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp if hasattr(opts, "reduceOp") else opts
         calls = []
         if tensors and tensors[0].is_sparse:
-            staging = SparseSum()
+            staging, options = SparseSum(), {**options, "async_op": True}
             for tensor in tensors:
                 calls += staging.begin(communicator, tensor, op, options)
             return Work(calls, tensors, staging)
@@ -298,7 +303,7 @@ class ProcessGroup(dist.ProcessGroup):
         if device is not None and device.type == "cuda" and device.index is not None:
             self._stream(device)
         wait_for_devices(self._streams)
-        return Work([communicator.barrier(**self._options(opts))], [])
+        return started([communicator.barrier(**self._options(opts))], [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier whose error names the ranks that are absent."""

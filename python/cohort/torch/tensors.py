@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from cohort import _comm
 from cohort.communicator import DataType, ReduceOp
-from cohort.torch.work import Work
+from cohort.torch.work import started
 
 # For each torch type, comm's type, and how many of those make an element.
 _TYPES = {
@@ -141,7 +141,7 @@ class Staging:
 
     def work(self, calls, result):
         """What torch gets for the started calls."""
-        return Work(calls, result, self)
+        return started(calls, result, self)
 
 
 class CpuStaging(Staging):
