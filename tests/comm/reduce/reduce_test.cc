@@ -57,20 +57,22 @@ TYPED_TEST(ReduceTest, EqualsTheDefinitionForOddLengthsAndPlaces) {
 TYPED_TEST(ReduceTest, ResultMayReplaceEitherOperand) {
   using T = TypeParam;
   std::mt19937_64 random(7);
-  std::vector<T> a(77), b(77), out(77);
-  for (size_t i = 0; i < a.size(); ++i) {
-    a[i] = RandomValue<T>(random);
-    b[i] = RandomValue<T>(random);
-  }
-  for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
-    const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
-    std::vector<T> left = a, right = b;
-    kernel(out.data(), a.data(), b.data(), a.size());
-    kernel(left.data(), left.data(), b.data(), a.size());
-    kernel(right.data(), a.data(), right.data(), a.size());
-    for (size_t i = 0; i < a.size(); ++i) {
-      EXPECT_TRUE(SameValue(left[i], out[i])) << Name(op) << " " << i;
-      EXPECT_TRUE(SameValue(right[i], out[i])) << Name(op) << " " << i;
+  for (const size_t count : {1, 2, 3, 5, 7, 77}) {
+    std::vector<T> a(count), b(count), out(count);
+    for (size_t i = 0; i < count; ++i) {
+      a[i] = RandomValue<T>(random);
+      b[i] = RandomValue<T>(random);
+    }
+    for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
+      const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
+      std::vector<T> left = a, right = b;
+      kernel(out.data(), a.data(), b.data(), count);
+      kernel(left.data(), left.data(), b.data(), count);
+      kernel(right.data(), a.data(), right.data(), count);
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_TRUE(SameValue(left[i], out[i])) << Name(op) << " " << i << " of " << count;
+        EXPECT_TRUE(SameValue(right[i], out[i])) << Name(op) << " " << i << " of " << count;
+      }
     }
   }
 }
