@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "cohort/comm/transport/shm/memory_ops.h"
 #include "cohort/comm/transport/shm/operation_state.h"
+#include "cohort/runtime/base/check.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/segment/black_box.h"
 
@@ -58,7 +60,10 @@ StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndp
       peer_(peer),
       memory_(memory),
       ack_(own.ack(peer.address().own_source)),
-      slot_count_(peer.address().slots) {}
+      slot_count_(peer.address().slots),
+      slot_mask_(slot_count_ - 1) {
+  COHORT_CHECK(std::has_single_bit(slot_count_));
+}
 
 Progress StreamReader::TryRecv(RecvOperation& operation) {
   OperationState state = OperationState::Load(operation.state);
@@ -70,7 +75,7 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   if (slots_ == nullptr) [[unlikely]] {
     if (const Progress attached = Attach(operation); attached != Progress::kDone) return attached;
   }
-  const Slot& slot = slots_[taken_ % slot_count_];
+  const Slot& slot = slots_[taken_ & slot_mask_];
   const Line& line = slot.line;
   const uint64_t stamp = line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return Progress::kBlocked;
@@ -96,7 +101,7 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
 
 bool StreamReader::Receive(const ShortReceive& receive) {
   if (slots_ == nullptr || turn_ != tickets_ + 1) return false;
-  const Slot& slot = slots_[taken_ % slot_count_];
+  const Slot& slot = slots_[taken_ & slot_mask_];
   const uint64_t stamp = slot.line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return false;
   if (slot.line.signature != receive.signature) return false;

@@ -48,7 +48,8 @@ class StreamReader final : public ShortReceiver {
   PrivateMemory* memory_;
   Ack& ack_;
   const Slot* slots_ = nullptr;  // the peer's, once attached
-  uint64_t slot_count_;
+  const uint64_t slot_count_;    // a power of two
+  const uint64_t slot_mask_;
 
   // Begins to time a message, when its first part was found; ends it, and tells the sender, when all is in place.
   void BeginTiming(const RecvOperation& operation);

@@ -1,6 +1,7 @@
 #include "cohort/comm/transport/shm/stream_writer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "cohort/comm/transport/shm/memory_ops.h"
 #include "cohort/comm/transport/shm/operation_state.h"
+#include "cohort/runtime/base/check.h"
 
 namespace cohort::comm::shm {
 namespace {
@@ -28,9 +30,30 @@ StreamWriter::StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vec
       limits_(limits),
       slots_(own.slots()),
       slot_count_(own.slot_count()),
+      slot_mask_(slot_count_ - 1),
       ring_head_at_(own.slot_count()) {
   small_.chunk_bytes = kSmallChunkBytes;
+  COHORT_CHECK(std::has_single_bit(slot_count_));
   large_.chunk_bytes = limits.small_chunks_only ? kSmallChunkBytes : kLargeChunkBytes;
+}
+
+// Both are in line where a short message is sent.
+inline void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature,
+                                  size_t inline_bytes) {
+  const uint64_t index = published_ & slot_mask_;
+  Line& line = slots_[index].line;
+  CopySmall(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
+  line.signature = signature;
+  line.stamp.store(Stamp(++published_, kind, inline_bytes), std::memory_order_release);
+  ring_head_at_[index] = ring_head_;
+}
+
+inline void StreamWriter::PublishShort(const std::byte* data, size_t bytes, uint64_t signature) {
+  if (bytes <= kInlineBytes) {
+    Publish(MessageKind::kInline, data, bytes, signature, bytes);
+  } else {
+    PublishInSlot(data, bytes, signature);
+  }
 }
 
 Progress StreamWriter::TrySendQuietly(SendOperation& operation) {
@@ -67,13 +90,13 @@ bool StreamWriter::FreesSlot() {
 }
 
 void StreamWriter::Prepare(size_t bytes) {
-  const auto* slot = reinterpret_cast<const std::byte*>(&slots_[published_ % slot_count_]);
+  const auto* slot = reinterpret_cast<const std::byte*>(&slots_[published_ & slot_mask_]);
   const size_t used = bytes <= kInlineBytes ? sizeof(Line) : sizeof(Line) + std::min(bytes, kSlotBytes);
   for (size_t at = 0; at < used; at += sizeof(Line)) PrefetchForWriting(slot + at);
 }
 
 void StreamWriter::PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature) {
-  std::memcpy(slots_[published_ % slot_count_].payload, data, bytes);
+  std::memcpy(slots_[published_ & slot_mask_].payload, data, bytes);
   const uint64_t total = bytes;
   Publish(MessageKind::kSlot, &total, sizeof total, signature, 0);
 }
@@ -210,19 +233,9 @@ bool StreamWriter::Refresh(absl::Status* error) {
   }
   if (confirmed > confirmed_) {
     confirmed_ = confirmed;
-    ring_tail_ = ring_head_at_[(confirmed - 1) % slot_count_];
+    ring_tail_ = ring_head_at_[(confirmed - 1) & slot_mask_];
   }
   return true;
-}
-
-void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature,
-                           size_t inline_bytes) {
-  const uint64_t index = published_ % slot_count_;
-  Line& line = slots_[index].line;
-  CopySmall(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
-  line.signature = signature;
-  line.stamp.store(Stamp(++published_, kind, inline_bytes), std::memory_order_release);
-  ring_head_at_[index] = ring_head_;
 }
 
 void StreamWriter::Wake() {

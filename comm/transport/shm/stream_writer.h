@@ -66,13 +66,7 @@ class StreamWriter final : public ShortSender {
   bool FreesSlot();
 
   // At most kSlotBytes.
-  void PublishShort(const std::byte* data, size_t bytes, uint64_t signature) {
-    if (bytes <= kInlineBytes) {
-      Publish(MessageKind::kInline, data, bytes, signature, bytes);
-    } else {
-      PublishInSlot(data, bytes, signature);
-    }
-  }
+  void PublishShort(const std::byte* data, size_t bytes, uint64_t signature);
   void PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature);
   void Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature, size_t inline_bytes);
 
@@ -82,7 +76,8 @@ class StreamWriter final : public ShortSender {
   PrivateMemory& memory_;
   const StreamLimits limits_;
   Slot* slots_;
-  uint64_t slot_count_;
+  const uint64_t slot_count_;  // a power of two
+  const uint64_t slot_mask_;
 
   uint64_t tickets_ = 0;    // operations seen so far
   uint64_t turn_ = 1;       // the operation that may put messages into the stream
