@@ -29,8 +29,19 @@ class FastClock {
 #if defined(__x86_64__)
     const uint64_t ticks = __rdtsc() - anchor_ticks_;
     // An unsigned difference: a counter that ran backwards looks too old as well, and the clock is anchored again.
-    if (ticks < valid_ticks_) return anchor_ns_ + static_cast<uint64_t>(static_cast<double>(ticks) * ns_per_tick_);
+    if (ticks < valid_ticks_) [[likely]]
+      return Extrapolated(ticks);
     return AnchorAgain();
+#else
+    return SteadyNow();
+#endif
+  }
+
+  // As Now, but never slow: 0 when the clock must be set again, which Now does.
+  uint64_t NowIfSet() const {
+#if defined(__x86_64__)
+    const uint64_t ticks = __rdtsc() - anchor_ticks_;
+    return ticks < valid_ticks_ ? Extrapolated(ticks) : 0;
 #else
     return SteadyNow();
 #endif
@@ -50,7 +61,12 @@ class FastClock {
     anchor_ns_ = SteadyNow();
     anchor_ticks_ = __rdtsc();
   }
-  uint64_t AnchorAgain() {
+  // Signed: conversions of unsigned numbers take ten instructions more.
+  uint64_t Extrapolated(uint64_t ticks) const {
+    return anchor_ns_ +
+           static_cast<uint64_t>(static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(ticks)) * ns_per_tick_));
+  }
+  [[gnu::noinline]] uint64_t AnchorAgain() {
     const uint64_t now = SteadyNow();
     if (!usable_) return now;
     const uint64_t counter = __rdtsc();

@@ -1,4 +1,4 @@
-// Threads that the runtime starts: named, and without signals, which belong to the program's own threads.
+// The calling thread's name among others, and the threads that the runtime starts.
 #pragma once
 
 #include <pthread.h>
@@ -9,7 +9,19 @@
 
 namespace cohort::runtime {
 
-// `name` has at most 15 characters.
+// Names the calling thread: an address that no other living thread of the process has. One instruction, where a
+// thread-local variable of a shared library takes a call.
+inline const void* ThisThread() {
+#if defined(__x86_64__) || defined(__aarch64__)
+  return __builtin_thread_pointer();
+#else
+  static thread_local char mark;
+  return &mark;
+#endif
+}
+
+// Starts a thread that is named and gets no signals, which belong to the program's own threads. `name` has at most 15
+// characters.
 template <typename Function>
 std::thread StartThread(const char* name, Function function) {
   sigset_t all;

@@ -25,14 +25,6 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// Names the calling thread: its address is the thread's. Aligned like the sections behind it: lld lets the segment of
-// read-only relocations begin where thread-local memory does, which must not be on the page before (the program would
-// not start).
-const void* Me() {
-  alignas(64) static thread_local char mark;
-  return &mark;
-}
-
 // A thread sleeps on these besides the wake word. Further sources with descriptors are looked at every 50 ms.
 constexpr size_t kMaxDescriptors = 16;
 struct Descriptors {
@@ -47,11 +39,11 @@ struct Engine::Rep {
       : segment(segment), sleeper(segment), policy(MakeWaitPolicy(local_ranks)), spread(segment, policy.spins == 0) {}
 
   // --- ownership ---
-  bool Owned() const { return owner.load(std::memory_order_relaxed) == Me(); }
+  bool Owned() const { return owner.load(std::memory_order_relaxed) == ThisThread(); }
   bool TryAcquire() {
     const void* nobody = nullptr;
     return owner.load(std::memory_order_relaxed) == nullptr &&
-           owner.compare_exchange_strong(nobody, Me(), std::memory_order_acquire, std::memory_order_relaxed);
+           owner.compare_exchange_strong(nobody, ThisThread(), std::memory_order_acquire, std::memory_order_relaxed);
   }
   void Acquire();
   bool AcquireToDrive();
@@ -145,16 +137,18 @@ bool Engine::Rep::AcquireToDrive() {
   return acquired;
 }
 
-EngineLock::EngineLock(Engine& engine) : engine_(engine) {
-  Engine::Rep& rep = *engine.rep_;
-  outermost_ = rep.TryAcquire();
-  if (outermost_) [[likely]]
-    return;
-  if (rep.Owned()) {
-    ++rep.depth;
-  } else {
+EngineLock::EngineLock(Engine& engine) : engine_(engine), outermost_(true) {
+  if (!engine.rep_->TryAcquire()) [[unlikely]]
+    NestOrWait();
+}
+
+[[gnu::noinline]] void EngineLock::NestOrWait() {
+  Engine::Rep& rep = *engine_.rep_;
+  outermost_ = !rep.Owned();
+  if (outermost_) {
     rep.Acquire();
-    outermost_ = true;
+  } else {
+    ++rep.depth;
   }
 }
 
@@ -224,7 +218,7 @@ bool Engine::Rep::Arm(Descriptors* armed) {
 bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first,
                               AwaitedCalls calls) {
   Rep& rep = *rep_;
-  rep.waiting_threads.Note(Me());
+  rep.waiting_threads.Note(ThisThread());
   Waiter waiter;
   waiter.done = done;
   waiter.context = context;

@@ -122,6 +122,7 @@ class EngineLock {
 
  private:
   friend class EngineRelease;
+  void NestOrWait();
   Engine& engine_;
   bool outermost_;
 };

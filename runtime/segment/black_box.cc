@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "cohort/runtime/base/thread.h"
 #include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/layout.h"
 
@@ -88,6 +89,33 @@ std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxS
   return std::nullopt;
 }
 
+// A record in state kStarted.
+inline void WriteStart(BlackBoxMemory* memory, uint64_t ticket, uint64_t description, const CallRecord& record,
+                       uint64_t now) {
+  BlackBoxSlot& slot = SlotOf(memory, ticket);
+  slot.version.store(4 * ticket + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.description.store(description, std::memory_order_relaxed);
+  slot.sequence.store(record.signature.sequence, std::memory_order_relaxed);
+  slot.wire_signature.store(record.wire_signature, std::memory_order_relaxed);
+  slot.start_ns.store(now, std::memory_order_relaxed);
+  slot.end_ns.store(0, std::memory_order_relaxed);
+  slot.state.store(static_cast<uint64_t>(CallState::kStarted), std::memory_order_relaxed);
+  slot.tag.store(record.tag, std::memory_order_relaxed);
+  slot.version.store(4 * ticket + 2, std::memory_order_release);
+  memory->tickets.store(ticket, std::memory_order_release);
+}
+
+// Ends the record, unless the ring has overwritten it.
+inline void WriteEnd(BlackBoxSlot& slot, uint64_t ticket, CallState state, uint64_t end_ns) {
+  if (slot.version.load(std::memory_order_relaxed) != 4 * ticket + 2) return;
+  slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.end_ns.store(end_ns, std::memory_order_relaxed);
+  slot.state.store(static_cast<uint64_t>(state), std::memory_order_relaxed);
+  slot.version.store(4 * ticket + 4, std::memory_order_release);
+}
+
 // Calls visit(record) from the newest record to the oldest until it returns true.
 template <typename Visitor>
 void VisitNewestFirst(const BlackBoxMemory* memory, Visitor visit) {
@@ -105,35 +133,37 @@ BlackBoxWriter::BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory), uses_(
 
 uint64_t BlackBoxWriter::latest() const { return memory_->tickets.load(std::memory_order_relaxed); }
 
-void BlackBoxWriter::NoteCaller(pthread_t thread) {
+void BlackBoxWriter::NoteCaller() {
   several_callers_ = several_callers_ || has_caller_;
   has_caller_ = true;
-  caller_ = thread;
+  calling_ = ThisThread();
+  caller_ = pthread_self();
 }
 
+// Calls nothing when all is as before, so that no register is saved. A record costs about 50 instructions then.
 uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* description) {
-  if (const pthread_t thread = pthread_self(); !has_caller_ || pthread_equal(caller_, thread) == 0) [[unlikely]]
-    NoteCaller(thread);
+  const uint64_t id = description->id;
+  Use& use = uses_[PlaceOf(id)];
+  const uint64_t now = clock_.NowIfSet();
+  if (now == 0 || calling_ != ThisThread() || id == 0 || use.generation != GenerationOf(id)) [[unlikely]]
+    return StartSlowly(record, description);
+  const uint64_t ticket = memory_->tickets.load(std::memory_order_relaxed) + 1;
+  use.ticket = ticket;
+  WriteStart(memory_, ticket, id, record, now);
+  return ticket;
+}
+
+[[gnu::noinline]] uint64_t BlackBoxWriter::StartSlowly(const CallRecord& record, CallDescription* description) {
+  if (calling_ != ThisThread()) NoteCaller();
   const uint64_t now = clock_.Now();
   const uint64_t ticket = memory_->tickets.load(std::memory_order_relaxed) + 1;
   Use& use = uses_[PlaceOf(description->id)];
-  if (description->id != 0 && use.generation == GenerationOf(description->id)) [[likely]] {
+  if (description->id != 0 && use.generation == GenerationOf(description->id)) {
     use.ticket = ticket;
   } else {
     description->id = Describe(record, ticket);
   }
-  BlackBoxSlot& slot = SlotOf(memory_, ticket);
-  slot.version.store(4 * ticket + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  slot.description.store(description->id, std::memory_order_relaxed);
-  slot.sequence.store(record.signature.sequence, std::memory_order_relaxed);
-  slot.wire_signature.store(record.wire_signature, std::memory_order_relaxed);
-  slot.start_ns.store(now, std::memory_order_relaxed);
-  slot.end_ns.store(0, std::memory_order_relaxed);
-  slot.state.store(static_cast<uint64_t>(CallState::kStarted), std::memory_order_relaxed);
-  slot.tag.store(record.tag, std::memory_order_relaxed);
-  slot.version.store(4 * ticket + 2, std::memory_order_release);
-  memory_->tickets.store(ticket, std::memory_order_release);
+  WriteStart(memory_, ticket, description->id, record, now);
   return ticket;
 }
 
@@ -168,20 +198,13 @@ uint64_t BlackBoxWriter::Describe(const CallRecord& record, uint64_t ticket) {
 }
 
 void BlackBoxWriter::Finish(uint64_t ticket, CallState state, bool at_once) {
+  if (!at_once) return FinishWithClock(ticket, state);
   BlackBoxSlot& slot = SlotOf(memory_, ticket);
-  if (slot.version.load(std::memory_order_relaxed) != 4 * ticket + 2) return;
-  const auto close = [&slot, ticket, state](uint64_t end_ns) {
-    slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    slot.end_ns.store(end_ns, std::memory_order_relaxed);
-    slot.state.store(static_cast<uint64_t>(state), std::memory_order_relaxed);
-    slot.version.store(4 * ticket + 4, std::memory_order_release);
-  };
-  if (at_once) {
-    close(slot.start_ns.load(std::memory_order_relaxed));
-  } else {
-    close(clock_.Now());
-  }
+  WriteEnd(slot, ticket, state, slot.start_ns.load(std::memory_order_relaxed));
+}
+
+[[gnu::noinline]] void BlackBoxWriter::FinishWithClock(uint64_t ticket, CallState state) {
+  WriteEnd(SlotOf(memory_, ticket), ticket, state, clock_.Now());
 }
 
 std::optional<CallRecord> BlackBoxReader::Latest() const {

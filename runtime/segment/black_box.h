@@ -51,13 +51,16 @@ class BlackBoxWriter {
     uint64_t ticket = 0;  // of its latest record
     uint64_t generation = 0;
   };
+  uint64_t StartSlowly(const CallRecord& record, CallDescription* description);
+  void FinishWithClock(uint64_t ticket, CallState state);
   uint64_t Describe(const CallRecord& record, uint64_t ticket);
-  void NoteCaller(pthread_t thread);
+  void NoteCaller();
 
   BlackBoxMemory* memory_;
   std::vector<Use> uses_;
-  size_t next_ = 0;  // place to look at for the next description
-  pthread_t caller_{};
+  size_t next_ = 0;                // place to look at for the next description
+  const void* calling_ = nullptr;  // the thread of the latest call
+  pthread_t caller_{};             // of the same
   bool has_caller_ = false;
   bool several_callers_ = false;
   FastClock clock_;
