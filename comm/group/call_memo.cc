@@ -20,11 +20,10 @@ bool SameButPlace(const AnyBuffer& a, const AnyBuffer& b) {
 bool Placed(const RememberedCall& known, const CallArguments& arguments) {
   const auto in = reinterpret_cast<uintptr_t>(arguments.in.data);
   const auto out = reinterpret_cast<uintptr_t>(arguments.out.data);
+  if (in != 0 && out != 0 && out - in == known.out_minus_in) [[likely]]
+    return true;
   if ((known.in_bytes > 0 && in == 0) || (known.out_bytes > 0 && out == 0)) return false;
   if (known.in_bytes == 0 || known.out_bytes == 0) return true;
-  const auto known_in = reinterpret_cast<uintptr_t>(known.arguments.in.data);
-  const auto known_out = reinterpret_cast<uintptr_t>(known.arguments.out.data);
-  if (out - in == known_out - known_in) return true;
   return !known.request.in_place && (in + known.in_bytes <= out || out + known.out_bytes <= in);
 }
 
@@ -35,22 +34,22 @@ size_t PlaceOf(const CallArguments& arguments) {
   uint64_t site = 0;
   static_assert(sizeof arguments.site <= sizeof site);
   std::memcpy(&site, &arguments.site, sizeof arguments.site);
+  // No call has both a root and a peer. Factors that an address can have take no multiplication.
   const uint64_t hash =
-      (site + static_cast<uint64_t>(arguments.in.count) * 31 + static_cast<uint64_t>(arguments.out.count) * 7 +
-       static_cast<uint64_t>(arguments.root) + static_cast<uint64_t>(arguments.peer) * 3) *
+      (site + static_cast<uint64_t>(arguments.in.count) * 9 + static_cast<uint64_t>(arguments.out.count) * 3 +
+       static_cast<uint64_t>(arguments.root + arguments.peer)) *
       0x9e3779b97f4a7c15u;
   // Behind the hash: two calls that differ in one of these alone never have one place.
-  const size_t way = static_cast<size_t>(arguments.kind) + 11 * static_cast<size_t>(arguments.op) +
-                     5 * static_cast<size_t>(arguments.in.dtype) + 2 * static_cast<size_t>(arguments.out.dtype);
+  const size_t way = static_cast<size_t>(arguments.kind) + 9 * static_cast<size_t>(arguments.op) +
+                     5 * (static_cast<size_t>(arguments.in.dtype) + static_cast<size_t>(arguments.out.dtype));
   return ((hash >> 32) + way) % places;
 }
 
 }  // namespace
 
-ShortCall* ShortCallOf(RememberedCall& known) {
-  if (!known.provider->Idle()) return nullptr;
-  if (!std::exchange(known.asked_short, true)) [[unlikely]]
-    known.short_call = known.provider->Shorten(known.request, known.service);
+ShortCall* AskShort(RememberedCall& known) {
+  known.asked_short = true;
+  known.short_call = known.provider->Shorten(known.request, known.service);
   return known.short_call.get();
 }
 
@@ -85,10 +84,13 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->stream = options.stream;
   known->in_bytes = bytes_of(arguments.in, blocks.in);
   known->out_bytes = bytes_of(arguments.out, blocks.out);
+  known->out_minus_in =
+      reinterpret_cast<uintptr_t>(arguments.out.data) - reinterpret_cast<uintptr_t>(arguments.in.data);
   known->request = call.request;
   known->provider = provider;
   known->service = call.service;
   known->record = call.record;
+  known->beyond_sequence = runtime::HashBeyondSequence(call.record.signature);
   known->description = {};
   known->short_call.reset();
   known->asked_short = !uses_short_calls_;

@@ -27,11 +27,13 @@ struct RememberedCall {
   // Bytes of the buffers that the call uses on this rank. 0: not used, or empty.
   size_t in_bytes = 0;
   size_t out_bytes = 0;
+  uintptr_t out_minus_in = 0;  // of their addresses
 
   CollectiveRequest request;
   Provider* provider = nullptr;
   ServicePlan service;
-  runtime::CallRecord record;  // with the number, signature and tag of the latest repetition
+  runtime::CallRecord record;    // with the number, signature and tag of the latest repetition
+  uint64_t beyond_sequence = 0;  // runtime::HashBeyondSequence of that signature
   runtime::CallDescription description;
   // Made by the first repetition, when the links are there. Null: there is no short way, or it was not asked for.
   std::unique_ptr<ShortCall> short_call;
@@ -42,8 +44,13 @@ struct RememberedCall {
   void* OutOf(const CallArguments& repeated) const { return out_bytes > 0 ? repeated.out.data : request.out; }
 };
 
-// The short call of a remembered one, if it may run now: nothing is before it. Null otherwise.
-ShortCall* ShortCallOf(RememberedCall& known);
+// The short call of a remembered one, made by the first repetition. Null: it has none.
+ShortCall* AskShort(RememberedCall& known);
+// The same, if it may run now: nothing is before it. Null otherwise.
+inline ShortCall* ShortCallOf(RememberedCall& known) {
+  if (!known.provider->Idle()) return nullptr;
+  return known.asked_short ? known.short_call.get() : AskShort(known);
+}
 
 // Calls that have taken the short way so far.
 struct ShortCallCounts {

@@ -90,13 +90,14 @@ void CallRecorder::Retag(uint64_t tag, runtime::CallRecord* record) {
   record->tag = tag;
 }
 
-void CallRecorder::Number(const CollectiveRequest& request, runtime::CallRecord* record) {
+void CallRecorder::Number(const CollectiveRequest& request, uint64_t beyond_sequence, runtime::CallRecord* record) {
   if (IsPointToPoint(request.kind)) {
     NumberMessage(request, record);
     return;
   }
   record->signature.sequence = ++sequence_;
-  record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(record->signature));
+  record->wire_signature = chain_ =
+      runtime::ChainSignature(chain_, runtime::HashSignature(record->signature, beyond_sequence));
 }
 
 void CallRecorder::NumberMessage(const CollectiveRequest& request, runtime::CallRecord* record) {

@@ -25,7 +25,11 @@ class CallRecorder {
   // Gives a signed call another tag. Number then gives it its number and hash.
   static void Retag(uint64_t tag, runtime::CallRecord* record);
   // Gives a call its number, and the hash that travels with its messages. The rest of the signature is there.
-  void Number(const CollectiveRequest& request, runtime::CallRecord* record);
+  void Number(const CollectiveRequest& request, runtime::CallRecord* record) {
+    Number(request, runtime::HashBeyondSequence(record->signature), record);
+  }
+  // The same for a caller that has HashBeyondSequence of the signature.
+  void Number(const CollectiveRequest& request, uint64_t beyond_sequence, runtime::CallRecord* record);
   // Fills in all the rest.
   void Describe(const CollectiveRequest& request, runtime::CallRecord* record);
   // Writes the site of a call into its record: "train.cc:88".

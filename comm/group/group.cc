@@ -135,8 +135,11 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
     if (known == nullptr || !status_.ok()) [[unlikely]] {
       work = SubmitNew(arguments, options, lock);
     } else {
-      if (known->record.tag != options.tag) CallRecorder::Retag(options.tag, &known->record);
-      recorder_.Number(known->request, &known->record);
+      if (known->record.tag != options.tag) {
+        CallRecorder::Retag(options.tag, &known->record);
+        known->beyond_sequence = runtime::HashBeyondSequence(known->record.signature);
+      }
+      recorder_.Number(known->request, known->beyond_sequence, &known->record);
       // All steps are done at once, or the call becomes an operation, which does those that are left.
       ShortCall* const short_call = ShortCallOf(*known);
       uint64_t ticket = 0;

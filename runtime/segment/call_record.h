@@ -28,26 +28,45 @@ struct CallSignature {
 };
 static_assert(sizeof(CallSignature) == 48 && std::is_trivially_copyable_v<CallSignature>);
 
-// A 64-bit hash of the signature, never 0. Every message of the operation carries it. It multiplies to 128 bits and
-// folds three pairs of words at once, as wyhash does, which takes 4 ns.
-inline uint64_t HashSignature(const CallSignature& signature) {
-  __extension__ using Wide = unsigned __int128;
-  static constexpr uint64_t kKeys[6] = {0x9e3779b97f4a7c15u, 0xff51afd7ed558ccdu, 0xc4ceb9fe1a85ec53u,
-                                        0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
-  const auto fold = [](uint64_t a, uint64_t b) {
+// The words of a signature, each with a key of its own, and their product, folded.
+class SignatureWords {
+ public:
+  explicit SignatureWords(const CallSignature& signature)
+      : bytes_(reinterpret_cast<const unsigned char*>(&signature)) {}
+  // Loads word by word: a wider load of bytes that were just stored would wait for the store.
+  uint64_t operator[](size_t i) const {
+    uint64_t value;
+    std::memcpy(&value, bytes_ + 8 * i, sizeof value);
+    return value ^ kKeys[i];
+  }
+  static uint64_t Fold(uint64_t a, uint64_t b) {
+    __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-  };
-  // Loads word by word: a wider load of bytes that were just stored would wait for the store.
-  const auto word = [bytes = reinterpret_cast<const unsigned char*>(&signature)](size_t i) {
-    uint64_t value;
-    std::memcpy(&value, bytes + 8 * i, sizeof value);
-    return value ^ kKeys[i];
-  };
-  const uint64_t first = fold(word(0), word(1));
-  const uint64_t second = fold(word(2), word(3));
-  const uint64_t third = fold(word(4), word(5));
-  return fold(first ^ kKeys[2], (second << 1 | second >> 63) ^ (third + kKeys[4])) | 1;
+  }
+  static constexpr uint64_t kKeys[6] = {0x9e3779b97f4a7c15u, 0xff51afd7ed558ccdu, 0xc4ceb9fe1a85ec53u,
+                                        0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
+
+ private:
+  const unsigned char* bytes_;
+};
+
+// The part of HashSignature that all calls share which differ in group and sequence alone.
+inline uint64_t HashBeyondSequence(const CallSignature& signature) {
+  const SignatureWords words(signature);
+  const uint64_t second = SignatureWords::Fold(words[2], words[3]);
+  const uint64_t third = SignatureWords::Fold(words[4], words[5]);
+  return (second << 1 | second >> 63) ^ (third + SignatureWords::kKeys[4]);
+}
+
+// A 64-bit hash of the signature, never 0. Every message of the operation carries it. It multiplies to 128 bits and
+// folds three pairs of words at once, as wyhash does, which takes 4 ns. `beyond_sequence`: HashBeyondSequence of it.
+inline uint64_t HashSignature(const CallSignature& signature, uint64_t beyond_sequence) {
+  const SignatureWords words(signature);
+  return SignatureWords::Fold(SignatureWords::Fold(words[0], words[1]) ^ SignatureWords::kKeys[2], beyond_sequence) | 1;
+}
+inline uint64_t HashSignature(const CallSignature& signature) {
+  return HashSignature(signature, HashBeyondSequence(signature));
 }
 
 // The signature of one message of a call whose blocks differ in length. It combines the call's signature with the

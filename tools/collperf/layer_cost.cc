@@ -175,7 +175,9 @@ absl::StatusOr<std::vector<LayerCost>> MeasureLayers(Session& session, measure::
 
   comm::CallRecorder recorder(context);
   runtime::CallRecord record;
-  layers.push_back(Alone("number, signature, chain", counter, [&] { recorder.Number(call.request, &record); }));
+  const uint64_t beyond_sequence = runtime::HashBeyondSequence(record.signature);
+  layers.push_back(
+      Alone("number, signature, chain", counter, [&] { recorder.Number(call.request, beyond_sequence, &record); }));
 
   const auto memory = std::make_unique<runtime::BlackBoxMemory>();
   runtime::BlackBoxWriter writer(memory.get());

@@ -285,6 +285,32 @@ TEST(RepeatedCallTest, AnotherCallAmongThemIsFound) {
   }
 }
 
+// A repetition whose tag is new has the signature of a first call, and no other.
+TEST(RepeatedCallTest, AnotherTagAmongThemIsFound) {
+  ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    int32_t data[4] = {1, 2, 0, 0};
+    const auto site = std::source_location::current();
+    const auto other_site = std::source_location::current();
+    absl::Status status;
+    for (int call = 0; call < 100 && status.ok(); ++call) {
+      CallOptions options;
+      options.tag = call == 90 && self.rank == 1 ? 77 : static_cast<uint64_t>(call / 3);
+      const bool new_there = call == 50 && self.rank == 1;
+      status = self.world
+                   ->AllReduce(ConstBuffer(data, 2), Buffer(data + 2, 2), ReduceOp::kMax, options,
+                               new_there ? other_site : site)
+                   .Wait(kBound);
+      if (call < 90 && !status.ok()) return "call " + std::to_string(call) + ": " + status.ToString();
+    }
+    self.meet("end", 2);
+    if (status.code() != absl::StatusCode::kFailedPrecondition) return "another error: " + status.ToString();
+    const std::string text(status.message());
+    return text.find("tag 0/77") != std::string::npos && text.find("tag 0/30") != std::string::npos
+               ? ""
+               : "no tags in: " + text;
+  }));
+}
+
 TEST(RepeatedCallTest, ADeathAmongThemIsNamed) {
   for (int turn = 0; turn < 4; ++turn) {
     const std::vector<RankResult> results = RunProcesses({.ranks = 3}, [turn](ProcessRank& self) -> std::string {
