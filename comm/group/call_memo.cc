@@ -27,6 +27,14 @@ bool Placed(const RememberedCall& known, const CallArguments& arguments) {
   return !known.request.in_place && (in + known.in_bytes <= out || out + known.out_bytes <= in);
 }
 
+inline bool Repeats(const RememberedCall& known, const CallArguments& arguments, const CallOptions& options) {
+  const CallArguments& like = known.arguments;
+  return arguments.kind == like.kind && arguments.op == like.op && arguments.root == like.root &&
+         arguments.peer == like.peer && SameSite(arguments.site, like.site) && SameButPlace(arguments.in, like.in) &&
+         SameButPlace(arguments.out, like.out) && options.timeout == known.timeout &&
+         options.determinism == known.determinism && options.stream == known.stream && Placed(known, arguments);
+}
+
 // A wrapper may make all calls of a program from one site, so all that tells calls apart takes part.
 template <size_t places>
 size_t PlaceOf(const CallArguments& arguments) {
@@ -54,16 +62,18 @@ ShortCall* AskShort(RememberedCall& known) {
 }
 
 RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options) {
-  RememberedCall* known = calls_[PlaceOf<kPlaces>(arguments)].get();
-  if (known == nullptr || !CanRemember(options)) return nullptr;
-  const CallArguments& like = known->arguments;
-  if (arguments.kind != like.kind || arguments.op != like.op || arguments.root != like.root ||
-      arguments.peer != like.peer || !SameSite(arguments.site, like.site) || !SameButPlace(arguments.in, like.in) ||
-      !SameButPlace(arguments.out, like.out) || options.timeout != known->timeout ||
-      options.determinism != known->determinism || options.stream != known->stream) {
-    return nullptr;
-  }
-  return Placed(*known, arguments) ? known : nullptr;
+  const size_t place = PlaceOf<kPlaces>(arguments);
+  if (!CanRemember(options)) return nullptr;
+  RememberedCall* known = calls_[place].get();
+  if (known != nullptr && Repeats(*known, arguments, options)) [[likely]]
+    return known;
+  return FindBeside(place, arguments, options);
+}
+
+[[gnu::noinline]] RememberedCall* CallMemo::FindBeside(size_t place, const CallArguments& arguments,
+                                                       const CallOptions& options) {
+  RememberedCall* known = calls_[Beside(place)].get();
+  return known != nullptr && Repeats(*known, arguments, options) ? known : nullptr;
 }
 
 void CallMemo::Remember(const CallArguments& arguments, const CallOptions& options, const AcceptedCall& call,
@@ -71,7 +81,13 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   if (!CanRemember(options) || call.request.memory != MemoryKind::kHost || call.request.op == ReduceOp::kPreMulSum) {
     return;
   }
-  std::unique_ptr<RememberedCall>& known = calls_[PlaceOf<kPlaces>(arguments)];
+  const size_t place = PlaceOf<kPlaces>(arguments);
+  std::unique_ptr<RememberedCall>& known = calls_[place];
+  // The older of two goes: calls that alternate stay.
+  if (std::unique_ptr<RememberedCall>& beside = calls_[Beside(place)];
+      known != nullptr && (beside == nullptr || beside->id < known->id)) {
+    std::swap(known, beside);
+  }
   if (known == nullptr) known = std::make_unique<RememberedCall>();
   const BufferBlocks blocks = BlocksOf(arguments.kind, rank == arguments.root, size);
   const auto bytes_of = [](const auto& buffer, int used) {

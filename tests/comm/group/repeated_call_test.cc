@@ -214,36 +214,6 @@ TEST(RepeatedCallTest, DividesAveragesOnce) {
 }
 
 // A wrapper makes all calls of a program from one site: those that differ in kind, op or type alone are all remembered.
-TEST(RepeatedCallTest, CallsOfOneSiteDoNotPushEachOtherOut) {
-  ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
-    constexpr uint64_t kRounds = 10;
-    const auto site = std::source_location::current();
-    const CallOptions options;
-    alignas(8) std::byte data[16] = {};
-    uint64_t calls = 0;
-    absl::Status status;
-    const auto make = [&](Work work) {
-      ++calls;
-      if (status.ok()) status = work.Wait(kBound);
-    };
-    uint64_t different = 0;
-    for (uint64_t round = 0; round < kRounds; ++round) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
-        make(self.world->AllReduce(ConstBuffer(data, 2, comm::DataType::kInt32),
-                                   Buffer(data + 8, 2, comm::DataType::kInt32), op, options, site));
-      }
-      for (const auto dtype : {comm::DataType::kUint32, comm::DataType::kFloat32, comm::DataType::kInt16}) {
-        make(self.world->AllReduce(ConstBuffer(data, 2, dtype), Buffer(data + 8, 2, dtype), ReduceOp::kSum, options,
-                                   site));
-      }
-      if (round == 0) different = calls;
-    }
-    if (!status.ok()) return status.ToString();
-    const uint64_t short_ones = ShortCallsOf(*self.world).all();
-    return short_ones == calls - different ? "" : "only " + std::to_string(short_ones) + " calls were short";
-  }));
-}
-
 TEST(RepeatedCallTest, EveryCallIsInTheBlackBox) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     int32_t data[4] = {1, 2, 0, 0};
