@@ -87,10 +87,10 @@ void RankEvidence::HoldBack(std::vector<SupervisedRank>* ranks, RankStacks* stac
 
 bool RankEvidence::LookBack(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
                             const std::function<void(const std::string& text)>& on_notice,
-                            std::function<void()> on_answered) {
+                            const std::function<void()>& on_answered) {
   if (at_end_.has_value()) return at_end_->busy();
   at_end_.emplace(loop_);
-  const auto done = [this, on_notice, on_answered = std::move(on_answered)](const std::vector<Evidence>& found) {
+  const auto done = [this, on_notice, on_answered](const std::vector<Evidence>& found) {
     Tell(found, "", on_notice);
     answered_ = loop_->After(std::chrono::milliseconds(0), on_answered);  // which may end this object
   };

@@ -31,7 +31,8 @@ class RankEvidence {
   // Looks for what the ranks, which have all ended, have left. Each line goes to `on_notice`. Returns whether the
   // answer is to be waited for; then calls `on_answered` from the loop. Only the first call asks.
   bool LookBack(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
-                const std::function<void(const std::string& text)>& on_notice, std::function<void()> on_answered);
+                const std::function<void(const std::string& text)>& on_notice,
+                const std::function<void()>& on_answered);
   // Begins to ask, and returns a function that passes a rank's stack on to `on_stack`, with the answer found at that
   // rank, as soon as it is known.
   OnStack JoinTo(const std::vector<SupervisedRank>& ranks, const v1::StacksWanted& wanted,

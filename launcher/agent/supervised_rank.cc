@@ -15,7 +15,7 @@ namespace cohort::launcher {
 namespace {
 
 bool IsHeld(const ProcessState& state, pid_t pid) {
-  return state.state == 't' || (state.state == 'T' && TracerOf(pid) != 0);
+  return (state.state == 't' || state.state == 'T') && TracerOf(pid) != 0;
 }
 
 }  // namespace
@@ -94,10 +94,12 @@ SupervisedRank::Kept SupervisedRank::Keep() {
   return {std::move(process), program, std::move(error_file), std::move(python), std::move(output), std::move(input)};
 }
 
-// Its end may not have been read yet, on a machine that has other things to do.
+// Its end may not have been read yet, on a machine that has other things to do. A stop for a snapshot of its threads is
+// told too, and is no end.
 bool SupervisedRank::HasEndedByItself() const {
   siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+  if (::waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
+      info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED) {
     return true;
   }
   const auto state = ReadProcessState(process.pid);

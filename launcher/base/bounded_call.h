@@ -14,7 +14,7 @@ namespace cohort::launcher {
 class BoundedCall {
  public:
   // Begins the call. `call` must own all that it uses: a call that blocks outlives this object. It must not start
-  // processes.
+  // processes that are to end with this one: their parent-death signal would come when the call returns.
   explicit BoundedCall(std::function<absl::Status()> call);
   // Leaves a call behind that has not returned.
   ~BoundedCall();

@@ -77,13 +77,26 @@ std::string NameRanks(const std::vector<uint32_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + RankList(ranks);
 }
 
+constexpr char kNativeStacks[] = "  native stacks:\n";
+constexpr char kPythonStack[] = "Python thread";
+
+// The part of a text that ranks at one place share. Native frames below Python's differ wherever ranks poll, so
+// Python's count.
+std::string PlaceOf(const std::string& text) {
+  const size_t native = text.find(kNativeStacks);
+  if (native == std::string::npos || text.find(kPythonStack) == std::string::npos) return text;
+  size_t end = native + sizeof kNativeStacks - 1;
+  while (text.compare(end, 4, "    ") == 0) end = std::min(text.find('\n', end), text.size() - 1) + 1;
+  return text.substr(0, native) + text.substr(end);
+}
+
 }  // namespace
 
 std::string FormatStacks(const std::vector<v1::RankStack>& stacks) {
   std::vector<std::pair<std::string, std::vector<const v1::RankStack*>>> places;
   std::map<std::string, size_t> known;
   for (const v1::RankStack& stack : stacks) {
-    const auto [at, fresh] = known.emplace(stack.text(), places.size());
+    const auto [at, fresh] = known.emplace(PlaceOf(stack.text()), places.size());
     if (fresh) places.push_back({stack.text(), {}});
     places[at->second].second.push_back(&stack);
   }
@@ -131,7 +144,11 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
     text +=
         NameRanks(gathered->missing) + ":\n  no answer within 4 s; the agent may be stopped, or the rank not started\n";
   }
-  if (text.find("Python thread") == std::string::npos) text += "native stacks: not built in; gdb -p PID shows them\n";
+  if (text.find(kPythonStack) == std::string::npos && text.find(kNativeStacks) == std::string::npos) {
+    text +=
+        "native stacks: none; they take an x86-64, libdw.so.1 (Debian's libdw1, Fedora's elfutils-libs) and ptrace on "
+        "the rank's node; gdb -p PID shows them\n";
+  }
   return Answer(text);
 }
 

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/launcher/agent/agent.h"
+#include "cohort/launcher/agent/evidence/unwinder.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/base/net/own_addresses.h"
@@ -360,6 +361,8 @@ int main(int argc, char** argv) {
   if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
   ::signal(SIGCHLD, SIG_DFL);  // ignored, as some parents leave it, ends of children would be told to nobody
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
+  if (cohort::launcher::IsUnwinderCommand(argc, argv)) return cohort::launcher::RunUnwinder(argv);
+  cohort::launcher::OfferUnwinder();
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);
   }

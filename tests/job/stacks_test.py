@@ -182,7 +182,7 @@ def check_others():
     with job(["--stopped", "wait", "-n", "2"], ["sh", "-c", 'echo $$ > FOLDER/rank$RANK; exec sleep 600'], 2) as (
             name, _, folder):
         said = wait_for(lambda text: "ranks 0-1:\n  sleep sleeps" in text, name)
-        assert "native stacks: not built in" in said, said
+        assert "native stacks:" in said, said  # or why there are none
         with open(os.path.join(folder, "rank1")) as file:
             pid = int(file.read())
         os.kill(pid, signal.SIGSTOP)

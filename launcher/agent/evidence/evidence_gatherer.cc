@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cohort/launcher/agent/evidence/flight_recorder.h"
+#include "cohort/launcher/agent/evidence/native_stacks.h"
 #include "cohort/launcher/agent/evidence/nccl_ras.h"
 
 namespace cohort::launcher {

@@ -50,7 +50,6 @@ constexpr SystemCall kSystemCalls[] = {
     {SYS_waitid, "waitid"},
     {SYS_rt_sigtimedwait, "rt_sigtimedwait"},
     {SYS_rt_sigsuspend, "rt_sigsuspend"},
-    {SYS_restart_syscall, "restart_syscall"},
     {SYS_io_getevents, "io_getevents"},
 #ifdef SYS_poll
     {SYS_poll, "poll"},
@@ -66,12 +65,13 @@ std::string ReadWhole(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// " in futex"; empty where the kernel does not tell, or the thread runs.
+// " in futex"; empty where the kernel does not tell, or the thread runs. A sleep that a debugger interrupted goes on as
+// restart_syscall, which tells nothing: the place in the kernel does.
 std::string InWhat(const std::string& folder) {
   const std::string text = ReadWhole(folder + "/syscall");
   char* end = nullptr;
   const long number = std::strtol(text.c_str(), &end, 10);
-  if (end != text.c_str() && number >= 0) {
+  if (end != text.c_str() && number >= 0 && number != SYS_restart_syscall) {
     const auto* const found = std::find_if(std::begin(kSystemCalls), std::end(kSystemCalls),
                                            [&](const SystemCall& call) { return call.number == number; });
     if (found != std::end(kSystemCalls)) return std::string(" in ") + found->name;
@@ -81,7 +81,7 @@ std::string InWhat(const std::string& folder) {
   return place.empty() || place == "0" ? "" : " in the kernel's " + place.substr(0, 64);
 }
 
-std::string DescribeState(char state, const std::string& folder) {
+std::string DescribeState(char state, pid_t thread, const std::string& folder) {
   switch (state) {
     case 'R':
       return "runs";
@@ -92,7 +92,7 @@ std::string DescribeState(char state, const std::string& folder) {
     case 'T':
       return "is stopped by a signal";
     case 't':
-      return "is stopped by a debugger";
+      return thread != 0 && TracerOf(thread) == 0 ? "sleeps" : "is stopped by a debugger";
     case 'Z':
     case 'X':
       return "has ended";
@@ -112,7 +112,9 @@ std::vector<std::string> DescribeThreads(pid_t pid, size_t most) {
        at.increment(error), ++looked) {
     const std::optional<ProcessState> thread = ParseProcessStat(ReadWhole(at->path().string() + "/stat"));
     if (!thread) continue;
-    const std::string state = thread->name + " " + DescribeState(thread->state, at->path().string());
+    const std::string state =
+        thread->name + " " +
+        DescribeState(thread->state, std::atoi(at->path().filename().c_str()), at->path().string());
     const auto known = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == state; });
     if (known == found.end()) {
       found.emplace_back(state, 1);

@@ -78,7 +78,9 @@ bool DescendsFrom(pid_t pid, pid_t ancestor) {
 pid_t TracerOf(pid_t pid) {
   const std::string status = ReadFile("/proc/" + std::to_string(pid) + "/status");
   const size_t at = status.find("TracerPid:");
-  return at == std::string::npos ? 0 : static_cast<pid_t>(std::strtol(status.c_str() + at + 10, nullptr, 10));
+  const long tracer = at == std::string::npos ? 0 : std::strtol(status.c_str() + at + 10, nullptr, 10);
+  const bool is_own = tracer != 0 && ::access(("/proc/self/task/" + std::to_string(tracer)).c_str(), F_OK) == 0;
+  return is_own ? 0 : static_cast<pid_t>(tracer);
 }
 
 pid_t WrappedProgram(pid_t pid) {

@@ -33,7 +33,8 @@ bool DescendsFrom(pid_t pid, pid_t ancestor);
 // child, and so on. 0 where there is none, or the kernel does not tell where a process waits. Whether a handler of a
 // signal does something else meanwhile, nobody can tell.
 pid_t WrappedProgram(pid_t pid);
-// The process that traces it, as an attached debugger does; 0 when there is none.
+// The process that traces it, as an attached debugger does; 0 when there is none. This process does not count, which
+// stops threads for microseconds to see their stacks.
 pid_t TracerOf(pid_t pid);
 // All processes that /proc shows.
 std::vector<pid_t> ListProcesses();

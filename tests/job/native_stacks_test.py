@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""`dlaunch stacks` names the functions in which ranks are stuck that are no Python, also behind a shell and on two
+nodes, and the ranks go on: nothing traces or stops them afterwards, and the job ends in order.
+
+usage: native_stacks_test.py DLAUNCH STUCK_RANKS
+"""
+import contextlib
+import ctypes.util
+import re
+import signal
+import subprocess
+import sys
+
+from job_watch import wait_until
+
+SKIPPED = 77
+
+
+@contextlib.contextmanager
+def job(*command):
+    """Its name and the ranks' pids once all three are about to get stuck."""
+    with subprocess.Popen([sys.argv[1], *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True) as started:
+        said = ""
+        try:
+            while said.count("ready: ") < 3:
+                said += started.stdout.readline()
+                assert started.poll() is None, said
+            yield re.search(r"job-[0-9a-f]+", said)[0], [int(pid) for pid in re.findall(r"ready: \d, pid (\d+)", said)]
+        finally:
+            started.send_signal(signal.SIGINT)
+            said += started.communicate(timeout=50)[0]
+        assert started.returncode == 130, said
+
+
+def stacks(*arguments):
+    return subprocess.run([sys.argv[1], "stacks", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=50, text=True).stdout
+
+
+def status(pid):
+    with open("/proc/%d/status" % pid) as file:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+
+
+def frames(text, rank):
+    """What is said of that rank, from its heading to the next."""
+    found = re.search(r"^rank %d \(.*?(?=^rank|\Z)" % rank, text, re.M | re.S)
+    return found[0] if found else ""
+
+
+def is_shown(text):
+    return all("|   stuck::%s(" % function in text for function in ("LockTwice", "SleepForHours", "PrefetchForHours"))
+
+
+def check(*command):
+    with job(*command) as (name, pids):
+        answers = []
+
+        def asked():
+            answers.append(stacks(name))
+            return is_shown(answers[-1])
+        assert wait_until(asked, 30), answers[-1]
+        locked = frames(answers[-1], 0)
+        assert re.search(r"\|   stuck::LockTwice\(\) \(job_stuck_ranks\)\n +\|   stuck::LoadBatch\(int\)", locked), locked
+        assert "stuck::SleepForHours() (job_stuck_ranks)\n    |   stuck::PrefetchForHours()" in locked, locked
+        assert "ranks 1-2:\n" in answers[-1], answers[-1]
+        one = stacks("--rank", "1", name)
+        assert "stuck::SleepForHours()" in one and "LockTwice" not in one, one
+        for pid in pids:
+            assert status(pid)["State"].startswith("S") and status(pid)["TracerPid"] == "0", status(pid)
+
+
+def reason_to_skip():
+    if ctypes.util.find_library("dw") is None:
+        return "libdw is not installed: apt-get install libdw1"
+    with job("-n", "3", sys.argv[2]) as (name, _):
+        return "ptrace is forbidden here, or this is no x86-64" if "native stacks: none; " in stacks(name) else None
+
+
+def main():
+    reason = reason_to_skip()
+    if reason:
+        print("skipped: native stacks: " + reason)
+        sys.exit(SKIPPED)
+    check("-n", "3", sys.argv[2])
+    check("-n", "3", "--", "sh", "-c", '"$0"; true', sys.argv[2])
+    check("--simulate-nodes", "3", "-n", "3", sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()
