@@ -56,6 +56,16 @@ def special():
         mine = torch.zeros(5)
         dist.reduce_scatter(mine, pieces)
         assert (mine == SIZE * (RANK + 1)).all()
+        dist.all_gather(pieces, pieces[(RANK + 1) % SIZE].fill_(RANK + 2.0))  # an input among the outputs
+        assert all((piece == r + 2).all() for r, piece in enumerate(pieces))
+        dist.reduce_scatter(pieces[0], pieces)
+        assert (pieces[0] == SIZE * (RANK + 2)).all()
+        listed = [torch.zeros(5), *pieces[1:]] if apart else list(pieces)
+        request = dist.all_gather(listed, torch.full((5,), RANK + 3.0), async_op=True)
+        kept = list(listed)
+        listed.clear()  # the call has its own list
+        request.wait()
+        assert all((piece == r + 3).all() for r, piece in enumerate(kept))
         backwards = pieces[::-1]
         dist.all_to_all(backwards, pieces)
         assert whole.count_nonzero() == 5 * SIZE

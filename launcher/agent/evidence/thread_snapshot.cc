@@ -124,7 +124,7 @@ ProcessSnapshot TakeSnapshot(pid_t pid) {
     taken.thread = thread;
     taken.name = state->name.substr(0, ThreadSnapshot::kMaxName);
     const Traced traced = TakeThread(pid, thread, &taken);
-    if (traced == Traced::kForbidden) break;
+    if (traced == Traced::kForbidden && thread == pid) break;  // of another thread it may say that it is ending
     if (traced == Traced::kTaken) snapshot.threads.push_back(std::move(taken));
   }
 #endif

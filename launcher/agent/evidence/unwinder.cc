@@ -21,6 +21,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cohort/launcher/base/printable.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -195,7 +197,8 @@ class UnwoundProcess {
     Elf64_Sym symbol{};
     const char* const path = Dw().module_info(module, nullptr, &begin, nullptr, nullptr, nullptr, nullptr, nullptr);
     const char* const name = Dw().function_at(module, pc, &offset, &symbol, nullptr, nullptr, nullptr);
-    return known->second = {name == nullptr ? Hexadecimal(pc - begin) : Demangled(name), BaseName(path)};
+    return known->second = {name == nullptr ? Hexadecimal(pc - begin) : Printable(Demangled(name)),
+                            Printable(BaseName(path))};
   }
 
   const ProcessSnapshot& snapshot_;
@@ -267,8 +270,8 @@ std::string UnwindSnapshot(const ProcessSnapshot& snapshot) {
   }
   std::string text;
   for (const Place& place : places) {
-    text +=
-        (place.count == 1 ? "thread " : std::to_string(place.count) + " threads ") + place.name + ":\n" + place.lines;
+    text += (place.count == 1 ? "thread " : std::to_string(place.count) + " threads ") + Printable(place.name) + ":\n" +
+            place.lines;
   }
   if (text.size() > kMaxProcessText) {
     text.resize(text.rfind('\n', kMaxProcessText) + 1);

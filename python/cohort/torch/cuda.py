@@ -46,11 +46,11 @@ class CudaStaging(Staging):
         with torch.cuda.stream(self._stream):
             return super().in_out(tensor)
 
-    def split(self, outputs):
+    def split(self, outputs, beside=()):
         with torch.cuda.stream(self._stream):
             return super().split(outputs)
 
-    def flatten(self, inputs):
+    def flatten(self, inputs, beside=()):
         with torch.cuda.stream(self._stream):
             flat = super().flatten(inputs)
         for tensor in inputs:

@@ -110,8 +110,8 @@ class Staging:
         """For memory that the call reads and writes."""
         return tensor if self.check(tensor).is_contiguous() else self._later(tensor, tensor.contiguous())
 
-    def split(self, outputs):
-        """Memory for a list of outputs, which follow one another in it."""
+    def split(self, outputs, beside=()):
+        """Memory for a list of outputs, which follow one another in it. `beside`: the other tensors of the call."""
         flat = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=outputs[0].dtype, device=self.device)
         place = 0
         for tensor in outputs:
@@ -132,8 +132,8 @@ class Staging:
                 tensor.detach().copy_(copy)
         self.copies = []
 
-    def flatten(self, inputs):
-        """A list of tensors one after another in one memory."""
+    def flatten(self, inputs, beside=()):
+        """A list of tensors one after another in one memory. `beside`: the other tensors of the call."""
         for tensor in inputs:
             self.check(tensor)
         with torch.no_grad():
@@ -145,31 +145,33 @@ class Staging:
 
 
 class CpuStaging(Staging):
-    """On the CPU, lists of contiguous tensors are moved without PyTorch's help: tensors that follow one another in memory,
-    as those of torch.chunk, are not copied at all."""
+    """On the CPU, lists of contiguous tensors are moved without PyTorch's help. Tensors that follow one another in memory,
+    as those of torch.chunk, are not copied at all, unless the call uses that memory otherwise too.
+
+    The tensors are kept until the call is done, also when the program changes its list."""
 
     def __init__(self, device):
         super().__init__(device)
         self._joined = []
 
-    def split(self, outputs):
-        pieces = self._pieces(outputs)
+    def split(self, outputs, beside=()):
+        outputs, pieces = tuple(outputs), self._pieces(outputs)
         if pieces is None:
             return super().split(outputs)
-        if not _adjacent(pieces):
-            address, owner = _comm.join(pieces, False)
-            self._joined.append((owner, pieces, outputs))
-            return _whole(address, outputs, owner)
-        return _whole(pieces[0][0], outputs, outputs)
+        if _adjacent(pieces) and not _touches(pieces, beside):
+            return _whole(pieces[0][0], outputs, outputs)
+        address, owner = _comm.join(pieces, False)
+        self._joined.append((owner, pieces, outputs))
+        return _whole(address, outputs, owner)
 
-    def flatten(self, inputs):
-        pieces = self._pieces(inputs)
+    def flatten(self, inputs, beside=()):
+        inputs, pieces = tuple(inputs), self._pieces(inputs)
         if pieces is None:
             return super().flatten(inputs)
-        if not _adjacent(pieces):
-            address, owner = _comm.join(pieces, True)
-            return _whole(address, inputs, owner)
-        return _whole(pieces[0][0], inputs, inputs)
+        if _adjacent(pieces) and not _touches(pieces, beside):
+            return _whole(pieces[0][0], inputs, inputs)
+        address, owner = _comm.join(pieces, True)
+        return _whole(address, inputs, owner)
 
     def _pieces(self, tensors):
         """(address, bytes) of each, or None where one is not contiguous."""
@@ -181,7 +183,9 @@ class CpuStaging(Staging):
         return pieces
 
     def finish(self):
-        for owner, pieces, _ in self._joined:
+        for owner, pieces, outputs in self._joined:
+            if self._pieces(outputs) != pieces:
+                raise ValueError("an output was resized, or got other memory, while the call was under way")
             _comm.part(owner, pieces)
         self._joined = []
         super().finish()
@@ -194,6 +198,13 @@ def _adjacent(pieces):
             return False
         end += size
     return True
+
+
+def _touches(pieces, tensors):
+    """Whether one of these tensors lies in the memory of adjacent pieces. Those with gaps are copied first."""
+    begin, end = pieces[0][0], pieces[-1][0] + pieces[-1][1]
+    return any(tensor.data_ptr() < end and begin < tensor.data_ptr() + tensor.numel() * tensor.element_size()
+               for tensor in tensors)
 
 
 def _whole(address, tensors, owner):

@@ -15,9 +15,19 @@ from cohort import _comm
 BaseWork = getattr(dist, "Work", None) or dist._Work
 
 # A work that C++ waits for (DistributedDataParallel's) is a C++ object with a Python part, and PyTorch before 2.8 may
-# drop that part as soon as the call has started: C++ then waits for ever. There the latest are kept; C++ has two at once.
+# drop that part as soon as the call has started: C++ then waits for ever. There works are kept until they have ended.
 _VERSION = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
-_latest = collections.deque(maxlen=64) if _VERSION < (2, 8) else None
+_DROPS_WORKS = _VERSION < (2, 8)
+_kept = set()
+_LOOKED_AT = 64  # with so many, those that have ended without a wait are let go
+
+
+def _keep(work):
+    if len(_kept) >= _LOOKED_AT:
+        for other in list(_kept):
+            if all(call.done() for call in other._calls):
+                _kept.discard(other)
+    _kept.add(work)
 
 
 class Work(BaseWork):
@@ -40,8 +50,8 @@ class Work(BaseWork):
         self._result = result
         self._staging = staging
         self._lock = threading.Lock()
-        if _latest is not None:
-            _latest.append(self)
+        if _DROPS_WORKS:
+            _keep(self)
 
     def _advance(self, seconds):
         """Waits for the calls, as long as `seconds` or without end where that is None. Returns whether they are
@@ -75,6 +85,7 @@ class Work(BaseWork):
                 self._source = self._calls[0].source if self._calls else None
                 self._calls = ()
                 self._ended = True
+                _kept.discard(self)
 
     def _try(self, seconds):
         """As _advance, and ends the work."""
