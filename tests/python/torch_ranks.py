@@ -38,6 +38,15 @@ def special():
     copies = torch.tensor([RANK + 1j], dtype=torch.complex128)
     dist.broadcast(copies, 1)
     assert copies.tolist() == [1 + 1j]
+    conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()  # its imaginary part is negative, but not in memory
+    received = torch.zeros(2)
+    dist.broadcast(received if RANK else conjugate.imag, 0)
+    assert RANK == 0 or received.tolist() == [-2, 1]
+    lazy, target = conjugate.imag, torch.zeros(2, dtype=torch.complex64).conj().imag
+    whole = [torch.zeros(2) for _ in range(SIZE)]
+    dist.all_gather(whole, lazy)
+    dist.reduce_scatter(target, [lazy] * SIZE)
+    assert all(part.tolist() == [-2, 1] for part in whole) and target.tolist() == [-2 * SIZE, SIZE]
     average = torch.tensor([float(RANK)])
     dist.all_reduce(average, dist.ReduceOp.AVG)
     assert average.item() == (SIZE - 1) / 2

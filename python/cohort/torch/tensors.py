@@ -52,6 +52,15 @@ def memory(tensor):
     return (tensor.data_ptr(), tensor.numel() * factor, code, tensor)
 
 
+def _is_plain(tensor):
+    """Whether the memory has the elements as they are, in order: a lazy conjugate or negative has them otherwise."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def _plain(tensor):
+    return tensor if _is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
+
+
 def check_device(kind, device, served):
     """A group of cohort serves tensors on devices of these kinds."""
     if kind not in served:
@@ -98,17 +107,17 @@ class Staging:
         return tensor
 
     def input(self, tensor):
-        return self.check(tensor).contiguous()
+        return _plain(self.check(tensor))
 
     def output(self, tensor):
         """For memory that the call only writes."""
-        if self.check(tensor).is_contiguous():
+        if _is_plain(self.check(tensor)):
             return tensor
         return self._later(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format))
 
     def in_out(self, tensor):
         """For memory that the call reads and writes."""
-        return tensor if self.check(tensor).is_contiguous() else self._later(tensor, tensor.contiguous())
+        return tensor if _is_plain(self.check(tensor)) else self._later(tensor, _plain(tensor))
 
     def split(self, outputs, beside=()):
         """Memory for a list of outputs, which follow one another in it. `beside`: the other tensors of the call."""
@@ -174,10 +183,10 @@ class CpuStaging(Staging):
         return _whole(address, inputs, owner)
 
     def _pieces(self, tensors):
-        """(address, bytes) of each, or None where one is not contiguous."""
+        """(address, bytes) of each, or None where one is not plain."""
         pieces = []
         for tensor in tensors:
-            if not self.check(tensor).is_contiguous():
+            if not _is_plain(self.check(tensor)):
                 return None
             pieces.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
         return pieces
