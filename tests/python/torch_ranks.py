@@ -47,6 +47,9 @@ def special():
     dist.all_gather(whole, lazy)
     dist.reduce_scatter(target, [lazy] * SIZE)
     assert all(part.tolist() == [-2, 1] for part in whole) and target.tolist() == [-2 * SIZE, SIZE]
+    line = torch.ones(4)
+    dist.all_reduce_coalesced([line[:3], line[1:]])  # elements of both are summed once
+    assert (line == SIZE).all(), line
     average = torch.tensor([float(RANK)])
     dist.all_reduce(average, dist.ReduceOp.AVG)
     assert average.item() == (SIZE - 1) / 2

@@ -46,6 +46,10 @@ class CudaStaging(Staging):
         with torch.cuda.stream(self._stream):
             return super().in_out(tensor)
 
+    def copy(self, tensor):
+        with torch.cuda.stream(self._stream):
+            return super().copy(tensor)
+
     def split(self, outputs, beside=()):
         with torch.cuda.stream(self._stream):
             return super().split(outputs)

@@ -15,7 +15,7 @@ from cohort.torch.cuda import CudaStaging, Exchange, wait_for_devices
 from cohort.torch.mixed import by_device
 from cohort.torch.monitored_barrier import MonitoredBarrier
 from cohort.torch.sparse import SparseSum
-from cohort.torch.tensors import CpuStaging, check_device, memory, per_element, reduction
+from cohort.torch.tensors import CpuStaging, check_device, memory, per_element, reduction, share_memory
 from cohort.torch.work import Work, started
 
 
@@ -166,8 +166,9 @@ class ProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 calls += staging.begin(communicator, tensor, op, options)
             return Work(calls, tensors, staging)
+        shared = len(tensors) > 1 and share_memory(tensors)
         for tensor in tensors:
-            buffer = memory(staging.in_out(tensor))
+            buffer = memory(staging.copy(tensor) if shared else staging.in_out(tensor))
             calls.append(communicator.all_reduce(buffer, buffer, reduction(op, tensor.dtype), **options))
         return staging.work(calls, tensors)
 

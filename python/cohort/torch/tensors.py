@@ -61,6 +61,20 @@ def _plain(tensor):
     return tensor if _is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
+def share_memory(tensors):
+    """Whether two of these tensors may have an element in common."""
+    ends = sorted((tensor.data_ptr(), tensor.data_ptr() + _extent(tensor)) for tensor in tensors)
+    return any(first[1] > second[0] for first, second in zip(ends, ends[1:]))
+
+
+def _extent(tensor):
+    """Bytes from the first element to behind the last."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+    return (last + 1) * tensor.element_size()
+
+
 def check_device(kind, device, served):
     """A group of cohort serves tensors on devices of these kinds."""
     if kind not in served:
@@ -118,6 +132,10 @@ class Staging:
     def in_out(self, tensor):
         """For memory that the call reads and writes."""
         return tensor if _is_plain(self.check(tensor)) else self._later(tensor, _plain(tensor))
+
+    def copy(self, tensor):
+        """As in_out, and always of its own: for tensors that share memory."""
+        return self._later(tensor, _plain(self.check(tensor)).clone(memory_format=torch.contiguous_format))
 
     def split(self, outputs, beside=()):
         """Memory for a list of outputs, which follow one another in it. `beside`: the other tensors of the call."""
