@@ -91,7 +91,7 @@ def main(folder, data, ours, scaler_trace):
     here = os.path.dirname(os.path.abspath(__file__))
     theirs = os.path.join(here, "pytorch_digits.py")
     with tempfile.TemporaryDirectory() as work:
-        failed = scalers_differ(dlaunch, scaler_trace, os.path.join(here, "pytorch_scaler_trace.py"), work)
+        failed = scalers_differ(dlaunch, scaler_trace, os.path.join(here, "../state/pytorch_scaler_trace.py"), work)
         initial, saved = os.path.join(work, "initial.pt"), os.path.join(work, "saved.pt")
         run(ours, "--single", "--epochs", "1", "--lr", "1e-30", "--save", initial)
         for ranks, mode in (("2", "ddp"), ("3", "ddp"), ("2", "zero1")):
