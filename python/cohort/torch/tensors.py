@@ -182,23 +182,23 @@ class CpuStaging(Staging):
         self._joined = []
 
     def split(self, outputs, beside=()):
-        outputs, pieces = tuple(outputs), self._pieces(outputs)
-        if pieces is None:
-            return super().split(outputs)
-        if _adjacent(pieces) and not _touches(pieces, beside):
-            return _whole(pieces[0][0], outputs, outputs)
-        address, owner = _comm.join(pieces, False)
-        self._joined.append((owner, pieces, outputs))
-        return _whole(address, outputs, owner)
+        return self._in_one(tuple(outputs), beside, filled=False) or super().split(outputs)
 
     def flatten(self, inputs, beside=()):
-        inputs, pieces = tuple(inputs), self._pieces(inputs)
+        return self._in_one(tuple(inputs), beside, filled=True) or super().flatten(inputs)
+
+    def _in_one(self, tensors, beside, filled):
+        """One memory for the tensors: their own, or another, which has their contents or gives them its own at the end.
+        None where they are not plain."""
+        pieces = self._pieces(tensors)
         if pieces is None:
-            return super().flatten(inputs)
+            return None
         if _adjacent(pieces) and not _touches(pieces, beside):
-            return _whole(pieces[0][0], inputs, inputs)
-        address, owner = _comm.join(pieces, True)
-        return _whole(address, inputs, owner)
+            return _whole(pieces[0][0], tensors, tensors)
+        address, owner = _comm.join(pieces, filled)
+        if not filled:
+            self._joined.append((owner, pieces, tensors))
+        return _whole(address, tensors, owner)
 
     def _pieces(self, tensors):
         """(address, bytes) of each, or None where one is not plain."""
