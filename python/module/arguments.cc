@@ -46,9 +46,13 @@ std::optional<std::chrono::nanoseconds> ReadSeconds(PyObject* object, std::chron
     PyErr_SetString(PyExc_ValueError, "a timeout is a number of seconds, not nan");
     return std::nullopt;
   }
+  if (seconds < 0) {
+    PyErr_Format(PyExc_ValueError, "a timeout is a number of seconds from 0 on, not %R", object);
+    return std::nullopt;
+  }
   constexpr double kMost = 9e9;  // nanoseconds of 285 years fit in 63 bits
   if (seconds >= kMost) return std::chrono::nanoseconds::max();
-  return std::chrono::nanoseconds(static_cast<int64_t>(std::max(seconds, -kMost) * 1e9));
+  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
 }
 
 std::optional<int> ReadInt(PyObject* object, int otherwise) {

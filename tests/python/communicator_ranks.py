@@ -228,6 +228,7 @@ def refused(world):
     raises(ValueError, lambda: world.all_reduce(good, numpy.zeros(3, numpy.float32)), "all_reduce")
     raises(ValueError, lambda: world.broadcast(good, root=world.size), "root")
     raises(ValueError, lambda: world.all_reduce(good, timeout=float("nan")), "nan")
+    raises(ValueError, lambda: world.all_reduce(good, timeout=-1), "-1")
     raises(cohort.InvalidArgumentError, lambda: world.send(good, -1), "send")
     raises(ValueError, lambda: world.all_reduce(good, determinism="strict"), "strict")
     raises(TypeError, lambda: cohort.Communicator(3), "Runtime")

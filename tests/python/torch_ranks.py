@@ -237,7 +237,23 @@ def futures():
         dist.send(torch.ones(1), (RANK + 1) % SIZE)
         pending.wait()
         late.wait()
+    futures_in_callbacks()
     dist.barrier()
+
+
+def futures_in_callbacks():
+    """A callback waits for the future of a call that it makes, and that of another, which was asked for before."""
+    values = [torch.ones(1) for _ in range(3)]
+    arrives = dist.irecv(values[2], (RANK - 1) % SIZE, tag=1)
+    before = arrives.get_future()
+
+    def chain(future):
+        dist.isend(torch.full((1,), 7.0), (RANK + 1) % SIZE, tag=1).wait()
+        before.wait()
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    outcome = dist.all_reduce(values[0], async_op=True).get_future().then(chain).wait()
+    assert outcome.item() == SIZE * SIZE and values[2].item() == 7
 
 
 def mismatch():

@@ -1,7 +1,6 @@
 """Operations under way, as torch.distributed sees them."""
 
 import atexit
-import collections
 import datetime
 import re
 import threading
@@ -33,7 +32,7 @@ def _keep(work):
 class Work(BaseWork):
     """Started calls, what is to be done when they are complete, and the tensors that they fill.
 
-    wait() drives the calls in the thread that waits. A future is completed by one thread of the process, which waits
+    wait() drives the calls in the thread that waits. Futures are completed by threads of the process, which wait
     for all works whose future somebody has asked for."""
 
     _expires = None  # only a receive from anyone has no deadline of its own
@@ -181,54 +180,84 @@ def started(calls, result, staging=None):
 
 
 class _Completion:
-    """The thread that completes futures."""
+    """The threads that complete futures.
+
+    One of them at a time, the leader, waits for works. As soon as one has ended, it stops leading and runs the callbacks
+    of that work's future, which may block: meanwhile another thread leads, and a new one is started where none is idle.
+    A callback may so wait for other futures (leader and followers: Schmidt et al., Pattern-Oriented Software
+    Architecture 2)."""
 
     def __init__(self):
         self._condition = threading.Condition()
-        self._works = collections.deque()
-        self._thread = None
+        self._works = []  # in the order in which futures were asked for; the leader alone takes works out
+        self._leading = False
+        self._idle = 0
+        self._threads = []
         self._stopping = False
 
     def add(self, work):
         with self._condition:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="cohort futures", daemon=True)
-                self._thread.start()
-                atexit.register(self._stop)
             self._works.append(work)
+            if not self._leading:
+                self._call_leader()
+
+    def _call_leader(self):
+        """With the condition held."""
+        if self._idle > 0:
             self._condition.notify()
+        elif not self._stopping:
+            if not self._threads:
+                atexit.register(self._stop)
+            thread = threading.Thread(target=self._run, name="cohort futures", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _stop(self):
         with self._condition:
             self._stopping = True
-            self._condition.notify()
-        self._thread.join(10)  # a program's callback may block for ever
+            self._condition.notify_all()
+        until = time.monotonic() + 10  # a program's callback may block for ever
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0))
 
     def _run(self):
-        waiting = []
-        pause = 0.0
         while True:
             with self._condition:
-                while not self._works and not waiting and not self._stopping:
+                self._idle += 1
+                while not self._stopping and (self._leading or not self._works):
                     self._condition.wait()
+                self._idle -= 1
                 if self._stopping:
                     return
-                waiting.extend(self._works)
-                self._works.clear()
+                self._leading = True
+            work = self._lead()
+            with self._condition:
+                self._leading = False
+                if work is None:
+                    return
+                if self._works:
+                    self._call_leader()
+            work._complete_future()
+
+    def _lead(self):
+        """The next work that has ended, or None when the process ends."""
+        pause = 0.0
+        while not self._stopping:
             # The oldest is waited for, the others are looked at: a later one may end first.
-            left = [work for i, work in enumerate(waiting) if not self._ended(work, pause if i == 0 else 0)]
-            pause = 0.0005 if len(left) < len(waiting) else min(2 * pause + 0.0005, 0.005)
-            waiting = left
+            for i, work in enumerate(list(self._works)):
+                if self._has_ended(work, pause if i == 0 else 0):
+                    with self._condition:
+                        self._works.remove(work)
+                    return work
+            pause = min(2 * pause + 0.0005, 0.005)
+        return None
 
     @staticmethod
-    def _ended(work, seconds):
+    def _has_ended(work, seconds):
         try:
-            if not work._try(seconds):
-                return False
+            return work._try(seconds)
         except Exception:  # noqa: BLE001: the work keeps it for the future
-            pass
-        work._complete_future()
-        return True
+            return True
 
 
 _completion = _Completion()
