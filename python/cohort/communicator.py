@@ -7,17 +7,19 @@ import threading
 
 from cohort import _comm
 
-# Frames in these folders are not the user's: the call site is the innermost frame outside.
-internal_folders = [os.path.dirname(os.path.abspath(__file__)) + os.sep]
+# Frames in these folders and files are not the user's: the call site is the innermost frame outside.
+internal_places = [os.path.dirname(os.path.abspath(__file__)) + os.sep]
 
 
-def add_internal_folder(folder):
-    """Call sites are looked for outside of this folder too."""
-    internal_folders.append(folder.rstrip(os.sep) + os.sep)
-    _comm.configure(internal_folders, threading.main_thread().ident)
+def add_internal(module):
+    """Call sites are looked for outside of this module or package too."""
+    path = os.path.abspath(module.__file__)
+    package = hasattr(module, "__path__")
+    internal_places.append(os.path.dirname(path) + os.sep if package else path)
+    _comm.configure(internal_places, threading.main_thread().ident)
 
 
-_comm.configure(internal_folders, threading.main_thread().ident)
+_comm.configure(internal_places, threading.main_thread().ident)
 
 DataType = enum.IntEnum("DataType", {name.upper(): value for name, value in _comm.data_types.items()},
                         module=__name__)

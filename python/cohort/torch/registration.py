@@ -2,10 +2,9 @@
 
 import datetime
 import functools
-import os
 import sys
 
-from cohort.communicator import add_internal_folder
+from cohort.communicator import add_internal
 
 _registered = False
 
@@ -22,7 +21,10 @@ def register():
     from cohort.torch.process_group import create
     from cohort.torch.store import instead_of, rendezvous
 
-    add_internal_folder(os.path.dirname(os.path.abspath(torch.__file__)))
+    add_internal(torch)
+    for name in ("typing_extensions", "warnings"):  # they wrap torch's deprecated functions
+        if name in sys.modules:
+            add_internal(sys.modules[name])
     try:
         dist.Backend.register_backend("cohort", create, extended_api=True, devices=["cpu", "cuda"])
     except TypeError:  # PyTorch 1.13 knows no devices
