@@ -40,6 +40,8 @@ def register():
     for module in (dist, c10d):
         module.monitored_barrier = monitored_barrier
         module.batch_isend_irecv = batch
+    if hasattr(c10d, "_maybe_attach_flight_recorder"):
+        c10d._maybe_attach_flight_recorder = _flight_recorder(c10d._maybe_attach_flight_recorder)
     _registered = True
 
 
@@ -77,3 +79,15 @@ def _batch(of_torch):
         return of_torch(p2p_op_list)
 
     return batch_isend_irecv
+
+
+def _flight_recorder(of_torch):
+    """torch's function (2.15) wants a backend in C++. Cohort's black box records the calls of its groups."""
+    from cohort.torch.process_group import ProcessGroup
+
+    @functools.wraps(of_torch)
+    def attach(group, *arguments, **options):
+        if not isinstance(group, ProcessGroup):
+            of_torch(group, *arguments, **options)
+
+    return attach
