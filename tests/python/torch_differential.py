@@ -111,6 +111,15 @@ def gather(case, group):
     return (outputs, [case.of(r) for r in case.members]) if outputs else ([], [])
 
 
+def gather_single(case, group):
+    if not hasattr(dist, "gather_single"):  # before PyTorch 2.15
+        return [], []
+    root = case.members[0]
+    output = torch.zeros((case.size, *case.shape), dtype=case.dtype) if RANK == root else None
+    case.run(dist.gather_single, case.mine(), output, root, group=group)
+    return ([output], [torch.stack([case.of(r) for r in case.members])]) if RANK == root else ([], [])
+
+
 def scatter(case, group):
     root, output = case.members[-1], case.blank()
     inputs = [case.mine(salt) for salt in range(case.size)] if RANK == root else None
@@ -166,8 +175,8 @@ def send_recv(case, group):
 
 
 REDUCING = (all_reduce, reduce, reduce_scatter, reduce_scatter_tensor)
-MOVING = (broadcast, all_gather, all_gather_into_tensor, gather, scatter, all_to_all, all_to_all_single,
-          all_to_all_uneven, send_recv)
+MOVING = (broadcast, all_gather, all_gather_into_tensor, gather, gather_single, scatter, all_to_all,
+          all_to_all_single, all_to_all_uneven, send_recv)
 
 
 def gloo_serves(call, layout):

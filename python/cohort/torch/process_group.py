@@ -27,7 +27,6 @@ class ProcessGroup(dist.ProcessGroup):
     """A group of ranks over one communicator, and over the backends of other devices where it has such. Any thread may
     call."""
 
-    # for CUDA tensors
     supports_coalescing = True
     supports_splitting = supports_shrinking = supports_time_estimate = supports_tensor_alloc = False
 
@@ -77,10 +76,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _get_backend(self, device):
         if device.type in self.devices:
-            return self
+            return _CpuBackend(self) if device.type == "cpu" else self
         if self.rest is not None:
             return self.rest._get_backend(device)
         raise RuntimeError(f"No backend type associated with device type {device.type}")
+
+    get_backend = _get_backend
 
     def set_timeout(self, timeout):
         self._timeout = timeout.total_seconds()
@@ -236,6 +237,13 @@ class ProcessGroup(dist.ProcessGroup):
         return staging.work([call], output_lists[0] if output_lists else [])
 
     @by_device
+    def gather_single(self, output, tensor, opts):
+        communicator, staging, options = self._call(opts, [tensor])
+        source = memory(staging.input(tensor))
+        target = memory(staging.output(output)) if self._here == opts.rootRank else None
+        return staging.work([communicator.gather(source, target, opts.rootRank, **options)], [output])
+
+    @by_device
     def scatter(self, outputs, input_lists, opts):
         communicator, staging, options = self._call(opts, outputs)
         source = None
@@ -295,6 +303,14 @@ class ProcessGroup(dist.ProcessGroup):
             staging.flatten(inputs, outputs), _scaled([tensor.numel() for tensor in inputs], inputs[0]),
             staging.split(outputs, inputs), _scaled([tensor.numel() for tensor in outputs], outputs[0]), **options)
         return staging.work([call], outputs)
+
+    # the names of PyTorch 2.15
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+    gather_into_tensor = gather_single
 
     def barrier(self, opts=None):
         """On CUDA devices the calling thread waits for what the streams have been given, then for the other ranks."""
@@ -358,6 +374,19 @@ class ProcessGroup(dist.ProcessGroup):
         if self._exchange is not None:
             return self._exchange.receive(tensors[0], peer)
         return staging.work([communicator.recv(memory(staging.output(tensors[0])), peer, **options)], tensors)
+
+
+class _CpuBackend:
+    """A group as torch sees it for CPU tensors: it asks this before it makes one call of a batch of messages, and on the
+    CPU each has a work of its own."""
+
+    supports_coalescing = False
+
+    def __init__(self, group):
+        self._group = group
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
 
 
 MixedProcessGroup = mixed.of_several_backends(ProcessGroup)

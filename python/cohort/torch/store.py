@@ -86,6 +86,8 @@ class Store(dist.Store):
     def num_keys(self):
         return self._call("count", "")[2]
 
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815: the names by which C++ (PrefixStore) looks for them
+
     def multi_get(self, keys):
         return [self.get(key) for key in keys]
 
