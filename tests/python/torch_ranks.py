@@ -324,6 +324,7 @@ def refused():
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, device="meta")), "meta")
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2).to_sparse(), dist.ReduceOp.MAX), "to_dense")
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, 2).to_sparse_csr()), "to_dense")
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(1).expand(4)), "clone")
     raises(ValueError, lambda: dist.broadcast(torch.zeros(2).to_sparse(), 0), "sparse")
     raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool), dist.ReduceOp.AVG), "bool")
     raises(ValueError, lambda: dist.all_gather([torch.zeros(2)], torch.zeros(2)), "list")

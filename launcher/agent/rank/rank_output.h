@@ -21,7 +21,7 @@ namespace cohort::launcher {
 
 class RankOutput {
  public:
-  static constexpr size_t kTailLines = 60;  // a Python traceback has three for each call
+  static constexpr size_t kTailLines = 60;        // a Python traceback has three for each call
   static constexpr size_t kTailLineBytes = 2000;  // of each remembered line
 
   struct Options {

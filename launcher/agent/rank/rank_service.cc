@@ -186,7 +186,9 @@ std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello
   }
   if (peer_of_rank_[local_rank] != 0) {
     return "process " + std::to_string(peers_.at(peer_of_rank_[local_rank]).pid) + " is local rank " +
-           std::to_string(local_rank) + " already; a rank is one process";
+           std::to_string(local_rank) +
+           " already; a rank is one process, and a child of it that joins a group of its own does so without "
+           "COHORT_AGENT";
   }
   return "";
 }
