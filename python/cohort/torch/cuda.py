@@ -20,7 +20,7 @@ class CudaStaging(Staging):
     on_stream = True
 
     def __init__(self, device, stream):
-        super().__init__(device)
+        self.device = device
         self._stream = stream
         self.follow()
 

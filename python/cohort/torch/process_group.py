@@ -136,13 +136,18 @@ class ProcessGroup(dist.ProcessGroup):
     def _call(self, options, tensors):
         """The communicator, the staging and the options of a call on these tensors."""
         communicator = self._begin()
-        staging = self._staging(tensors[0].device if tensors else _CPU)
+        staging = self._staging(tensors[0] if tensors else None)
         return communicator, staging, self._options(options, staging, len(tensors) > 1)
 
-    def _staging(self, device):
-        kind = device.type
-        check_device(kind, device, self.devices)
-        return CpuStaging(device) if kind == "cpu" else CudaStaging(device, self._stream(device))
+    def _staging(self, tensor):
+        if tensor is None or tensor.is_cpu:
+            check_device("cpu", _CPU, self.devices)
+            return CpuStaging()
+        return self._staging_on(tensor.device)
+
+    def _staging_on(self, device):
+        check_device(device.type, device, self.devices)
+        return CudaStaging(device, self._stream(device))
 
     def _stream(self, device):
         stream = self._streams.get(device)
@@ -336,7 +341,7 @@ class ProcessGroup(dist.ProcessGroup):
         if device.type in self.others:
             self.rest._start_coalescing(device)
         elif device.type == "cuda":
-            self._exchange = Exchange(self._staging(device))
+            self._exchange = Exchange(self._staging_on(device))
         elif not _STARTS_EVERY_BATCH:
             raise RuntimeError(f"the backend cohort starts calls together on CUDA tensors, and not on {device}")
 

@@ -106,10 +106,8 @@ class Staging:
     once the call is done."""
 
     on_stream = False
-
-    def __init__(self, device):
-        self.device = device
-        self.copies = []
+    device = None
+    copies = ()  # (output, the memory that stands for it)
 
     def check(self, tensor):
         if tensor.device != self.device:
@@ -151,7 +149,7 @@ class Staging:
         if any(stride == 0 and size > 1 for size, stride in zip(tensor.size(), tensor.stride())):
             raise ValueError("a tensor that expand() made has one memory for several elements, so none can be written: "
                              "pass tensor.clone()")
-        self.copies.append((tensor, copy))
+        self.copies += ((tensor, copy),)
         return copy
 
     def finish(self):
@@ -160,7 +158,7 @@ class Staging:
         with torch.no_grad():
             for tensor, copy in self.copies:
                 tensor.detach().copy_(copy)
-        self.copies = []
+        self.copies = ()
 
     def flatten(self, inputs, beside=()):
         """A list of tensors one after another in one memory. `beside`: the other tensors of the call."""
@@ -180,9 +178,11 @@ class CpuStaging(Staging):
 
     The tensors are kept until the call is done, also when the program changes its list."""
 
-    def __init__(self, device):
-        super().__init__(device)
-        self._joined = []
+    device = torch.device("cpu")
+    _joined = ()  # (memory, its pieces, the outputs that they belong to)
+
+    def check(self, tensor):
+        return tensor if tensor.is_cpu and tensor.layout is torch.strided else super().check(tensor)
 
     def split(self, outputs, beside=()):
         return self._in_one(tuple(outputs), beside, filled=False) or super().split(outputs)
@@ -200,7 +200,7 @@ class CpuStaging(Staging):
             return _whole(pieces[0][0], tensors, tensors)
         address, owner = _comm.join(pieces, filled)
         if not filled:
-            self._joined.append((owner, pieces, tensors))
+            self._joined += ((owner, pieces, tensors),)
         return _whole(address, tensors, owner)
 
     def _pieces(self, tensors):
@@ -217,7 +217,7 @@ class CpuStaging(Staging):
             if self._pieces(outputs) != pieces:
                 raise ValueError("an output was resized, or got other memory, while the call was under way")
             _comm.part(owner, pieces)
-        self._joined = []
+        self._joined = ()
         super().finish()
 
 
