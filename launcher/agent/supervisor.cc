@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/rank/clone_child.h"
 #include "cohort/launcher/agent/watch/group_use.h"
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/machine/placement.h"
@@ -138,6 +139,7 @@ void Supervisor::OnExecLate() {
 void Supervisor::FinishStart() {
   if (starting_ > 0 || std::exchange(started_, true)) return;
   loop_->Cancel(exec_timer_);
+  ReleaseExecuted();
   callbacks_.on_started(std::move(outcome_));
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].ended) Report(i, *ranks_[i].ended);

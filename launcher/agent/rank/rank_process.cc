@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/agent/rank/vfork_thread.h"
+#include "cohort/launcher/agent/rank/clone_child.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/base/open_files.h"
@@ -47,16 +47,14 @@ class RankChild : public ChildWork {
   [[noreturn]] void Run() const override;
 
  private:
-  [[noreturn]] void Fail(Step step) const;
-
   const RankCommand command_;
   std::vector<char*> argv_;
   std::vector<char*> environment_;
   cpu_set_t* cpus_ = nullptr;
   size_t cpu_bytes_ = 0;
   rlimit open_files_ = UsersOpenFileLimit();
-  rlim_t limit_mark_ = 0;  // 0: none
-  const int input_;        // none: /dev/null
+  std::optional<rlimit> limit_mark_;
+  const int input_;  // none: /dev/null
   const int output_;
   const int error_;
   const int exec_error_;
@@ -79,7 +77,7 @@ RankChild::RankChild(const RankCommand& command, int input, int output, int erro
       error_(error),
       exec_error_(exec_error) {
   for (const std::string& variable : command_.environment) {
-    if (variable.starts_with("COHORT_AGENT=")) limit_mark_ = LimitMark(variable);
+    if (variable.starts_with("COHORT_AGENT=")) limit_mark_ = LimitWithMark(LimitMark(variable));
   }
   if (command_.cpus.empty()) return;
   const int limit = *std::max_element(command_.cpus.begin(), command_.cpus.end()) + 1;
@@ -89,33 +87,48 @@ RankChild::RankChild(const RankCommand& command, int input, int output, int erro
   for (const int cpu : command_.cpus) CPU_SET_S(cpu, cpu_bytes_, cpus_);
 }
 
-void RankChild::Fail(Step step) const {
-  const Failure failure{step, errno};
-  (void)!::write(exec_error_, &failure, sizeof failure);
-  ::_exit(127);
+// The child's last words, by a call that has failed with that result.
+[[noreturn]] void Fail(int exec_error, Step step, long result) {
+  const Failure failure{step, static_cast<int>(-result)};
+  RawCall(SYS_write, exec_error, RawArgument(&failure), sizeof failure);
+  for (;;) RawCall(SYS_exit_group, 127);
+}
+
+void ResetSignals() {
+  struct {
+    unsigned long handler, flags, restorer, mask;  // as the kernel has it: SIG_DFL is 0
+  } by_default{};
+  constexpr long kMaskBytes = NSIG / 8;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    RawCall(SYS_rt_sigaction, signal, RawArgument(&by_default), 0, kMaskBytes);
+  }
+  const unsigned long none = 0;
+  RawCall(SYS_rt_sigprocmask, SIG_SETMASK, RawArgument(&none), 0, kMaskBytes);
 }
 
 void RankChild::Run() const {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent_) Fail(Step::kParentGone);  // it died before the line above
-  struct sigaction by_default{};
-  by_default.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &by_default, nullptr);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (cpus_ != nullptr) ::sched_setaffinity(0, cpu_bytes_, cpus_);  // a hint: cpusets may have changed
-  const int input = input_ >= 0 ? input_ : ::open("/dev/null", O_RDONLY);
-  if (input < 0) Fail(Step::kNullDevice);
-  if (::dup2(input, 0) < 0 || ::dup2(output_, 1) < 0 || ::dup2(error_, 2) < 0) Fail(Step::kStandardStreams);
-  constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
-  ::syscall(SYS_close_range, 3, ~0U, kCloexec);
-  ::setrlimit(RLIMIT_NOFILE, &open_files_);
-  if (limit_mark_ != 0) CarryLimitMark(limit_mark_);
-  if (::chdir(command_.working_directory.c_str()) != 0) Fail(Step::kWorkingDirectory);
-  ::execve(command_.path.c_str(), argv_.data(), environment_.data());
-  Fail(Step::kExec);
+  RawCall(SYS_setpgid, 0, 0);
+  RawCall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
+  if (RawCall(SYS_getppid) != parent_) Fail(exec_error_, Step::kParentGone, 0);  // it died before the line above
+  ResetSignals();
+  // A hint: cpusets may have changed.
+  if (cpus_ != nullptr) RawCall(SYS_sched_setaffinity, 0, static_cast<long>(cpu_bytes_), RawArgument(cpus_));
+  const long input = input_ >= 0 ? input_ : RawCall(SYS_openat, AT_FDCWD, RawArgument("/dev/null"), O_RDONLY);
+  if (input < 0) Fail(exec_error_, Step::kNullDevice, input);
+  const long streams[] = {input, output_, error_};
+  for (int fd = 0; fd < 3; ++fd) {
+    const long result = RawCall(SYS_dup3, streams[fd], fd, 0);
+    if (result < 0) Fail(exec_error_, Step::kStandardStreams, result);
+  }
+  constexpr long kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
+  RawCall(SYS_close_range, 3, ~0U, kCloexec);
+  RawCall(SYS_prlimit64, 0, RLIMIT_NOFILE, RawArgument(&open_files_));
+  if (limit_mark_) RawCall(SYS_prlimit64, 0, RLIMIT_RTTIME, RawArgument(&*limit_mark_));
+  const long entered = RawCall(SYS_chdir, RawArgument(command_.working_directory.c_str()));
+  if (entered < 0) Fail(exec_error_, Step::kWorkingDirectory, entered);
+  const long executed = RawCall(SYS_execve, RawArgument(command_.path.c_str()), RawArgument(argv_.data()),
+                                RawArgument(environment_.data()));
+  Fail(exec_error_, Step::kExec, executed);
 }
 
 absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) {
@@ -164,9 +177,9 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   for (const runtime::FileDescriptor* fd : {&process.output, &process.error, &process.exec_error}) {
     ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
   }
-  const auto child = std::make_shared<RankChild>(command, input.read_end.get(), output.write_end.get(),
-                                                 error.write_end.get(), exec_error.write_end.get());
-  pid_t pid = StartByVfork(child, command.cgroup).value_or(-1);
+  const auto child = std::make_shared<const RankChild>(command, input.read_end.get(), output.write_end.get(),
+                                                       error.write_end.get(), exec_error.write_end.get());
+  pid_t pid = StartByClone(child, command.cgroup).value_or(-1);
   if (pid < 0 && command.cgroup >= 0) pid = ForkInto(command.cgroup);
   if (pid < 0) pid = ::fork();
   if (pid == 0) child->Run();

@@ -31,10 +31,10 @@ struct RankProcess {
   runtime::FileDescriptor exec_error;  // see ExecOutcome
 };
 
-// Starts it in a process that leads a process group of its own, dies with this process (call it from the main thread:
-// where it has to fork, the child dies with the calling thread), has default signal handling, reads /dev/null unless it
-// reads_input, and inherits no other descriptor. Blocks for a quarter of a second at most. kResourceExhausted when
-// there are no descriptors or processes left.
+// Starts it in a process that leads a process group of its own, dies with the calling thread (call it from the main
+// thread), has default signal handling, reads /dev/null unless it reads_input, and inherits no other descriptor. Does
+// not wait for the program. kResourceExhausted when there are no
+// descriptors or processes left.
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
 
 // Whether the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and

@@ -10,11 +10,11 @@ rlim_t LimitMark(const std::string& mark) {
   return (rlim_t{1} << 62) + (hash & ((uint64_t{1} << 48) - 1));
 }
 
-void CarryLimitMark(rlim_t mark) {
+std::optional<rlimit> LimitWithMark(rlim_t mark) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_RTTIME, &limit) != 0 || limit.rlim_max < mark) return;
+  if (::getrlimit(RLIMIT_RTTIME, &limit) != 0 || limit.rlim_max < mark) return std::nullopt;
   limit.rlim_cur = mark;
-  ::setrlimit(RLIMIT_RTTIME, &limit);
+  return limit;
 }
 
 bool HasLimitMark(pid_t pid, rlim_t mark) {

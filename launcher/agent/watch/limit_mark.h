@@ -8,15 +8,16 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 namespace cohort::launcher {
 
 // The limit that stands for `mark` (NAME=VALUE): 2^62 and 48 bits of its hash. Pure.
 rlim_t LimitMark(const std::string& mark);
-// Gives this process the mark. Where somebody has limited it before, it goes without. Two system calls: fit for the
-// time between fork and exec.
-void CarryLimitMark(rlim_t mark);
+// The limits that a child of this process sets to carry the mark (RLIMIT_RTTIME). Nothing where somebody has limited
+// this process before: it goes without.
+std::optional<rlimit> LimitWithMark(rlim_t mark);
 // Whether a process carries it. False for processes of other users and for those that are gone.
 bool HasLimitMark(pid_t pid, rlim_t mark);
 
