@@ -25,7 +25,6 @@
 #include "cohort/launcher/agent/rank/rank_socket.h"
 #include "cohort/launcher/agent/rendezvous_link.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
-#include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/event_loop.h"
@@ -491,7 +490,6 @@ int RunAgent(int argc, char** argv) {
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
   HideVariables("GRPC_");
-  RememberArguments(argc, argv);
   Agent agent(exit_with_job);
   return agent.Run();
 }

@@ -23,8 +23,8 @@ inline constexpr char kAgentPreamble[] = "\n<cohort agent speaks>\n";
 // With this argument an agent's exit status is the job's; kExitLauncher where it never hears how that ended.
 inline constexpr char kExitWithJobArgument[] = "--exit-with-job";
 
-// Runs the agent until the job's end. `argc` and `argv` are main's: the sentinel's name is written over them. Returns
-// the process' exit status: 0 also when ranks failed, kExitLauncher when the agent itself could not go on.
+// Runs the agent until the job's end. `argc` and `argv` are main's. Returns the process' exit status: 0 also when ranks
+// failed, kExitLauncher when the agent itself could not go on.
 int RunAgent(int argc, char** argv);
 
 }  // namespace cohort::launcher

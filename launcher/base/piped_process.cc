@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +30,12 @@ namespace {
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
   if (error >= 0) ::dup2(error, STDERR_FILENO);
+  if (options.run) {
+    ::syscall(SYS_close_range, 3, ~0U, 0);
+    const int status = options.run();
+    std::fflush(nullptr);
+    ::_exit(status);
+  }
   ::setrlimit(RLIMIT_NOFILE, &open_files);
   ::execvp(options.program.empty() ? argv[0] : options.program.c_str(), argv);
   ::_exit(127);
@@ -43,6 +51,7 @@ absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, cons
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  if (options.run) std::fflush(nullptr);  // or both would write what is in the buffers
   const pid_t parent = ::getpid();
   const rlimit open_files = UsersOpenFileLimit();
   const pid_t pid = ::fork();

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct PipedProcessOptions {
   bool error_pipe = false;
   int death_signal = 0;       // the signal that it gets when the thread that started it ends; 0: none
   bool keep_blocked = false;  // blocked signals stay so: a program that handles signals itself loses none
+  // Runs in a copy of this process instead of a program and returns the exit status. This process must have no threads.
+  // Signal handlers and the limit on open files stay as they are.
+  std::function<int()> run = nullptr;
 };
 
 // Starts `arguments[0]`, looked up in PATH unless it has a slash. It has its own process group: Ctrl-C is for us, and

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "cohort/launcher/agent/agent.h"
 #include "cohort/launcher/agent/evidence/unwinder.h"
+#include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/base/net/own_addresses.h"
@@ -354,6 +355,7 @@ void DieOfSignalsEvenAsFirstProcess() {
 }  // namespace cohort::launcher
 
 int main(int argc, char** argv) {
+  cohort::launcher::RememberArguments(argc, argv);
   absl::Status fit = cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
   cohort::launcher::RaiseOpenFileLimit();

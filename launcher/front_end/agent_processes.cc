@@ -52,8 +52,8 @@ absl::StatusOr<bool> AwaitFirstWord(const AgentProcess& process, int signals,
 
 }  // namespace
 
-AgentProcesses::AgentProcesses(EventLoop* loop, const Job& job, Callbacks callbacks)
-    : loop_(loop), job_(job), callbacks_(std::move(callbacks)) {}
+AgentProcesses::AgentProcesses(EventLoop* loop, const Job& job, std::optional<AgentProcess> forked, Callbacks callbacks)
+    : loop_(loop), job_(job), forked_(std::move(forked)), callbacks_(std::move(callbacks)) {}
 
 absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& told_to_end) {
   const bool alone = job_.nodes.nodes.size() == 1 && !job_.nodes.across_hosts;
@@ -77,6 +77,9 @@ absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& tol
     if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
       agent.process = std::move(reached->at(name));
       agent.joined = true;
+    } else if (forked_) {
+      agent.process = *std::exchange(forked_, std::nullopt);
+      agent.here = true;
     } else {
       COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
       agent.here = job_.nodes.spawner == "local";

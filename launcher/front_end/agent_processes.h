@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,8 @@ class AgentProcesses {
     std::function<void(size_t index)> on_ended;
   };
 
-  // `job` must outlive this.
-  AgentProcesses(EventLoop* loop, const Job& job, Callbacks callbacks);
+  // `job` must outlive this. `forked` is the job's only agent where it is started already.
+  AgentProcesses(EventLoop* loop, const Job& job, std::optional<AgentProcess> forked, Callbacks callbacks);
   AgentProcesses(const AgentProcesses&) = delete;
   AgentProcesses& operator=(const AgentProcesses&) = delete;
 
@@ -40,6 +41,8 @@ class AgentProcesses {
   // is asked whenever `signals` is readable: kCancelled when it is true. With an error some may have been started.
   absl::Status Start(int signals, const std::function<bool()>& told_to_end);
 
+  // The pid of the agent that was started before this, until Start; 0: none was.
+  pid_t forked() const { return forked_ ? forked_->pid : 0; }
   size_t size() const { return agents_.size(); }
   const TlsIdentity& identity(size_t index) const { return agents_[index].identity; }
 
@@ -122,6 +125,7 @@ class AgentProcesses {
 
   EventLoop* loop_;
   const Job& job_;
+  std::optional<AgentProcess> forked_;
   Callbacks callbacks_;
   std::vector<Agent> agents_;
   EventLoop::Clock::time_point last_look_{};

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "cohort/launcher/front_end/job_plan.h"
 #include "cohort/launcher/front_end/job_status.h"
 #include "cohort/launcher/report/job_record.h"
+#include "cohort/launcher/spawn/local_spawner.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -54,7 +56,7 @@ sigset_t HandledSignals() {
 
 }  // namespace
 
-FrontEnd::FrontEnd(const Job& job)
+FrontEnd::FrontEnd(const Job& job, std::optional<AgentProcess> forked)
     : job_(job),
       printer_({.on_drained = [this] { loop_.Post([this] { agents_.SetReading(true); }); },
                 .on_closed =
@@ -66,7 +68,7 @@ FrontEnd::FrontEnd(const Job& job)
                           RequestStop(DescribeClosedStream(fd, error), exit_code, job_.options.grace, false);
                       });
                     }}),
-      agents_(&loop_, job,
+      agents_(&loop_, job, std::move(forked),
               {.on_message = [this](size_t index, const v1::FromNode& message) { news_.OnMessage(index, message); },
                .on_words =
                    [this](size_t index, const std::string& words) {
@@ -148,7 +150,8 @@ void FrontEnd::AwaitAgentsEnds() {
 
 int FrontEnd::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a killed agent leaves behind comes to us
-  const std::vector<pid_t> older_children = ListChildren();
+  std::vector<pid_t> older_children = ListChildren();
+  std::erase(older_children, agents_.forked());
   const sigset_t handled = HandledSignals();
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -425,9 +428,13 @@ int RunJob(const Job& job) {
   ::sigemptyset(&handled);
   for (const int signal : kHandledSignals) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  // Before any thread as well.
+  const bool alone = job.nodes.nodes.size() == 1 && !job.nodes.across_hosts && job.nodes.spawner == "local";
+  std::optional<AgentProcess> forked;
+  if (alone) forked = ForkOnlyAgent();
   std::unique_ptr<FrontEnd> front_end;
   try {
-    front_end = std::make_unique<FrontEnd>(job);
+    front_end = std::make_unique<FrontEnd>(job, std::move(forked));
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "dlaunch: no thread to print from: %s; raise ulimit -u or ulimit -v\n",
                  error.code().message().c_str());

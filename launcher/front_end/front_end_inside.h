@@ -31,7 +31,7 @@ namespace cohort::launcher {
 
 class FrontEnd {
  public:
-  explicit FrontEnd(const Job& job);
+  FrontEnd(const Job& job, std::optional<AgentProcess> forked);
   int Run();
 
  private:

@@ -1,6 +1,8 @@
 // Agents as child processes on this machine.
 #pragma once
 
+#include <optional>
+
 #include "cohort/launcher/spawn/spawner.h"
 
 namespace cohort::launcher {
@@ -10,5 +12,10 @@ class LocalSpawner : public Spawner {
   explicit LocalSpawner(const Options&) {}
   absl::StatusOr<AgentProcess> Spawn(int index, const std::string& host) override;
 };
+
+// Starts the only agent of a job as a copy of this process, which saves loading the program a second time. Call it
+// before this process has threads, gRPC's among them.
+// Nothing where there are threads already, or no process can be made: MakeSpawner("local") then starts the agent.
+std::optional<AgentProcess> ForkOnlyAgent();
 
 }  // namespace cohort::launcher

@@ -39,9 +39,9 @@ class Lent {
   Lent& operator=(const Lent&) = delete;
 
   const ChildWork* work() const { return work_.get(); }
-  // Where the child has it no more.
+  // Whether the child has left it.
   bool returned() const { return used_.load(std::memory_order_acquire) == 0; }
-  // False where there is no stack.
+  // Returns false if there is no stack.
   bool AddTo(CloneArguments* arguments) {
     if (stack_ == MAP_FAILED) return false;
     static_assert(sizeof used_ == sizeof(pid_t) && std::atomic<pid_t>::is_always_lock_free);

@@ -9,7 +9,8 @@ namespace cohort::launcher {
 void RememberArguments(int argc, char** argv);
 
 // Sets the name that `ps -e` and `pkill` show (15 bytes at most), and the command line that `ps -f` and `pkill -f` show
-// (arguments separated by NULs). The command line stays as it is without RememberArguments or if the new one is longer.
+// (arguments separated by NULs, the last one without). The command line stays as it is without RememberArguments, or if
+// the new one is longer and the kernel does not let us move it (no CONFIG_CHECKPOINT_RESTORE).
 void NameProcess(const char* name, std::string_view command_line);
 
 }  // namespace cohort::launcher

@@ -190,8 +190,7 @@ bool IsSentinelCommand(int argc, char** argv) {
   return std::string_view(argv[4]).starts_with("COHORT_AGENT=") && ::fstat(kPipe, &pipe) == 0 && S_ISFIFO(pipe.st_mode);
 }
 
-void RunSentinel(int argc, char** argv) {
-  RememberArguments(argc, argv);
+void RunSentinel(int, char** argv) {
   const pid_t agent = AgentOf(argv);
   const int launcher = std::atoi(argv[3]);
   const std::string mark = argv[4];

@@ -51,6 +51,19 @@ TEST(Starting, AnInterruptIsHeardWhileManyHostsAreReached) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
+// Loading dlaunch a second time would take a third of the time of a short job. A copy has the same addresses.
+TEST(Starting, TheOnlyAgentIsACopyOfDlaunch) {
+  DlaunchProcess job({"-n", "1", "sh", "-c",
+                      "exec 2>&1; agent=$PPID; launcher=$(sed -n 's/^PPid:.//p' /proc/$agent/status);"
+                      "tr '\\0' ' ' < /proc/$agent/cmdline; echo;"
+                      "for process in $agent $launcher; do head -1 /proc/$process/maps; done | uniq | wc -l"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("[0] dlaunch agent --node=0 "), string::npos) << job.out();
+#if !defined(__SANITIZE_THREAD__)  // a thread of its own: the agent is executed
+  EXPECT_NE(job.out().find("[0] 1\n"), string::npos) << job.out();
+#endif
+}
+
 // As agents do that get no answer on a machine which is too busy to start them all.
 TEST(Starting, AStopIsTheCauseThoughTheRendezvousIsLostAfterIt) {
   DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", "trap '' TERM; echo up; sleep 1000 & wait; wait"});
