@@ -13,8 +13,9 @@
 #include <utility>
 
 #include "cohort/launcher/agent/watch/clone_arguments.h"
+#include "cohort/runtime/base/sanitizer.h"
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && !COHORT_ADDRESS_SANITIZER && !COHORT_THREAD_SANITIZER
 
 #include <sched.h>
 

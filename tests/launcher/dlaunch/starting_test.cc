@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "cohort/runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -59,7 +60,7 @@ TEST(Starting, TheOnlyAgentIsACopyOfDlaunch) {
                       "for process in $agent $launcher; do head -1 /proc/$process/maps; done | uniq | wc -l"});
   ASSERT_EQ(job.Wait(), 0) << job.err();
   EXPECT_NE(job.out().find("[0] dlaunch agent --node=0 "), string::npos) << job.out();
-#if !defined(__SANITIZE_THREAD__)  // a thread of its own: the agent is executed
+#if !COHORT_THREAD_SANITIZER  // a thread of its own: the agent is executed
   EXPECT_NE(job.out().find("[0] 1\n"), string::npos) << job.out();
 #endif
 }
