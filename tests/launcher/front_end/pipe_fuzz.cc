@@ -233,7 +233,7 @@ struct AgentEnd {
 
 class Dlaunch {
  public:
-  explicit Dlaunch(FuzzInput* input) : job_(MakeJob(input)), front_end_(job_) {
+  explicit Dlaunch(FuzzInput* input) : job_(MakeJob(input)), front_end_(job_, std::nullopt) {
     FuzzCheck(StartAgentsOf(&front_end_).ok());
     Turn();
     ReadMessages();
