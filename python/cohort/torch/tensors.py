@@ -146,7 +146,7 @@ class Staging:
         return memory(flat)
 
     def _later(self, tensor, copy):
-        if any(stride == 0 and size > 1 for size, stride in zip(tensor.size(), tensor.stride())):
+        if tensor.numel() and any(stride == 0 and size > 1 for size, stride in zip(tensor.size(), tensor.stride())):
             raise ValueError("a tensor that expand() made has one memory for several elements, so none can be written: "
                              "pass tensor.clone()")
         self.copies += ((tensor, copy),)

@@ -2,6 +2,7 @@
 
 import atexit
 import datetime
+import os
 import re
 import threading
 import time
@@ -141,8 +142,9 @@ class Work(BaseWork):
         with self._lock:
             if self._future is None:
                 self._ending = torch.futures.Future()
-                self._future = self._ending.then(self._outcome)
+                future = self._ending.then(self._outcome)
                 _completion.add(self)
+                self._future = future
             return self._future
 
     def _outcome(self, _):
@@ -179,78 +181,124 @@ def started(calls, result, staging=None):
     return Work(calls, result, staging)
 
 
-class _Completion:
-    """The threads that complete futures.
+_PATIENCE = 0.02  # seconds; as long as this the callbacks of a future may take before others go on beside them
 
-    One of them at a time, the leader, waits for works. As soon as one has ended, it stops leading and runs the callbacks
-    of that work's future, which may block: meanwhile another thread leads, and a new one is started where none is idle.
-    A callback may so wait for other futures (leader and followers: Schmidt et al., Pattern-Oriented Software
-    Architecture 2)."""
+
+class _Completion:
+    """The threads that complete futures, in the order in which their works end.
+
+    The leader waits for works and runs the callbacks of their futures. A follower watches it: callbacks may wait for
+    other futures, so one that has not returned after _PATIENCE loses the lead to the follower, which gets a follower of
+    its own. Without callbacks that take so long there are these two threads."""
 
     def __init__(self):
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)  # for the leader
+        self._watch = threading.Condition(self._lock)  # for followers
         self._works = []  # in the order in which futures were asked for; the leader alone takes works out
-        self._leading = False
-        self._idle = 0
-        self._threads = []
+        self._leader = None
+        self._callbacks_began = None
+        self._followers = self._sleepers = 0
+        self._threads = set()
         self._stopping = False
 
     def add(self, work):
-        with self._condition:
-            self._works.append(work)
-            if not self._leading:
-                self._call_leader()
-
-    def _call_leader(self):
-        """With the condition held."""
-        if self._idle > 0:
-            self._condition.notify()
-        elif not self._stopping:
+        """RuntimeError where there is no thread and none can be made."""
+        with self._lock:
             if not self._threads:
-                atexit.register(self._stop)
-            thread = threading.Thread(target=self._run, name="cohort futures", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+                self._start()
+            self._works.append(work)
+            self._news.notify()
+            if self._sleepers > 0:
+                self._watch.notify()
 
-    def _stop(self):
-        with self._condition:
+    def _start(self):
+        thread = threading.Thread(target=self._run, name="cohort futures", daemon=True)
+        thread.start()
+        self._threads.add(thread)
+
+    def stop(self):
+        with self._lock:
             self._stopping = True
-            self._condition.notify_all()
+            self._news.notify_all()
+            self._watch.notify_all()
+            threads = list(self._threads)
         until = time.monotonic() + 10  # a program's callback may block for ever
-        for thread in self._threads:
+        for thread in threads:
             thread.join(max(until - time.monotonic(), 0))
 
     def _run(self):
-        while True:
-            with self._condition:
-                self._idle += 1
-                while not self._stopping and (self._leading or not self._works):
-                    self._condition.wait()
-                self._idle -= 1
-                if self._stopping:
-                    return
-                self._leading = True
-            work = self._lead()
-            with self._condition:
-                self._leading = False
+        me = threading.current_thread()
+        while self._follow(me):
+            while self._leader is me:
+                work = self._next()
                 if work is None:
                     return
-                if self._works:
-                    self._call_leader()
-            work._complete_future()
+                self._begin_callbacks()
+                work._complete_future()
+                del work  # its tensors, too
+                with self._lock:
+                    if self._leader is me:
+                        self._callbacks_began = None
+            with self._lock:
+                if self._followers > 0:
+                    self._threads.discard(me)
+                    return
 
-    def _lead(self):
+    def _follow(self, me):
+        """Returns True when this thread leads, False when the process ends."""
+        with self._lock:
+            self._followers += 1
+            while not self._stopping and not self._may_lead():
+                if self._callbacks_began is not None and self._works:
+                    self._watch.wait(max(self._callbacks_began + _PATIENCE - time.monotonic(), 0))
+                elif self._works or self._callbacks_began is not None:
+                    self._watch.wait(_PATIENCE)
+                else:
+                    self._sleepers += 1
+                    self._watch.wait()
+                    self._sleepers -= 1
+            self._followers -= 1
+            if self._stopping:
+                return False
+            self._leader, self._callbacks_began = me, None
+            return True
+
+    def _may_lead(self):
+        if self._leader is None:
+            return True
+        return bool(self._works) and self._callbacks_began is not None \
+            and time.monotonic() >= self._callbacks_began + _PATIENCE
+
+    def _begin_callbacks(self):
+        with self._lock:
+            self._callbacks_began = time.monotonic()
+            if self._followers == 0:
+                try:
+                    self._start()
+                except RuntimeError:  # no thread to be had: these callbacks are waited for
+                    pass
+            elif self._sleepers > 0 and self._works:
+                self._watch.notify()
+
+    def _next(self):
         """The next work that has ended, or None when the process ends."""
         pause = 0.0
-        while not self._stopping:
+        while True:
+            with self._lock:
+                while not self._works and not self._stopping:
+                    self._news.wait()
+                if self._stopping:
+                    return None
+                works = list(self._works)
             # The oldest is waited for, the others are looked at: a later one may end first.
-            for i, work in enumerate(list(self._works)):
+            for i, work in enumerate(works):
                 if self._has_ended(work, pause if i == 0 else 0):
-                    with self._condition:
-                        self._works.remove(work)
-                    return work
+                    first = next((other for other in works[:i] if self._has_ended(other, 0)), work)
+                    with self._lock:
+                        self._works.remove(first)
+                    return first
             pause = min(2 * pause + 0.0005, 0.005)
-        return None
 
     @staticmethod
     def _has_ended(work, seconds):
@@ -261,3 +309,12 @@ class _Completion:
 
 
 _completion = _Completion()
+atexit.register(lambda: _completion.stop())
+
+
+def _forget_threads():
+    global _completion
+    _completion = _Completion()
+
+
+os.register_at_fork(after_in_child=_forget_threads)  # a child has no threads but its own
