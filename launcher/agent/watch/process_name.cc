@@ -18,7 +18,8 @@ namespace {
 char* arguments_begin = nullptr;
 size_t arguments_size = 0;
 
-// Reads /proc/self/stat, whose fields proc(5) numbers from 1; the third is the first after the name.
+// All but the program break. Reads /proc/self/stat, whose fields proc(5) numbers from 1; the third is the first after
+// the name.
 bool ReadOwnAddresses(prctl_mm_map* map) {
   std::ifstream file("/proc/self/stat");
   std::string text;
@@ -37,7 +38,6 @@ bool ReadOwnAddresses(prctl_mm_map* map) {
   map->start_brk = values[47];
   map->env_start = values[50];
   map->env_end = values[51];
-  map->brk = reinterpret_cast<uint64_t>(::sbrk(0));
   return values[51] != 0;
 }
 
@@ -50,6 +50,7 @@ bool MoveArguments(size_t bytes) {
   map.arg_start = reinterpret_cast<uint64_t>(room);
   map.arg_end = map.arg_start + bytes;
   map.exe_fd = ~0U;
+  map.brk = reinterpret_cast<uint64_t>(::sbrk(0));  // last: what was freed above may have moved it
   if (::prctl(PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0) != 0) {
     std::free(room);
     return false;
