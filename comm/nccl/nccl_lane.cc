@@ -116,9 +116,9 @@ void NcclLane::OnStill(StallWatch::Event event) {
   } else if (event == StallWatch::Event::kOverdue) {
     Compare(/*expired=*/true);
   } else {
-    std::string text = runtime::DescribeCallAndSite(late->call.record) + " did not end in its time";
+    std::string text = runtime::DescribeCallAndSite(late->call.record) + " did not end within its timeout";
     if (late != queue_.front()) text += ", behind " + runtime::DescribeCallAndSite(queue_.front()->call.record);
-    context_.group->fail(absl::DeadlineExceededError(text + "; CallOptions::timeout sets it"), -1);
+    context_.group->fail(absl::DeadlineExceededError(text), -1);
   }
 }
 

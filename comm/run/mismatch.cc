@@ -125,7 +125,7 @@ absl::Status TimeoutError(const GroupContext& group, const CallRecord& mine, std
   std::string text = runtime::DescribeCall(mine) + " #" + std::to_string(mine.signature.sequence);
   const std::string site = runtime::SiteOf(mine);
   if (!site.empty()) text += " at " + site;
-  text += " was not complete after " + std::string(seconds) + " s (CallOptions::timeout)";
+  text += " was not complete after " + std::string(seconds) + " s, its timeout";
   std::vector<int> ranks;
   for (const int peer : waiting_for) ranks.push_back(group.members[peer]);
   if (!ranks.empty()) {
