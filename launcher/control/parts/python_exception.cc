@@ -41,9 +41,14 @@ std::optional<Frame> ReadFrame(std::string_view text) {
   return frame.line.empty() ? std::nullopt : std::optional(frame);
 }
 
-// "ValueError: text", "torch.OutOfMemoryError", "KeyboardInterrupt"
+// "ValueError: text", "torch.OutOfMemoryError", "KeyboardInterrupt", "main.<locals>.Late: text"
 bool IsException(std::string_view text) {
-  size_t end = 0;
+  constexpr std::string_view kInsideFunction = ".<locals>.";
+  size_t end = text.find(kInsideFunction);
+  const size_t colon = text.find(": ");
+  end = end == std::string_view::npos || (colon != std::string_view::npos && colon < end)
+            ? 0
+            : end + kInsideFunction.size();
   while (end < text.size() &&
          (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_' || text[end] == '.')) {
     ++end;
@@ -68,14 +73,20 @@ std::optional<PythonException> FindPythonException(const std::vector<std::string
   constexpr size_t kMaxBytes = 400;
   std::optional<PythonException> found;
   std::optional<Frame> innermost, own;
+  bool ignored = false;  // of a destructor, a callback or another place that has no caller: the program goes on
   for (const std::string& whole : lines) {
     const std::string_view line = WithoutRank(whole);
-    if (const std::optional<Frame> frame = ReadFrame(line)) {
+    if (line.starts_with("Exception ignored in")) {
+      ignored = true;
+    } else if (const std::optional<Frame> frame = ReadFrame(line)) {
       innermost = frame;
       if (!IsInstalled(frame->file)) own = frame;
     } else if (innermost && !line.empty() && line[0] != ' ') {  // source lines and the marks below them are indented
-      if (IsException(line)) found = {std::string(line.substr(0, kMaxBytes)), Place(own.value_or(*innermost))};
+      if (IsException(line) && !ignored) {
+        found = {std::string(line.substr(0, kMaxBytes)), Place(own.value_or(*innermost))};
+      }
       innermost = own = std::nullopt;
+      ignored = false;
     }
   }
   return found;

@@ -49,6 +49,24 @@ TEST(PythonException, TheLastOfSeveralCounts) {
             "RuntimeError: y at b.py:2");
 }
 
+TEST(PythonException, OneThatPythonIgnoredIsNot) {
+  EXPECT_EQ(Found({"Traceback (most recent call last):", "  File \"a.py\", line 1, in f", "KeyError: 'x'",
+                   "Exception ignored in: <function Net.__del__ at 0x7f>",
+                   "Traceback (most recent call last):", "  File \"b.py\", line 2, in __del__", "AttributeError: y"}),
+            "KeyError: 'x' at a.py:1");
+  EXPECT_EQ(Found({"Exception ignored in: <function Net.__del__ at 0x7f>",
+                   "Traceback (most recent call last):", "  File \"b.py\", line 2, in __del__", "AttributeError: y",
+                   "Traceback (most recent call last):", "  File \"a.py\", line 1, in f", "KeyError: 'x'"}),
+            "KeyError: 'x' at a.py:1");
+}
+
+TEST(PythonException, AClassMayBeAFunctionsOwn) {
+  EXPECT_EQ(Found({"  File \"a.py\", line 1, in f", "__main__.main.<locals>.Late: no data"}),
+            "__main__.main.<locals>.Late: no data at a.py:1");
+  EXPECT_EQ(Found({"  File \"a.py\", line 1, in f", "ValueError: main.<locals>.Late: z"}),
+            "ValueError: main.<locals>.Late: z at a.py:1");
+}
+
 TEST(PythonException, OtherLinesAreNone) {
   EXPECT_EQ(Found({}), "none");
   EXPECT_EQ(Found({"ValueError: said without a traceback"}), "none");
