@@ -1,6 +1,7 @@
 #include "cohort/python/module/communicator.h"
 
-#include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
@@ -30,6 +31,13 @@ struct Guarded {
   std::shared_ptr<Session> session;
   runtime::Mutex mutex;
   std::unique_ptr<comm::Communicator> communicator;  // null: closed
+
+  // They never change and are read without the mutex.
+  int rank = 0;
+  int size = 1;
+  uint64_t id = 0;
+  std::vector<int> members;
+  std::atomic<bool> open{true};
 };
 
 struct CommunicatorObject {
@@ -51,6 +59,11 @@ PyObject* Wrap(PyTypeObject* type, std::shared_ptr<Session> session, Made made) 
   auto guarded = std::make_shared<Guarded>();
   guarded->session = std::move(session);
   guarded->communicator = *std::move(made);
+  const comm::Communicator& communicator = *guarded->communicator;
+  guarded->rank = communicator.rank();
+  guarded->size = communicator.size();
+  guarded->id = communicator.id();
+  guarded->members.assign(communicator.members().begin(), communicator.members().end());
   const auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
   auto* self = reinterpret_cast<CommunicatorObject*>(alloc(type, 0));
   if (self != nullptr) new (&self->guarded) std::shared_ptr<Guarded>(std::move(guarded));
@@ -184,6 +197,7 @@ PyObject* Abort(PyObject* self, PyObject* reason) {
 
 PyObject* Close(PyObject* self, PyObject*) {
   const absl::Status status = WithCommunicator(self, [&](comm::Communicator&) {
+    GuardedOf(self).open.store(false, std::memory_order_relaxed);
     GuardedOf(self).communicator.reset();
     return absl::OkStatus();
   });
@@ -216,26 +230,26 @@ PyObject* Check(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// Reads a number that never changes; the object may be closed meanwhile by another thread, which waits for the GIL.
+// `read` makes an object of what never changes.
 template <typename Read>
 PyObject* Property(PyObject* self, Read read) {
-  const comm::Communicator* const communicator = GuardedOf(self).communicator.get();
-  return communicator == nullptr ? Raise(Closed()) : read(*communicator);
+  const Guarded& guarded = GuardedOf(self);
+  return guarded.open.load(std::memory_order_relaxed) ? read(guarded) : Raise(Closed());
 }
 PyObject* GetRank(PyObject* self, void*) {
-  return Property(self, [](const comm::Communicator& c) { return PyLong_FromLong(c.rank()); });
+  return Property(self, [](const Guarded& guarded) { return PyLong_FromLong(guarded.rank); });
 }
 PyObject* GetSize(PyObject* self, void*) {
-  return Property(self, [](const comm::Communicator& c) { return PyLong_FromLong(c.size()); });
+  return Property(self, [](const Guarded& guarded) { return PyLong_FromLong(guarded.size); });
 }
 PyObject* GetId(PyObject* self, void*) {
-  return Property(self, [](const comm::Communicator& c) { return PyLong_FromUnsignedLongLong(c.id()); });
+  return Property(self, [](const Guarded& guarded) { return PyLong_FromUnsignedLongLong(guarded.id); });
 }
 PyObject* GetMembers(PyObject* self, void*) {
-  return Property(self, [](const comm::Communicator& c) {
-    Ref members(PyTuple_New(static_cast<Py_ssize_t>(c.members().size())));
-    for (size_t i = 0; members && i < c.members().size(); ++i) {
-      PyTuple_SetItem(members.get(), static_cast<Py_ssize_t>(i), PyLong_FromLong(c.members()[i]));
+  return Property(self, [](const Guarded& guarded) {
+    Ref members(PyTuple_New(static_cast<Py_ssize_t>(guarded.members.size())));
+    for (size_t i = 0; members && i < guarded.members.size(); ++i) {
+      PyTuple_SetItem(members.get(), static_cast<Py_ssize_t>(i), PyLong_FromLong(guarded.members[i]));
     }
     return members.release();
   });

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
+#include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/engine/work.h"
 
@@ -28,7 +29,8 @@ class Messages {
  public:
   // `engine` outlives it. Nobody else uses `communicator`.
   Messages(runtime::Engine& engine, std::unique_ptr<comm::Communicator> communicator);
-  // Receives that have no message yet fail with kCancelled. Without the GIL.
+  // Receives that have no message yet fail with kCancelled. Without the GIL. In a process that was forked from this one
+  // nothing happens, and messages are refused with kFailedPrecondition: the parent's threads may hold the engine.
   ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
@@ -68,7 +70,10 @@ class Messages {
   void Match(Payload& payload, ReceiveState* receive);
   void FailAll(const absl::Status& status);
 
+  bool InChild() const;
+
   runtime::Engine& engine_;
+  const uint64_t forks_;                          // of this process when it was made
   std::vector<std::unique_ptr<Inbox>> inboxes_;   // by peer
   std::list<ReceiveState*> posted_;               // without a message, in order; a reference each
   std::list<std::unique_ptr<Payload>> payloads_;  // arriving, or waiting for a receive, in order of their headers

@@ -30,12 +30,20 @@ std::vector<std::unique_ptr<PendingCall>>& Abandoned() {
 
 runtime::Work& WorkOf(PyObject* self) { return reinterpret_cast<WorkObject*>(self)->call->work; }
 
+// A call that was under way when this process was forked: the parent completes it, in memory that is not ours.
+bool IsParents(PyObject* self) { return !WorkOf(self).Done() && reinterpret_cast<WorkObject*>(self)->call->InChild(); }
+
 PyObject* Wait(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   static constexpr const char* kNames[] = {"timeout"};
   PyObject* bound[1];
   if (!Bind({values, count, names}, "wait", kNames, 0, 1, bound)) return nullptr;
   const auto timeout = ReadSeconds(bound[0], std::chrono::nanoseconds::max());
   if (!timeout.has_value()) return nullptr;
+  if (IsParents(self)) {
+    return Raise(absl::FailedPreconditionError(
+        "this process was forked while the call was under way, and only the parent can complete it: wait before the "
+        "fork, or in the parent"));
+  }
   const std::optional<absl::Status> status = WaitFor(WorkOf(self), runtime::Deadline::After(*timeout));
   if (!status.has_value()) return nullptr;
   if (!status->ok()) return Raise(*status);
@@ -44,6 +52,7 @@ PyObject* Wait(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObje
 
 PyObject* Done(PyObject* self, PyObject*) {
   if (WorkOf(self).Done()) Py_RETURN_TRUE;
+  if (IsParents(self)) Py_RETURN_FALSE;
   {
     GilRelease release;  // a look makes progress, for programs that only look
     (void)WorkOf(self).Wait(runtime::Deadline::Now());

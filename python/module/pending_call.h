@@ -11,6 +11,7 @@
 #include "cohort/python/module/memory.h"
 #include "cohort/python/module/python.h"
 #include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/engine/work.h"
 
 namespace cohort::python {
@@ -40,6 +41,10 @@ struct PendingCall {
   std::vector<Memory> more;  // of an exchange
   std::unique_ptr<PythonReduction> reduction;
   std::shared_ptr<std::atomic<int>> source;  // of a receive from anyone: who sent; null for other calls
+  uint64_t forks = runtime::Forks().load(std::memory_order_relaxed);  // of this process when it was made
+
+  // Whether this process was forked from the one that made the call, and so has neither its threads nor its place.
+  bool InChild() const { return forks != runtime::Forks().load(std::memory_order_relaxed); }
 };
 
 // Blocks without the GIL until the work is done or the deadline has passed: then the operation is still pending. In the

@@ -73,7 +73,11 @@ PyObject* NewRuntime(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     GilRelease release;
     joined = runtime::Runtime::Init(std::move(options));
   }
-  if (!joined.ok()) return Raise(joined.status());
+  if (!joined.ok()) {
+    if (session->store == nullptr || !session->store->interrupted()) return Raise(joined.status());
+    PyErr_SetNone(PyExc_KeyboardInterrupt);
+    return nullptr;
+  }
   session->runtime = *std::move(joined);
   const auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
   auto* self = reinterpret_cast<RuntimeObject*>(alloc(type, 0));
@@ -185,6 +189,11 @@ absl::StatusOr<std::string> PythonStore::Get(std::string_view key, runtime::Dead
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (!value || PyBytes_AsStringAndSize(value.get(), &data, &size) != 0) {
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
+      PyErr_Clear();
+      interrupted_ = true;
+      return absl::CancelledError("interrupted");
+    }
     return absl::DeadlineExceededError("the program's store: " + TakeException());
   }
   return std::string(data, static_cast<size_t>(size));

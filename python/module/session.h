@@ -15,9 +15,12 @@ class PythonStore final : public runtime::KeyValueStore {
  public:
   PythonStore(PyObject* put, PyObject* get) : put_(Ref::New(put)), get_(Ref::New(get)) {}
   absl::Status Put(std::string_view key, std::string_view value) override;
+  // kCancelled: `get` raised KeyboardInterrupt.
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
+  bool interrupted() const { return interrupted_; }
 
  private:
+  bool interrupted_ = false;
   Ref put_;
   Ref get_;
 };

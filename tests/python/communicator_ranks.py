@@ -427,14 +427,26 @@ def forked(world):
     """A forked child is refused; its parent goes on."""
     data = numpy.ones(2)
     world.all_reduce(data)
+    previous = (world.rank - 1) % world.size
+    messages = _comm.Messages(world)
+    received = numpy.zeros(2)
+    work = messages.receive(received, previous, 0, 60)
     child = os.fork()
     if child == 0:
         try:
             raises(cohort.FailedPreconditionError, lambda: world.all_reduce(data), "fork")
+            raises(cohort.FailedPreconditionError, messages.send(data, previous, 0, 60).wait, "fork")
+            raises(cohort.FailedPreconditionError, messages.receive(data, previous, 0, 60).wait, "fork")
+            raises(cohort.FailedPreconditionError, work.wait, "fork")
+            assert not work.done()
+            del messages, work
             os._exit(0)
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+    messages.send(numpy.full(2, float(world.rank)), (world.rank + 1) % world.size, 0, 60).wait()
+    work.wait()
+    assert (received == previous).all()
     world.all_reduce(data)
     assert (data == world.size**2).all()
 
