@@ -189,6 +189,23 @@ def messages():
     dist.barrier()
 
 
+def missing():
+    """A receive from a rank that never sends ends by the group's timeout, also where a receive from anyone has asked that
+    rank before; its future and is_completed() end, too."""
+    hasty = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    value = torch.zeros(4)
+    if RANK == 0:
+        assert dist.recv(value, group=hasty) == 1
+        began = time.monotonic()
+        late = dist.irecv(value, 2, group=hasty)
+        raises(RuntimeError, late.wait, "timeout")
+        assert 1 <= time.monotonic() - began < 30 and late.is_completed() and not late.is_success()
+        raises(RuntimeError, dist.irecv(value, group=hasty).get_future().wait, "timeout")
+    elif RANK == 1:
+        dist.send(value, 0, group=hasty)
+    dist.barrier()
+
+
 def groups():
     """Sub-groups, a group that this rank is no member of, and destroying."""
     pair = dist.new_group([0, SIZE - 1])

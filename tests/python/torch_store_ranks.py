@@ -13,6 +13,7 @@ import torch.distributed as dist
 import cohort
 import cohort.torch
 from cohort.torch.store import Store
+from raises import raises
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -90,6 +91,11 @@ def shared():
     except RuntimeError as error:
         assert "no rank has set the key never" in str(error), error
     assert time.monotonic() - begin >= 1
+    raises(RuntimeError, lambda: store.wait(["never"], datetime.timedelta(0)), "within 0 s")
+    long = bytes(100_000)
+    store.set("long", long)
+    meet(store, "long")
+    assert store.compare_set("long", "another", "a third") == long
     for call in (lambda: store.add("leader/x" * 200, 1), lambda: store.set("k" * 2000, "v")):
         try:
             call()

@@ -135,7 +135,9 @@ class CudaWork(BaseWork):
 
     def get_future(self):
         """A future whose value is the list of tensors. It is complete at once: those who read it make their current
-        stream wait for the event that it holds."""
+        stream wait for the event that it holds. Raises an error that is known by then; one that comes later is raised by
+        wait() and by the next call on the group."""
+        self._raise()
         if self._future is None:
             self._future = torch.futures.Future(devices=[self._stream.device])
             with torch.cuda.stream(self._stream):

@@ -20,6 +20,8 @@ from cohort.torch.work import Work, started
 
 
 _CPU = torch.device("cpu")
+# comm's own error of a receive comes first where it can: it names who waits for whom.
+_GRACE = 2  # seconds
 _STARTS_EVERY_BATCH = torch.__version__.startswith("1.")
 
 
@@ -129,7 +131,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _begin(self):
         if self._communicator is None:
-            raise _comm.FailedPreconditionError("this process group has been destroyed")
+            raise _destroyed()
         self._calls += 1
         return self._communicator
 
@@ -351,11 +353,24 @@ class ProcessGroup(dist.ProcessGroup):
         exchange, self._exchange = self._exchange, None
         return exchange.start(self._begin(), self._options(None, exchange.staging))
 
+    def _open_messages(self):
+        messages = self._messages
+        if messages is None:  # another thread has just destroyed the group
+            raise _destroyed()
+        return messages
+
     @by_device
     def send(self, tensors, peer, tag=0):
+        try:
+            return self._send(tensors, peer, tag)
+        except BaseException:
+            self._exchange = None  # torch does not call _end_coalescing when a message of a batch is refused
+            raise
+
+    def _send(self, tensors, peer, tag):
         communicator, staging, options = self._call(None, tensors)
         if not staging.on_stream:
-            call = self._messages.send(memory(staging.input(tensors[0])), peer, tag, self._timeout)
+            call = self._open_messages().send(memory(staging.input(tensors[0])), peer, tag, self._timeout)
             return Work([call], tensors)
         _check_message(peer, tag)
         if self._exchange is not None:
@@ -364,7 +379,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     @by_device
     def recv(self, tensors, peer, tag=0):
-        return self._receive(tensors, peer, tag)
+        try:
+            return self._receive(tensors, peer, tag)
+        except BaseException:
+            self._exchange = None  # as in send()
+            raise
 
     @by_device
     def recv_anysource(self, tensors, tag=0):
@@ -373,8 +392,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _receive(self, tensors, peer, tag):
         communicator, staging, options = self._call(None, tensors)
         if not staging.on_stream:
-            call = self._messages.receive(memory(staging.output(tensors[0])), peer, tag, self._timeout)
-            return Work([call], tensors, staging, self._timeout if peer is None else None)
+            call = self._open_messages().receive(memory(staging.output(tensors[0])), peer, tag, self._timeout)
+            return Work([call], tensors, staging, self._timeout + (0 if peer is None else _GRACE))
         _check_message(peer, tag)
         if self._exchange is not None:
             return self._exchange.receive(tensors[0], peer)
@@ -395,6 +414,10 @@ class _CpuBackend:
 
 
 MixedProcessGroup = mixed.of_several_backends(ProcessGroup)
+
+
+def _destroyed():
+    return _comm.FailedPreconditionError("this process group has been destroyed")
 
 
 def _check_message(peer, tag):

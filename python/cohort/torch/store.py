@@ -51,14 +51,15 @@ class Store(dist.Store):
     def get(self, key):
         until = time.monotonic() + self.timeout.total_seconds()
         while True:
-            whole = self._whole(self._await(key, self.timeout))
+            left = max(0, until - time.monotonic())
+            whole = self._whole(self._await(key, datetime.timedelta(seconds=left)))
             if whole is not None:
                 return whole
             if time.monotonic() >= until:
                 raise _Error(f"the value of {key} lacks parts: the rank that set it has failed")
 
     def wait(self, keys, timeout=None):
-        until = time.monotonic() + (timeout or self.timeout).total_seconds()
+        until = time.monotonic() + (self.timeout if timeout is None else timeout).total_seconds()
         for key in keys:
             self._await(key, datetime.timedelta(seconds=max(0, until - time.monotonic())))
 
@@ -69,7 +70,10 @@ class Store(dist.Store):
         return self._call("add", key, amount=amount)[2]
 
     def compare_set(self, key, expected, desired):
-        return self._call("compare_set", key, _bytes(desired), _bytes(expected))[1]
+        while True:
+            whole = self._whole(self._call("compare_set", key, _bytes(desired), _bytes(expected))[1])
+            if whole is not None:
+                return whole
 
     def append(self, key, value):
         while True:

@@ -36,7 +36,7 @@ class Work(BaseWork):
     wait() drives the calls in the thread that waits. Futures are completed by threads of the process, which wait
     for all works whose future somebody has asked for."""
 
-    _expires = None  # only a receive from anyone has no deadline of its own
+    _expires = None  # only receives have no deadline of their own: a message is awaited for several of them
     _error = None
     _source = None
     _ended = False
@@ -92,9 +92,9 @@ class Work(BaseWork):
         if not self._ended:
             try:
                 if not self._advance(seconds):
-                    if seconds is None:
-                        raise _comm.DeadlineExceededError("no message has come from anyone within the group's timeout")
-                    return False
+                    if self._expires is None or time.monotonic() < self._expires:
+                        return False
+                    raise _comm.DeadlineExceededError("no message has come for this receive within the group's timeout")
             except _comm.Error as error:
                 self._end(error)
             else:
@@ -115,7 +115,7 @@ class Work(BaseWork):
     def is_completed(self):
         try:
             return self._try(0)
-        except _comm.Error:
+        except Exception:  # noqa: BLE001: exception() and wait() give it
             return True
 
     def is_success(self):
