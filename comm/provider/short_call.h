@@ -1,6 +1,6 @@
-// The short way of a small call that repeats an earlier one: the steps of its plan, each done whole or not at all, with
-// no operation, queue or Work. Where a message does not come soon, the call becomes an operation that goes on at the
-// step where the short way stopped.
+// The short way of a small call that repeats an earlier one: the steps of its plan, or the one step of a send or a
+// receive, each done whole or not at all, with no operation, queue or Work. Where a message does not come soon, the
+// call becomes an operation that goes on at the step where the short way stopped.
 //
 // Nothing fails here. Whatever is out of order (another signature, a damaged slot, a full stream) leaves the step
 // undone, so that the operation meets it again and deals with it.
@@ -48,6 +48,9 @@ class ShortCall {
     size_t count = 0;
   };
   ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithmetic& arithmetic);
+  // It points into its own steps and scratch.
+  ShortCall(const ShortCall&) = delete;
+  ShortCall& operator=(const ShortCall&) = delete;
 
   // Begins a call: sends what its plan begins with. Readers that sleep are left asleep until Finish.
   void Post(const void* in, void* out, uint64_t signature);
