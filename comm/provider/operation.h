@@ -10,6 +10,10 @@
 
 namespace cohort::comm {
 
+// A block of at most this many bytes is moved within about a microsecond once its call need not wait, so its record may
+// end `at_once`.
+inline constexpr int64_t kMostBytesAtOnce = 1024;
+
 class Operation final : public PooledState<Operation> {
  public:
   explicit Operation(StatePool<Operation>* pool) : PooledState(pool) {}

@@ -16,9 +16,6 @@
 namespace cohort::comm {
 namespace {
 
-// Blocks of at most this many bytes are moved within about a microsecond.
-constexpr int64_t kShortBytes = 1024;
-
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
@@ -180,7 +177,7 @@ void PlanProvider::FinishFirst() {
   phase_ = Phase::kIdle;
   Operation* operation = queue_.pop();
   if (queue_.empty()) earliest_deadline_ = kNever;
-  const bool at_once = !watch_.waiting() && BytesOf(operation->call.request) <= kShortBytes;
+  const bool at_once = !watch_.waiting() && BytesOf(operation->call.request) <= kMostBytesAtOnce;
   watch_.Clear();
   operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus(), at_once);
 }

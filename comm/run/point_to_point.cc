@@ -61,7 +61,10 @@ runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   peer.active = true;
   (call.request.kind == CollectiveKind::kSend ? peer.sends : peer.receives).push(operation);
   ++pending_;
-  if (!draining_) Drain(rank);
+  if (draining_) return work;
+  launched_ = operation;
+  Drain(rank);
+  launched_ = nullptr;
   return work;
 }
 
@@ -126,7 +129,9 @@ void PointToPoint::Finish(OperationQueue& queue) {
   --pending_;
   if (pending_ == 0) earliest_deadline_ = kWithoutDeadline;
   watch_.Clear();
-  queue.pop()->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
+  Operation* const operation = queue.pop();
+  const bool at_once = operation == launched_ && BytesOf(operation->call.request) <= kMostBytesAtOnce;
+  operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus(), at_once);
 }
 
 bool PointToPoint::DrainSelf() {

@@ -57,9 +57,10 @@ class PointToPoint : public Provider {
   std::vector<std::unique_ptr<Peer>> peers_;  // by group rank; null: never used
   std::vector<int> active_;                   // peers with something pending
   int64_t pending_ = 0;
-  Operation* next_ = nullptr;       // holds NextCall
-  bool draining_ = false;           // a callback may submit: it must not move what is being moved
-  uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones
+  Operation* next_ = nullptr;            // holds NextCall
+  const Operation* launched_ = nullptr;  // by the Launch that is under way
+  bool draining_ = false;                // a callback may submit: it must not move what is being moved
+  uint64_t earliest_deadline_ = 0;       // at most the earliest of the pending ones
   StallWatch watch_;
   Suspicion suspicion_;
   absl::Status failed_;
