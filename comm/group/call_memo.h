@@ -48,7 +48,7 @@ struct RememberedCall {
 ShortCall* AskShort(RememberedCall& known);
 // The same, if it may run now: nothing is before it. Null otherwise.
 inline ShortCall* ShortCallOf(RememberedCall& known) {
-  if (!known.provider->Idle()) return nullptr;
+  if (!known.provider->Idle(known.request)) return nullptr;
   return known.asked_short ? known.short_call.get() : AskShort(known);
 }
 

@@ -91,8 +91,11 @@ class Provider {
     (void)request, (void)service;
     return nullptr;
   }
-  // Whether nothing is before the next call, so that a short one may run now.
-  virtual bool Idle() const { return false; }
+  // Whether nothing is before a call like this one, so that a short one may run now. Asked once for each call.
+  virtual bool Idle(const CollectiveRequest& request) {
+    (void)request;
+    return false;
+  }
   // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
   // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.
   virtual void Post() {}

@@ -27,7 +27,7 @@ class PlanProvider : public Provider {
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
   std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) override;
-  bool Idle() const override { return queue_.empty() && !advancing_; }
+  bool Idle(const CollectiveRequest&) override { return queue_.empty() && !advancing_; }
   // Publishes at once when nothing else is under way.
   void Post() override;
   runtime::Work Launch(const AcceptedCall& call) override;

@@ -48,6 +48,26 @@ AcceptedCall& PointToPoint::NextCall() {
   return next_->call;
 }
 
+std::unique_ptr<ShortCall> PointToPoint::Shorten(const CollectiveRequest& request, const ServicePlan&) {
+  const Peer* const peer = peers_[request.peer].get();
+  const size_t bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
+  if (peer == nullptr || peer->link == nullptr || bytes > kMostShortBytes) return nullptr;
+  ShortCall::Step step;
+  step.bytes = static_cast<uint32_t>(bytes);
+  step.count = static_cast<uint32_t>(request.count);
+  if (request.kind == CollectiveKind::kSend) {
+    step.kind = ShortCall::Step::Kind::kSend;
+    step.src.buffer = BufferId::kIn;
+    step.sender = peer->link->short_sender();
+  } else {
+    step.kind = ShortCall::Step::Kind::kReceive;
+    step.dst.buffer = BufferId::kOut;
+    step.receiver = peer->link->short_receiver();
+  }
+  if (step.sender == nullptr && step.receiver == nullptr) return nullptr;
+  return std::make_unique<ShortCall>(std::vector{step}, 0, ShortCall::Arithmetic());
+}
+
 runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   const int rank = call.request.peer;
   if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>();

@@ -20,6 +20,17 @@ class PointToPoint : public Provider {
   std::string_view name() const override { return "point-to-point"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
+  // One step. So an operation has nothing to go on with (AcceptedCall::begun): it begins at the start.
+  std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) override;
+  // Messages of the other direction and of other peers are not before it. A rank may make no calls other than these, so
+  // one in kCallsPerLook goes as an operation while the other direction waits: operations move both directions.
+  bool Idle(const CollectiveRequest& request) override {
+    Peer* const peer = peers_[request.peer].get();
+    if (peer == nullptr || suspicion_.held()) return false;
+    const bool sends = request.kind == CollectiveKind::kSend;
+    if (!(sends ? peer->sends : peer->receives).empty()) return false;
+    return (sends ? peer->receives : peer->sends).empty() || ++peer->passed_by % kCallsPerLook != 0;
+  }
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
   bool Active() const override { return pending_ > 0; }
@@ -28,6 +39,8 @@ class PointToPoint : public Provider {
   std::string Explain(const CollectiveRequest& request) override;
 
  private:
+  static constexpr uint32_t kCallsPerLook = 16;
+
   struct Peer {
     std::unique_ptr<Link> link;
     OperationQueue sends;
@@ -35,6 +48,7 @@ class PointToPoint : public Provider {
     bool active = false;   // listed in active_
     bool sending = false;  // `send` is under way for the first of sends
     bool receiving = false;
+    uint32_t passed_by = 0;  // calls of a direction where nothing waited, while the other direction waited
     SendOperation send;
     RecvOperation receive;
   };
