@@ -167,7 +167,8 @@ inline std::span<const RankSlice> SourcesOf(const Plan& plan, const Step& step) 
 }
 inline std::span<const RankSlice> TargetsOf(const Plan& plan, const Step& step) {
   return std::span(plan.operands)
-      .subspan(static_cast<size_t>(step.operands + step.sources), static_cast<size_t>(step.targets));
+      .subspan(static_cast<size_t>(step.operands) + static_cast<size_t>(step.sources),
+               static_cast<size_t>(step.targets));
 }
 
 }  // namespace cohort::comm

@@ -418,7 +418,7 @@ TEST(ShortMessageTest, EveryMessageIsInTheBlackBox) {
 
 std::string WhyNotBothCalls(const std::string& text, const std::string& odd) {
   for (const std::string& word : {std::string("send("), std::string("recv("), std::string("int32, 2"), odd}) {
-    if (text.find(word) == std::string::npos) return "no '" + word + "' in: " + text;
+    if (text.find(word) == std::string::npos) return std::string("no '").append(word).append("' in: ") + text;
   }
   const std::string site = "repeated_message_test.cc:";
   return text.find(site) < text.rfind(site) ? "" : "not both places in: " + text;
