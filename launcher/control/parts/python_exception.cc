@@ -53,7 +53,7 @@ bool IsException(std::string_view text) {
          (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_' || text[end] == '.')) {
     ++end;
   }
-  return end > 0 && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
+  return end > 0 && (std::isalpha(static_cast<unsigned char>(text[0])) != 0 || text[0] == '_') &&
          (end == text.size() || text.substr(end).starts_with(": "));
 }
 
