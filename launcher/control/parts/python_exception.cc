@@ -41,18 +41,14 @@ std::optional<Frame> ReadFrame(std::string_view text) {
   return frame.line.empty() ? std::nullopt : std::optional(frame);
 }
 
-// "ValueError: text", "torch.OutOfMemoryError", "KeyboardInterrupt", "main.<locals>.Late: text"
+// "ValueError: text", "torch.OutOfMemoryError", "KeyboardInterrupt", "net.build.<locals>.Late: text"
 bool IsException(std::string_view text) {
-  constexpr std::string_view kInsideFunction = ".<locals>.";
-  size_t end = text.find(kInsideFunction);
-  const size_t colon = text.find(": ");
-  end = end == std::string_view::npos || (colon != std::string_view::npos && colon < end)
-            ? 0
-            : end + kInsideFunction.size();
-  while (end < text.size() &&
-         (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_' || text[end] == '.')) {
-    ++end;
-  }
+  const auto names = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_.<>").find(c) != std::string_view::npos;
+  };
+  size_t end = 0;
+  while (end < text.size() && names(text[end])) ++end;
   return end > 0 && (std::isalpha(static_cast<unsigned char>(text[0])) != 0 || text[0] == '_') &&
          (end == text.size() || text.substr(end).starts_with(": "));
 }

@@ -5,12 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
@@ -72,6 +74,15 @@ TEST(LogFiles, AFolderThatIsTakenAwayIsNamed) {
   DlaunchProcess job({"--nproc-per-node", "2", "--log-dir", logs, "sh", "-c",
                       "echo up; while [ -d " + logs + " ]; do sleep 0.05; done"});
   ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
+  // Lines are passed on while the writer may not have opened its files yet.
+  const auto opened = [&logs] {
+    const std::vector<std::string> names = {"/rank-0.out", "/rank-0.err", "/rank-1.out", "/rank-1.err"};
+    return std::all_of(names.begin(), names.end(),
+                       [&](const auto& name) { return std::filesystem::exists(logs + name); });
+  };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!opened() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_TRUE(opened());
   std::filesystem::rename(logs, folder.path() + "/elsewhere");
   std::ofstream(logs).close();
   EXPECT_EQ(job.Wait(), 0) << job.err();
