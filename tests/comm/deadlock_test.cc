@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
+#include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::testing {
@@ -24,13 +25,6 @@ std::string WhyNotADeadlock(const absl::Status& status, std::chrono::steady_cloc
   }
   if (text.find("deadlock_test.cc:") == std::string::npos) return "the error names no call site: " + text;
   return std::chrono::steady_clock::now() - start > std::chrono::seconds(10) ? "it came late" : "";
-}
-
-void ExpectAllWell(const std::vector<RankResult>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_EQ(results[rank].text, "") << "rank " << rank;
-    EXPECT_TRUE(results[rank].exited) << "rank " << rank;
-  }
 }
 
 TEST(DeadlockTest, BothReceiveFirst) {

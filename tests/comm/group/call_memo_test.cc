@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/short_calls.h"
 
@@ -23,13 +24,6 @@ using comm::ReduceOp;
 using runtime::Work;
 
 constexpr auto kBound = std::chrono::seconds(10);
-
-void ExpectAllWell(const std::vector<RankResult>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_EQ(results[rank].text, "") << "rank " << rank;
-    EXPECT_TRUE(results[rank].exited) << "rank " << rank;
-  }
-}
 
 TEST(CallMemoTest, CallsOfOneSiteDoNotPushEachOtherOut) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {

@@ -20,6 +20,7 @@
 
 #include "cohort/comm/window.h"
 #include "cohort/runtime/segment/black_box.h"
+#include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/short_calls.h"
 
@@ -35,13 +36,6 @@ using comm::ReduceOp;
 using runtime::Work;
 
 constexpr auto kBound = std::chrono::seconds(10);
-
-void ExpectAllWell(const std::vector<RankResult>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_EQ(results[rank].text, "") << "rank " << rank;
-    EXPECT_TRUE(results[rank].exited) << "rank " << rank;
-  }
-}
 
 // Rank `rank` puts this at `i` of its input in call `call`.
 int32_t ValueAt(int rank, int64_t i, int call) { return static_cast<int32_t>(rank * 10'007 + i * 31 + call * 7); }

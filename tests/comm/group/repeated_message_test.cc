@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cohort/runtime/segment/black_box.h"
+#include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/short_calls.h"
 
@@ -28,13 +29,6 @@ using runtime::Work;
 
 constexpr auto kBound = std::chrono::seconds(10);
 constexpr size_t kSlots = 16;  // messages that a stream holds
-
-void ExpectAllWell(const std::vector<RankResult>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_EQ(results[rank].text, "") << "rank " << rank;
-    EXPECT_TRUE(results[rank].exited) << "rank " << rank;
-  }
-}
 
 // One call site a direction, so that all messages but the first of a peer and count repeat one.
 Work SendTo(Communicator& world, int peer, const int32_t* data, int64_t count) {
