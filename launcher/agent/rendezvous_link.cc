@@ -237,7 +237,15 @@ void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
     if (message.has_resumed() && stream == stream_) loop_->Cancel(std::exchange(wait_timer_, 0));
     if (message.has_beat() || message.has_resumed()) return;
   }
-  callbacks_.on_message(message);
+  if (!message.has_assignment()) return callbacks_.on_message(message);
+  v1::ToAgent whole = message;
+  v1::Assignment& assignment = *whole.mutable_assignment();
+  if (assignment.same_nodes()) {
+    *assignment.mutable_nodes() = nodes_.nodes();
+  } else {
+    *nodes_.mutable_nodes() = assignment.nodes();
+  }
+  callbacks_.on_message(whole);
 }
 
 void RendezvousLink::OnPage(const v1::LogPage& page) {

@@ -109,6 +109,7 @@ class RendezvousLink {
   std::string data_interface_ip_;
 
   AgentSession session_;
+  v1::NodeTable nodes_;  // of the latest assignment
   uint64_t term_ = 1;
   std::atomic<uint64_t> newest_term_ = 1;  // the same, for the thread that dials
   uint64_t stream_ = 0;                    // counts streams, so that the end of one that was left is no news

@@ -31,15 +31,18 @@ void JobCourse::Enter(Phase phase) {
   later_ = {};
 }
 
-void JobCourse::AssignAll() {
+void JobCourse::AssignAll(bool same_nodes) {
   Enter(Phase::kRunning);
   epoch_began_ = time_.now();
-  v1::ToAgent table;
-  *table.mutable_nodes() = parts_.roster->MakeNodeTable();
-  parts_.outbox->Broadcast(std::move(table));
+  if (!same_nodes) {
+    v1::ToAgent table;
+    *table.mutable_nodes() = parts_.roster->MakeNodeTable();
+    parts_.outbox->Broadcast(std::move(table));
+  }
   for (uint32_t node = 0; node < parts_.roster->node_count(); ++node) {
     v1::ToAgent message;
     *message.mutable_assignment() = parts_.roster->MakeAssignment(node, epoch());
+    message.mutable_assignment()->set_same_nodes(same_nodes);
     parts_.outbox->SendTo(*parts_.members->ConnectionOf(node), std::move(message));
   }
 }
@@ -208,15 +211,16 @@ void JobCourse::Pause(v1::JobReport report, const RestartPolicy::Decision& decis
 
 void JobCourse::BeginNextEpoch() {
   restart_due_.reset();
-  if (std::optional<v1::Membership> changed = parts_.members->Reseat()) {
-    parts_.outbox->Add(MembersChanged{*std::move(changed)});
-  }
+  std::optional<v1::Membership> changed = parts_.members->Reseat();
+  // An agent that comes to another host of the rendezvous may have lost the table.
+  const bool same_nodes = !changed.has_value() && parts_.roster->plan().standbys() == 0;
+  if (changed.has_value()) parts_.outbox->Add(MembersChanged{*std::move(changed)});
   parts_.store->Clear();
   parts_.stalls->Clear();
   parts_.deadlocks->Clear();
   parts_.failed_groups->Clear();
   parts_.preemption->BeginEpoch();
-  AssignAll();
+  AssignAll(same_nodes);
 }
 
 bool JobCourse::FinishIfLacking(const std::string& text) {

@@ -46,7 +46,7 @@ class JobCourse {
   uint64_t epoch() const { return 1 + restarts_.restarts(); }
 
   // Every planned node has joined.
-  void BeginFirstEpoch() { AssignAll(); }
+  void BeginFirstEpoch() { AssignAll(/*same_nodes=*/false); }
   void OnStopRequested(const StopRequested& request);
   // The rank's end is known.
   void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
@@ -80,7 +80,7 @@ class JobCourse {
   void Enter(Phase phase);
   void TellNodes(const std::vector<uint32_t>& ranks, const std::string& text);
   void TellLaterLosses();
-  void AssignAll();
+  void AssignAll(bool same_nodes);
   void StopAll(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool restarting = false);
   void MarkAllTold();
   // When the order to stop must be sent after a failure: at once, or when its cause is known.

@@ -274,6 +274,7 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
       break;
     case v1::FromAgent::kBeat:
     case v1::FromAgent::kLogged:
+    case v1::FromAgent::kBatch:        // AgentStream passes its messages on one by one
     case v1::FromAgent::KIND_NOT_SET:  // a kind of a later version: of no concern here
       break;
   }

@@ -28,7 +28,7 @@
 namespace cohort::launcher {
 
 // The version of rendezvous.proto's conversation: NodeOffer.protocol must equal it.
-inline constexpr uint32_t kRendezvousProtocol = 1;
+inline constexpr uint32_t kRendezvousProtocol = 2;
 
 // An agent beats in every interval, and each beat is answered; a side silent for the timeout is taken for lost. All
 // agents are to know of a loss within 3.5 s: what the timeout leaves of that is for telling them.

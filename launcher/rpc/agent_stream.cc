@@ -34,9 +34,9 @@ grpc::Status AgentStream::Check(v1::NodeOffer* offer) const {
   return grpc::Status::OK;
 }
 
-void AgentStream::ReadNext() {
+void AgentStream::OnDealtWith() {
   const runtime::MutexLock lock(mutex_);
-  if (!finished_) StartRead(&incoming_);
+  if (--passed_on_ == 0 && !finished_) StartRead(&incoming_);
 }
 
 void AgentStream::Send(std::shared_ptr<const v1::ToAgent> message) {
@@ -93,10 +93,30 @@ void AgentStream::OnReadDone(bool ok) {
     End(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "an agent offers itself once"), "it joined twice");
     return;
   }
+  PassOn();
+}
+
+bool AgentStream::IsProper(const v1::AgentBatch& batch) {
+  return !batch.messages().empty() && std::none_of(batch.messages().begin(), batch.messages().end(),
+                                                   [](const auto& one) { return one.has_join() || one.has_batch(); });
+}
+
+void AgentStream::PassOn() {
   // The owner's thread may start the next read before OnEvent returns: from then on `incoming_` is gRPC's again.
   v1::FromAgent message = std::move(incoming_);
   incoming_.Clear();
-  owner_->OnEvent(Received{id_, std::move(message)});
+  if (message.has_batch() && !IsProper(message.batch())) {
+    return End(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "a batch is empty, or holds an offer or a batch"),
+               "it sent a malformed batch");
+  }
+  {
+    const runtime::MutexLock lock(mutex_);
+    passed_on_ = message.has_batch() ? message.batch().messages_size() : 1;
+  }
+  if (!message.has_batch()) return owner_->OnEvent(Received{id_, std::move(message)});
+  for (v1::FromAgent& one : *message.mutable_batch()->mutable_messages()) {
+    owner_->OnEvent(Received{id_, std::move(one)});
+  }
 }
 
 void AgentStream::OnWriteDone(bool ok) {

@@ -1,5 +1,5 @@
 // The server's side of one agent's stream. It knows the agent's certificate and keeps a bounded queue of messages to
-// write. It passes on one read message at a time: the next is read when the last has been dealt with.
+// write. It passes on the messages of one read at a time: the next is read when all of them have been dealt with.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -31,8 +31,8 @@ class AgentStream : public grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent> {
 
   // Begins to read. Called once.
   void Start() { StartRead(&incoming_); }
-  // Reads on: the last message has been dealt with.
-  void ReadNext();
+  // One of the messages that were passed on has been dealt with; after the last it reads on. Any thread may call it.
+  void OnDealtWith();
   // Queues a message. Any thread may call it.
   void Send(std::shared_ptr<const v1::ToAgent> message);
   // Ends the stream when everything queued has been written.
@@ -48,6 +48,9 @@ class AgentStream : public grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent> {
 
   // Checks that the node's name in the certificate is the one in the offer. Fills in the address.
   grpc::Status Check(v1::NodeOffer* offer) const;
+  static bool IsProper(const v1::AgentBatch& batch);
+  // Gives the owner what has been read.
+  void PassOn();
   // Ends the stream with `status`, once. The owner receives `reason` if the agent had joined.
   void End(const grpc::Status& status, const std::string& reason);
   void WriteNext() COHORT_REQUIRES(mutex_);
@@ -62,6 +65,7 @@ class AgentStream : public grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent> {
   runtime::Mutex mutex_;
   std::deque<std::shared_ptr<const v1::ToAgent>> outgoing_ COHORT_GUARDED_BY(mutex_);
   size_t queued_bytes_ COHORT_GUARDED_BY(mutex_) = 0;
+  int passed_on_ COHORT_GUARDED_BY(mutex_) = 0;  // of the last read, and not dealt with yet
   bool writing_ COHORT_GUARDED_BY(mutex_) = false;
   bool closing_ COHORT_GUARDED_BY(mutex_) = false;
   bool finished_ COHORT_GUARDED_BY(mutex_) = false;  // Finish has been called: nothing may be started

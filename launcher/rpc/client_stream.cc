@@ -18,6 +18,8 @@ constexpr milliseconds kOwnStall{500};
 // How long gRPC may take to give a cancelled call up.
 constexpr milliseconds kCancelTimeout{2000};
 constexpr milliseconds kAskWhetherGivenUp{100};
+// The limit of a batch. A message costs both sides some 0.1 ms, however short it is.
+constexpr size_t kMaxBatchBytes = 64 << 10;
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address, const TlsIdentity& identity) {
   grpc::SslCredentialsOptions tls;
@@ -98,7 +100,22 @@ absl::Status RendezvousClient::Stream::Send(const v1::FromAgent& message) {
 
 void RendezvousClient::Stream::WriteNext() {
   writing_ = true;
-  StartWrite(&outgoing_.front());
+  size_t bytes = 0;
+  size_t count = 0;
+  while (count < outgoing_.size()) {
+    const size_t more = outgoing_[count].ByteSizeLong();
+    if (count > 0 && bytes + more > kMaxBatchBytes) break;
+    bytes += more;
+    ++count;
+  }
+  written_bytes_ = bytes;
+  written_.Clear();
+  for (size_t i = 0; i < count; ++i) {
+    v1::FromAgent& place = count == 1 ? written_ : *written_.mutable_batch()->add_messages();
+    place = std::move(outgoing_.front());
+    outgoing_.pop_front();
+  }
+  StartWrite(&written_);
 }
 
 // Without the hold gRPC ends the call once nothing is under way.
@@ -125,7 +142,9 @@ void RendezvousClient::Stream::OnReadDone(bool ok) {
     if (incoming_.has_beat()) lease_.OnAnswer(incoming_.beat().number());
     told_the_end_ |= incoming_.has_report() || incoming_.has_refused();
     deliver = (!incoming_.has_beat() || incoming_.beat().taken() > 0) && !incoming_.has_nodes();
-    if (Counts(incoming_) && deliver) taken_ += incoming_.has_assignment() ? 2 : 1;  // with its table
+    if (Counts(incoming_) && deliver) {
+      taken_ += incoming_.has_assignment() && !incoming_.assignment().same_nodes() ? 2 : 1;  // with its table
+    }
   }
   if (incoming_.has_nodes()) nodes_ = std::move(*incoming_.mutable_nodes());
   if (incoming_.has_assignment()) incoming_.mutable_assignment()->mutable_nodes()->Swap(nodes_.mutable_nodes());
@@ -139,8 +158,7 @@ void RendezvousClient::Stream::OnReadDone(bool ok) {
 
 void RendezvousClient::Stream::OnWriteDone(bool ok) {
   const runtime::MutexLock lock(mutex_);
-  queued_bytes_ -= outgoing_.front().ByteSizeLong();
-  outgoing_.pop_front();
+  queued_bytes_ -= written_bytes_;
   writing_ = false;
   if (!ok) {
     DropHold();

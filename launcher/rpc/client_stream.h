@@ -58,7 +58,8 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   const std::unique_ptr<v1::Rendezvous::Stub> stub_;
   grpc::ClientContext context_;
   v1::ToAgent incoming_;
-  v1::NodeTable nodes_;  // until the assignment that it belongs to has come
+  v1::NodeTable nodes_;    // until the assignment that it belongs to has come
+  v1::FromAgent written_;  // while gRPC writes it: the next message, or all that waited
 
   // Held while a callback runs, so that Shut can wait for it to return.
   runtime::Mutex callback_mutex_;
@@ -67,7 +68,8 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   mutable runtime::Mutex mutex_;
   runtime::CondVar changed_;
   std::deque<v1::FromAgent> outgoing_ COHORT_GUARDED_BY(mutex_);
-  size_t queued_bytes_ COHORT_GUARDED_BY(mutex_) = 0;
+  size_t queued_bytes_ COHORT_GUARDED_BY(mutex_) = 0;   // the written ones included
+  size_t written_bytes_ COHORT_GUARDED_BY(mutex_) = 0;  // of them
   bool counts_ COHORT_GUARDED_BY(mutex_) = false;
   uint64_t taken_ COHORT_GUARDED_BY(mutex_) = 0;  // messages that count, those of streams before included
   bool writing_ COHORT_GUARDED_BY(mutex_) = false;

@@ -227,7 +227,7 @@ void RendezvousServer::Rep::Run() {
       const ConnectionId from = received != nullptr ? received->from : 0;
       Carry(machine_->Handle(std::move(event), Clock::now()));
       if (from == 0) continue;
-      if (const std::shared_ptr<AgentStream> stream = StreamOf(from)) stream->ReadNext();
+      if (const std::shared_ptr<AgentStream> stream = StreamOf(from)) stream->OnDealtWith();
     }
     const TimePoint now = Clock::now();
     if (now >= machine_->NextTick()) Carry(machine_->Tick(now));

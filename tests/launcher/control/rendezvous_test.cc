@@ -50,8 +50,8 @@ TEST(Joining, RefusesAnotherProtocolAndNamesBoth) {
   offer.set_protocol(7);
   job.JoinAs(9, offer);
   ASSERT_NE(job.Last(9, v1::ToAgent::kRefused), nullptr);
-  EXPECT_THAT(job.Last(9, v1::ToAgent::kRefused)->refused(), HasSubstr("version 7"));
-  EXPECT_THAT(job.Last(9, v1::ToAgent::kRefused)->refused(), HasSubstr("version 1"));
+  const std::string why = job.Last(9, v1::ToAgent::kRefused)->refused();
+  EXPECT_THAT(why, HasSubstr("version 7 of the rendezvous protocol, this job's rendezvous speaks version 2"));
   EXPECT_TRUE(job.Closed(9));
 }
 

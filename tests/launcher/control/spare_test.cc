@@ -74,6 +74,47 @@ TEST(Spares, TakeTheRanksOfALostNodeWhenItsLeaseIsOver) {
   EXPECT_THAT(job.members()[0].agents(), ElementsAre(0, 3, 2));
 }
 
+// Begins the second epoch after a failed rank; nobody is lost.
+void FailOneAndGoOn(Driver* job) {
+  job->JoinAll();
+  job->Exit(Exited(0, 1));
+  job->Pass(milliseconds(200));
+  job->EndAllAsTold();
+  job->Pass(milliseconds(200));
+}
+
+// A table of thousands of nodes for each of thousands of agents is most of what a restart sends.
+TEST(NodeTables, AreSentWhereTheNodesAreNewAlone) {
+  Driver same(PlanWithSpares(3, 2, 0));
+  FailOneAndGoOn(&same);
+  for (const uint32_t agent : {0u, 1u, 2u}) {
+    EXPECT_EQ(AssignmentOf(same, agent).epoch(), 2u);
+    EXPECT_TRUE(AssignmentOf(same, agent).same_nodes());
+    EXPECT_EQ(same.All(Driver::Of(agent), v1::ToAgent::kNodes).size(), 1u);
+  }
+  Driver other(PlanWithSpares(3, 2, 1));
+  other.JoinAll();
+  other.Join(3);
+  LoseNode1(&other);
+  other.Handle(AgentEnded{1});
+  other.Pass(milliseconds(10), {0, 2, 3});
+  for (const uint32_t agent : {0u, 2u, 3u}) {
+    EXPECT_FALSE(AssignmentOf(other, agent).same_nodes());
+    EXPECT_EQ(other.All(Driver::Of(agent), v1::ToAgent::kNodes).size(), agent == 3 ? 1u : 2u);
+  }
+}
+
+// An agent that comes to another host of the rendezvous may lack it.
+TEST(NodeTables, AreSentAgainWhereThereAreStandbys) {
+  v1::JobPlan plan = PlanWithSpares(3, 2, 0);
+  plan.set_standbys(1);
+  Driver job(std::move(plan));
+  FailOneAndGoOn(&job);
+  EXPECT_EQ(AssignmentOf(job, 1).epoch(), 2u);
+  EXPECT_FALSE(AssignmentOf(job, 1).same_nodes());
+  EXPECT_EQ(job.All(Driver::Of(1), v1::ToAgent::kNodes).size(), 2u);
+}
+
 TEST(Spares, NeedNotWaitForANodeWhoseEndIsKnown) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();

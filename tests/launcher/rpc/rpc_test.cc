@@ -436,6 +436,47 @@ TEST_F(RpcTest, AnAgentThatHasJoinedMayNotOfferItselfAgain) {
   EXPECT_FALSE(ears_[1]->lost());
 }
 
+// They come faster than one at a time is written, so that most of them travel together.
+TEST_F(RpcTest, ManyMessagesAtOnceAreDealtWithInOrder) {
+  constexpr uint64_t kMessages = 3000;
+  StartServer(MakePlan(1, 1));
+  JoinAll(1);
+  for (uint64_t i = 1; i <= kMessages; ++i) {
+    v1::FromAgent put;
+    put.mutable_put()->set_request(i);
+    put.mutable_put()->set_key("key/" + std::to_string(i));
+    put.mutable_put()->set_value(std::string(i % 100 == 0 ? 100'000 : 10, 'x'));  // some are too large for company
+    ASSERT_TRUE(clients_[0]->Send(put).ok());
+  }
+  for (uint64_t i = 1; i <= kMessages; ++i) {
+    const auto reply = ears_[0]->Next(v1::ToAgent::kPut);
+    ASSERT_TRUE(reply.has_value());
+    ASSERT_EQ(reply->put().request(), i);
+  }
+  EndWell(0, 1);
+  ASSERT_TRUE(WaitForReport().has_value());
+}
+
+TEST_F(RpcTest, AMalformedBatchEndsTheConnection) {
+  v1::FromAgent empty;
+  empty.mutable_batch();
+  v1::FromAgent with_offer = empty;
+  with_offer.mutable_batch()->add_messages()->mutable_beat();
+  *with_offer.mutable_batch()->add_messages()->mutable_join() = MakeOffer(1);
+  v1::FromAgent nested = empty;
+  *nested.mutable_batch()->add_messages() = with_offer;
+  StartServer(MakePlan(4, 1));
+  JoinAll(4);
+  size_t node = 0;
+  for (const v1::FromAgent& batch : {empty, with_offer, nested}) {
+    ASSERT_TRUE(clients_[node]->Send(batch).ok());
+    const std::optional<absl::Status> why = ears_[node++]->WaitUntilLost();
+    ASSERT_TRUE(why.has_value());
+    EXPECT_EQ(why->code(), absl::StatusCode::kFailedPrecondition) << *why;
+  }
+  EXPECT_FALSE(ears_[3]->lost());
+}
+
 TEST_F(RpcTest, TwoServersCannotShareAPort) {
   StartServer(MakePlan(1, 1));
   RendezvousServer::Options options;
