@@ -1,7 +1,6 @@
 #include "cohort/comm/communicator.h"
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -36,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
     return absl::InvalidArgumentError("world: CommunicatorOptions::determinism is " + std::to_string(level) +
                                       ", which is no Determinism");
   }
-  if (runtime.forks_at_init() != runtime::Forks().load(std::memory_order_relaxed)) {
+  if (runtime.forks().InChild()) {
     return absl::FailedPreconditionError(
         "world: this process was forked from a rank, whose place among the ranks it cannot take: communicate in the "
         "parent, or fork before Runtime::Init");

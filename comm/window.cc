@@ -49,9 +49,7 @@ Window& Window::operator=(Window&& other) noexcept {
 
 void Window::Reset() {
   // A forked child has the parent's memory of the segment, which is the parent's to free.
-  if (runtime_ != nullptr && runtime_->forks_at_init() == runtime::Forks().load(std::memory_order_relaxed)) {
-    runtime_->segment().Free(block_);
-  }
+  if (runtime_ != nullptr && !runtime_->forks().InChild()) runtime_->segment().Free(block_);
   runtime_ = nullptr;
 }
 

@@ -1,7 +1,6 @@
 #include "cohort/runtime/runtime.h"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <optional>
 #include <string>
@@ -113,7 +112,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
 
   // A child that was forked after Init has its parent's connections, not its own.
   absl::Status CheckProcess() const {
-    if (forks == Forks().load(std::memory_order_relaxed)) return absl::OkStatus();
+    if (!forks.InChild()) return absl::OkStatus();
     if (identity.world_size == 1 && !bootstrap->HasEpochs()) return absl::OkStatus();  // its store is its own memory
     return absl::FailedPreconditionError(
         "this process was forked from rank " + std::to_string(identity.rank) +
@@ -126,7 +125,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   std::unique_ptr<Engine> engine;
   bool finalized = false;
   Ways ways;
-  const uint64_t forks = Forks().load(std::memory_order_relaxed);
+  const ForkWatch forks;
 
   // With engine ownership.
   std::vector<MembershipListener*> listeners;
@@ -189,7 +188,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextEpoch(std::unique_ptr<Runt
   const Deadline deadline = Deadline::After(timeout);
   if (ended == nullptr) return absl::InvalidArgumentError("NextEpoch without a runtime: its argument is null");
   Rep& rep = *ended->rep_;
-  if (rep.forks != Forks().load(std::memory_order_relaxed)) {
+  if (rep.forks.InChild()) {
     // The progress thread, the connections and what is written in the segment are the parent's: nothing to end here.
     (void)ended.release();
     return absl::FailedPreconditionError(
@@ -234,13 +233,13 @@ void Runtime::Leave(bool goodbye) {
 
 absl::Status Runtime::Finalize() {
   Rep& rep = *rep_;
-  if (rep.forks != Forks().load(std::memory_order_relaxed)) return absl::OkStatus();
+  if (rep.forks.InChild()) return absl::OkStatus();
   if (!rep.finalized && rep.engine != nullptr) Leave(/*goodbye=*/true);
   MutexLock lock(rep.mutex);
   return std::exchange(rep.unreported, absl::OkStatus());
 }
 
-uint64_t Runtime::forks_at_init() const { return rep_->forks; }
+const ForkWatch& Runtime::forks() const { return rep_->forks; }
 bool Runtime::finalized() const { return rep_->finalized; }
 const Identity& Runtime::identity() const { return rep_->identity; }
 Engine& Runtime::engine() { return *rep_->engine; }

@@ -21,6 +21,8 @@
 
 namespace cohort::runtime {
 
+class ForkWatch;
+
 struct RuntimeOptions {
   std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
   // Drive operations in a thread of their own while the program computes (overlap).
@@ -166,8 +168,8 @@ class Runtime {
   // Afterwards only the accessors may be used. In a forked child it does nothing: the parent goes on.
   absl::Status Finalize();
   bool finalized() const;
-  // Forks() when this runtime was made. If the number differs now, the caller is a forked child that cannot use it.
-  uint64_t forks_at_init() const;
+  // Whether the caller is a forked child, which cannot use it.
+  const ForkWatch& forks() const;
 
   // One object that the layer above keeps per runtime (comm: its transports). It is destroyed before the engine and the
   // segment. Set once, with engine ownership.

@@ -45,8 +45,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
       providers_(context_, links_),
       recorder_(context_),
       short_polls_(ShortPolls(runtime.segment())),
-      forks_(runtime.forks_at_init()),
-      forks_now_(runtime::Forks()) {
+      forks_(runtime.forks()) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
   context_.size = static_cast<int>(members.size());

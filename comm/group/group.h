@@ -2,7 +2,6 @@
 // the one sticky failure.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -55,7 +54,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   absl::Status status();
   // Whether this is a child that was forked after Runtime::Init. It shares the parent's memory of the segment, so that
   // its calls would be taken for the parent's.
-  bool InChild() const { return forks_ != forks_now_.load(std::memory_order_relaxed) && context_.size > 1; }
+  bool InChild() const { return forks_.InChild() && context_.size > 1; }
   absl::Status WhyNotInChild() const;
 
   // Numbers the call, records it, and hands it to its provider.
@@ -140,8 +139,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
   const int short_polls_;  // of a short call, for messages that are not there
-  const uint64_t forks_;
-  const std::atomic<uint64_t>& forks_now_;
+  const runtime::ForkWatch forks_;
   int inside_provider_ = 0;
   const runtime::EngineLock* entry_ = nullptr;  // of InsideProvider; null: nobody is let in
   BlockTable table_;                            // of the variable-count call that is being checked

@@ -91,14 +91,12 @@ class Messages::Inbox final : public runtime::WorkListener {
 };
 
 Messages::Messages(runtime::Engine& engine, std::unique_ptr<comm::Communicator> communicator)
-    : engine_(engine),
-      forks_(runtime::Forks().load(std::memory_order_relaxed)),
-      communicator_(std::move(communicator)) {
+    : engine_(engine), communicator_(std::move(communicator)) {
   for (int peer = 0; peer < communicator_->size(); ++peer) inboxes_.push_back(std::make_unique<Inbox>(*this, peer));
 }
 
 Messages::~Messages() {
-  if (!InChild()) {
+  if (!forks_.InChild()) {
     runtime::EngineLock lock(engine_);
     closing_ = true;
     FailAll(absl::CancelledError("the group of this receive was destroyed before a message came"));
@@ -106,10 +104,8 @@ Messages::~Messages() {
   communicator_.reset();
 }
 
-bool Messages::InChild() const { return forks_ != runtime::Forks().load(std::memory_order_relaxed); }
-
 runtime::Work Messages::Send(const comm::ConstBuffer& in, int peer, int64_t tag, const Options& options) {
-  if (InChild()) return runtime::Work::Finished(communicator_->status());
+  if (forks_.InChild()) return runtime::Work::Finished(communicator_->status());
   runtime::EngineLock lock(engine_);
   comm::CallOptions call;
   call.timeout = options.timeout;
@@ -132,7 +128,7 @@ runtime::Work Messages::Send(const comm::ConstBuffer& in, int peer, int64_t tag,
 
 runtime::Work Messages::Receive(const comm::Buffer& out, int peer, int64_t tag, const Options& options,
                                 std::shared_ptr<std::atomic<int>> source) {
-  if (InChild()) return runtime::Work::Finished(communicator_->status());
+  if (forks_.InChild()) return runtime::Work::Finished(communicator_->status());
   runtime::EngineLock lock(engine_);
   if (peer != kAnyone && (peer < 0 || peer >= communicator_->size())) {
     return runtime::Work::Finished(absl::InvalidArgumentError(

@@ -70,10 +70,8 @@ class Messages {
   void Match(Payload& payload, ReceiveState* receive);
   void FailAll(const absl::Status& status);
 
-  bool InChild() const;
-
   runtime::Engine& engine_;
-  const uint64_t forks_;                          // of this process when it was made
+  const runtime::ForkWatch forks_;
   std::vector<std::unique_ptr<Inbox>> inboxes_;   // by peer
   std::list<ReceiveState*> posted_;               // without a message, in order; a reference each
   std::list<std::unique_ptr<Payload>> payloads_;  // arriving, or waiting for a receive, in order of their headers

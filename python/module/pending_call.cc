@@ -31,7 +31,9 @@ std::vector<std::unique_ptr<PendingCall>>& Abandoned() {
 runtime::Work& WorkOf(PyObject* self) { return reinterpret_cast<WorkObject*>(self)->call->work; }
 
 // A call that was under way when this process was forked: the parent completes it, in memory that is not ours.
-bool IsParents(PyObject* self) { return !WorkOf(self).Done() && reinterpret_cast<WorkObject*>(self)->call->InChild(); }
+bool IsParents(PyObject* self) {
+  return !WorkOf(self).Done() && reinterpret_cast<WorkObject*>(self)->call->forks.InChild();
+}
 
 PyObject* Wait(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   static constexpr const char* kNames[] = {"timeout"};

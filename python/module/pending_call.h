@@ -41,10 +41,7 @@ struct PendingCall {
   std::vector<Memory> more;  // of an exchange
   std::unique_ptr<PythonReduction> reduction;
   std::shared_ptr<std::atomic<int>> source;  // of a receive from anyone: who sent; null for other calls
-  uint64_t forks = runtime::Forks().load(std::memory_order_relaxed);  // of this process when it was made
-
-  // Whether this process was forked from the one that made the call, and so has neither its threads nor its place.
-  bool InChild() const { return forks != runtime::Forks().load(std::memory_order_relaxed); }
+  runtime::ForkWatch forks;                  // a child has neither the call's threads nor its place
 };
 
 // Blocks without the GIL until the work is done or the deadline has passed: then the operation is still pending. In the

@@ -9,7 +9,7 @@ std::atomic<uint64_t> g_forks = 0;
 
 }  // namespace
 
-const std::atomic<uint64_t>& Forks() {
+const std::atomic<uint64_t>& ForkWatch::Forks() {
   [[maybe_unused]] static const int watched =
       pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
   return g_forks;

@@ -1,5 +1,4 @@
-// How often this process was forked: what is shared with other processes must not be used by a child that has
-// inherited it.
+// Forked children: they inherit what is shared with other processes, and must not use it.
 #pragma once
 
 #include <atomic>
@@ -7,8 +6,21 @@
 
 namespace cohort::runtime {
 
-// The number of forks between the first call in an ancestor and this process. Counted in the child; a relaxed load is
-// enough, since only fork itself changes it.
-const std::atomic<uint64_t>& Forks();
+// Knows whether this is the process that made it. A copy is of the same process. Any thread may ask.
+class ForkWatch {
+ public:
+  ForkWatch() : forks_(Forks()), at_first_(forks_.load(std::memory_order_relaxed)) {}
+
+  // Whether this process is a child, or a later descendant, of the one that made it. Relaxed, since only fork itself
+  // changes the count.
+  bool InChild() const { return forks_.load(std::memory_order_relaxed) != at_first_; }
+
+ private:
+  // The forks between the first call in an ancestor and this process, counted in the child.
+  static const std::atomic<uint64_t>& Forks();
+
+  const std::atomic<uint64_t>& forks_;
+  const uint64_t at_first_;
+};
 
 }  // namespace cohort::runtime
