@@ -18,7 +18,7 @@ import traceback
 import unittest
 
 ASKED = 'BACKEND = os.environ["BACKEND"]'
-LISTED = "2.11"  # the version of PyTorch whose tests are in the list
+LISTED = "2.15"  # the version of PyTorch whose tests are in the list
 LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_skipped.txt")
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
