@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 using runtime::Deadline;
 using std::chrono::seconds;
 
-constexpr double kTargetSeconds = 5;         // to join
+constexpr double kTargetSeconds = 3.5;       // to join
 constexpr double kTargetMemoryMiB = 250;     // of the server
 constexpr double kTargetAgainSeconds = 0.3;  // from the end of one epoch to the next
 constexpr seconds kPatience{120};
