@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string>
 
+#include "absl/synchronization/mutex.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -19,7 +21,10 @@ void OnlyFatal(gpr_log_func_args* args) {
 
 }  // namespace
 
-void QuietGrpc() { gpr_set_log_function(OnlyFatal); }
+void QuietGrpc() {
+  gpr_set_log_function(OnlyFatal);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // Debian's Abseil looks by default: 12 %
+}
 
 grpc::ChannelArguments DirectChannel() {
   grpc::ChannelArguments arguments;
@@ -28,6 +33,8 @@ grpc::ChannelArguments DirectChannel() {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else a ping and its answer for most messages, and a lookahead of:
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes + kMaxPageOverhead);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   return arguments;
