@@ -66,10 +66,10 @@ struct WindowTuning {
 // Figures of private memory where ranks of one host copy it through shared memory (GroupTopology::near_caches). They
 // replace the figures of the same names of `local`. Both ways are copies then, in small pieces and in large ones.
 struct NearTuning {
-  double copied_gigabytes_s = 23;
-  double large_us = 9.59;
-  double gigabytes_s = 1000;  // as fitted: beyond large_us a byte costs next to nothing
-  double uncached_gigabytes_s = 20.9;
+  double copied_gigabytes_s = 5.14;
+  double large_us = 24.3;
+  double gigabytes_s = 275;  // as fitted: beyond large_us a byte costs next to nothing
+  double uncached_gigabytes_s = 5.26;
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };

@@ -54,8 +54,8 @@ inline constexpr size_t kDirectFromSharingCpus = kEagerBytes + 1;
 // from 4 KiB on, because each line changes its owner twice; a little later where both sides have something to say and
 // copy side by side. Fan-outs to several readers never.
 inline constexpr size_t kPrivateFrom = 6 * 1024;
-// If ranks take turns on CPUs a confirmation may cost a turn; copied data need none.
-inline constexpr size_t kPrivateFromSharingCpus = 32 * 1024;
+// If ranks take turns on CPUs: as above. What the ring takes needs no confirmation at all.
+inline constexpr size_t kPrivateFromSharingCpus = kEagerBytes + 1;
 // One step of a direct read or of process_vm_readv: bounds the time of one Try call and the staging buffer.
 inline constexpr size_t kPieceBytes = 256 * 1024;
 

@@ -35,11 +35,11 @@ Way WayChooser::Choose(size_t bytes, uint64_t told) {
   if (out == 0 || read == 0) return other(first_);
   const uint32_t copied = out + copied_in_[size].ns_per_kib();
   const Way better = read < copied ? Way::kRead : Way::kCopied;
-  uint32_t& since = since_tried_[size];
-  ++since;
-  const uint32_t next_try = kTryEvery * std::max(read, copied) / std::min(read, copied);
-  if (since <= next_try) return better;
-  if (since >= next_try + kTries) since = 0;
+  Trial& trial = trials_[size];
+  ++trial.since;
+  const uint32_t next_try = trial.every * std::max(read, copied) / std::min(read, copied);
+  if (trial.since <= next_try) return better;
+  if (trial.since >= next_try + kTries) trial = {.every = std::min(2 * trial.every, kTryEvery), .since = 0};
   return other(better);
 }
 

@@ -61,14 +61,21 @@ class WayChooser {
   void NoteCopiedIn(size_t bytes, uint64_t ns) { copied_in_[WaySizeOf(bytes)].Note(bytes, ns); }
 
  private:
-  // After so many messages, times the ratio of the two ways, the other way is tried by so many messages. Costs at most
-  // 3 % of the time, whatever the ratio.
+  // After so many messages, times the ratio of the two ways, the other way is tried by kTries messages. Costs at most
+  // 3 % of the time, whatever the ratio. The first time it is sooner, then twice as late each time: the first messages
+  // touch memory that nobody has touched, which may make either way look slow.
   static constexpr uint32_t kTryEvery = 100;
+  static constexpr uint32_t kFirstTryAfter = 12;
   static constexpr uint32_t kTries = 3;
+
+  struct Trial {
+    uint32_t every = kFirstTryAfter;
+    uint32_t since = 0;  // messages since the last one
+  };
 
   Way first_;
   std::array<WayTime, kWaySizes> copied_in_;
-  std::array<uint32_t, kWaySizes> since_tried_{};
+  std::array<Trial, kWaySizes> trials_{};
 };
 
 }  // namespace cohort::comm::shm

@@ -90,30 +90,39 @@ TEST(WayChooser, TriesBothWaysAndTakesTheQuicker) {
     near.Take(10, 20, 60);
     EXPECT_EQ(near.Send(), first);
     EXPECT_EQ(near.Read(20), first == Way::kRead ? 2 : 3);
-    EXPECT_EQ(near.Read(50), 0);
+    EXPECT_LE(near.Read(50), 3);  // the first try
     Pair far(first);
     far.Take(300, 300, 100);
     EXPECT_EQ(far.Send(), first);
     EXPECT_EQ(far.Read(20), first == Way::kRead ? 17 : 18);
-    EXPECT_EQ(far.Read(50), 50);
+    EXPECT_GE(far.Read(50), 47);
     Pair in_between(first);  // copying out alone would be quicker
     in_between.Take(60, 60, 100);
-    in_between.Read(20);
-    EXPECT_EQ(in_between.Read(50), 50);
+    in_between.Read(10);
+    EXPECT_GE(in_between.Read(50), 44);
   }
+}
+
+TEST(WayChooser, ForgivesAWayThatBeganSlowly) {
+  Pair pair(Way::kCopied);
+  pair.Take(150, 150, 500);  // memory that the reader touches for the first time
+  pair.Read(6);
+  pair.Take(150, 150, 100);
+  pair.Read(30);
+  EXPECT_EQ(pair.Read(20), 20);
 }
 
 TEST(WayChooser, FollowsAPairThatIsMoved) {
   Pair pair(Way::kCopied);
   pair.Take(10, 20, 60);
   pair.Read(20);
-  EXPECT_EQ(pair.Read(50), 0);
+  EXPECT_LE(pair.Read(50), 3);
   pair.Take(300, 300, 100);  // moved away: the way in use shows it at once
   pair.Read(4);
-  EXPECT_EQ(pair.Read(50), 50);
+  EXPECT_GE(pair.Read(50), 47);
   pair.Take(10, 20, 60);  // and back: reads are slower than copies used to be, no more; a try shows it
   pair.Read(1000);
-  EXPECT_EQ(pair.Read(50), 0);
+  EXPECT_LE(pair.Read(50), 3);
 }
 
 TEST(WayChooser, TriesTheSlowerWayTheMoreRarelyTheSlowerItIs) {
