@@ -26,7 +26,7 @@ struct GroupTopology {
   int largest_node = 0;
   double ranks_per_cpu = 1.0;  // of a group on one machine; above 1 the ranks take turns
   bool windows = false;        // buffers are taken to lie in windows rather than in private memory
-  bool near_caches = false;    // on one machine: private memory is copied (ShmOptions::private_reads), never read
+  bool near_caches = false;    // on one machine: its level 3 caches are near ones (NearTuning)
 };
 
 // The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes. Of a composition: the sum of

@@ -63,13 +63,14 @@ struct WindowTuning {
   DirectTuning direct = {.access_us = 0.0543, .gigabytes_s = 46.7, .uncached_gigabytes_s = 20.7};
 };
 
-// Figures of private memory where ranks of one host copy it through shared memory (GroupTopology::near_caches). They
-// replace the figures of the same names of `local`. Both ways are copies then, in small pieces and in large ones.
+// Figures of private memory where level 3 caches are near ones, as AMD's, and its ranks may share one or not
+// (GroupTopology::near_caches): messages then go whichever way is quickest for a pair. They replace the figures of the
+// same names of `local`, and were fitted to ranks that share a cache and to ranks that do not, together.
 struct NearTuning {
-  double copied_gigabytes_s = 5.14;
-  double large_us = 24.3;
-  double gigabytes_s = 275;  // as fitted: beyond large_us a byte costs next to nothing
-  double uncached_gigabytes_s = 5.26;
+  double copied_gigabytes_s = 7.54;
+  double large_us = 25.8;
+  double gigabytes_s = 638;  // as fitted: beyond large_us a byte costs next to nothing
+  double uncached_gigabytes_s = 7.9;
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };

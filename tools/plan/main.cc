@@ -307,8 +307,7 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
       ->check(Number(0.001, 1e6))
       ->capture_default_str();
   explain->add_flag("--windows", options.windows, "buffers in window memory (AllocateWindow), not in private memory");
-  explain->add_flag("--near-caches", options.near_caches,
-                    "CPUs that share a near level 3 cache, as AMD's: private memory is copied");
+  explain->add_flag("--near-caches", options.near_caches, "CPUs with near level 3 caches, as AMD's");
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;
 }

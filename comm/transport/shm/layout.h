@@ -22,7 +22,7 @@
 
 namespace cohort::comm::shm {
 
-inline constexpr uint64_t kEndpointMagic = 0x3330'4d48'5354'5243;  // "CRTSHM03": changes with the layout
+inline constexpr uint64_t kEndpointMagic = 0x3430'4d48'5354'5243;  // "CRTSHM04": changes with the layout
 inline constexpr size_t kSlotStride = 128;
 inline constexpr size_t kInlineBytes = 48;
 inline constexpr size_t kSlotBytes = kMostShortBytes;  // of payload behind the line
@@ -78,7 +78,8 @@ struct Descriptor {
   uint64_t length = 0;       // bytes of this part
   uint64_t area_offset = 0;  // kEager, kBounce: the area in the segment; kDirect: the payload
   uint64_t area_bytes = 0;
-  uint64_t position = 0;  // kEager, kBounce: of this part in the area; kPrivate: the sender's address
+  uint64_t position = 0;    // kEager, kBounce: of this part in the area; kPrivate: the sender's address
+  uint64_t past_cache = 0;  // kEager, kBounce: 1: copied in past the sender's cache
 };
 static_assert(sizeof(Descriptor) <= kInlineBytes);
 
@@ -108,8 +109,8 @@ inline constexpr size_t InlineBytesOf(uint64_t stamp) { return stamp >> 48 & 0xf
 // How far the owner of the endpoint has read one of its sources.
 struct Ack {
   std::atomic<uint64_t> messages;  // all up to and including this number are finished with
-  // Bit 0: the owner can read the source's private memory. The other bits: how long messages took (private_way.h).
-  std::atomic<uint64_t> private_told;
+  // Whether the owner can read the source's private memory, and how long messages took (ToldTimes in private_way.h).
+  std::atomic<uint64_t> told[2];
 };
 
 struct alignas(kSlotStride) EndpointHeader {

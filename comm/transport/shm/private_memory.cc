@@ -46,15 +46,15 @@ PrivateMemory::PrivateMemory(int local_ranks, std::optional<bool> reads)
       reads_(reads),
       direct_(reads.value_or(!runtime::Level3IsNear())) {}
 
-uint64_t PrivateMemory::NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
+ToldTimes PrivateMemory::NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
   ReceivedTimes& received = received_[static_cast<size_t>(peer.address().local_rank)];
   received.Note(way, bytes, ns);
   return received.Told(Readable(peer));
 }
 
-Way PrivateMemory::Choose(const PeerEndpoint& peer, size_t bytes, uint64_t told) {
-  if (reads_.has_value()) return *reads_ ? Way::kRead : Way::kCopied;
-  return WaysTo(peer).Choose(bytes, told);
+Way PrivateMemory::Choose(const PeerEndpoint& peer, size_t bytes, const ToldTimes& told, bool may_read) {
+  if (reads_.has_value()) return *reads_ && may_read ? Way::kRead : Way::kCopied;
+  return WaysTo(peer).Choose(bytes, told, may_read);
 }
 
 OwnEndpoint::Probe PrivateMemory::probe() const {

@@ -22,8 +22,8 @@ enum class ReadResult : uint8_t {
 
 class PrivateMemory {
  public:
-  // `reads`: true reads wherever the kernel permits it; false behaves as if every peer refused; nothing: what is
-  // quicker.
+  // `reads`: true reads wherever the kernel permits it; false behaves as if every peer refused, and copies with plain
+  // stores; nothing: what is quickest.
   PrivateMemory(int local_ranks, std::optional<bool> reads);
 
   // The own process's probe word, for endpoints.
@@ -45,10 +45,12 @@ class PrivateMemory {
   // The times of private messages, for ways that are chosen by them. In ns.
   uint64_t Now() { return clock_.Now(); }
   // A message from this peer was received so, in `ns`. Returns what the peer is to be told.
-  uint64_t NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
-  void NoteCopiedIn(const PeerEndpoint& peer, size_t bytes, uint64_t ns) { WaysTo(peer).NoteCopiedIn(bytes, ns); }
-  // The way of a message to this peer, which has told `told`.
-  Way Choose(const PeerEndpoint& peer, size_t bytes, uint64_t told);
+  ToldTimes NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
+  void NoteCopiedIn(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
+    WaysTo(peer).NoteCopiedIn(way, bytes, ns);
+  }
+  // The way of a message to this peer, which has told `told`. `may_read`: kRead is one of the ways.
+  Way Choose(const PeerEndpoint& peer, size_t bytes, const ToldTimes& told, bool may_read);
 
   // kPieceBytes of memory, for reductions of what was read.
   std::byte* staging();

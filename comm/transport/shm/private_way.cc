@@ -16,31 +16,46 @@ void WayTime::Note(size_t bytes, uint64_t ns) {
   median_ = *middle;
 }
 
-uint64_t ReceivedTimes::Told(bool can_read) const {
-  static_assert(1 + 10 * 2 * kWaySizes <= 64 && WayTime::kMost == (1 << 10) - 1);
-  uint64_t told = 0;
-  for (size_t way = times_.size(); way-- > 0;) {
-    for (size_t size = kWaySizes; size-- > 0;) told = told << 10 | times_[way][size].ns_per_kib();
+ToldTimes ReceivedTimes::Told(bool can_read) const {
+  static_assert(kWays * kWaySizes <= 2 * ToldTimes::kPerWord && 1 + 10 * ToldTimes::kPerWord <= 64 &&
+                WayTime::kMost == (1 << 10) - 1);
+  ToldTimes told;
+  told.words[0] = can_read ? 1 : 0;
+  for (size_t i = 0; i < kWays * kWaySizes; ++i) {
+    const uint64_t time = times_[i / kWaySizes][i % kWaySizes].ns_per_kib();
+    told.words[i / ToldTimes::kPerWord] |= time << (1 + 10 * (i % ToldTimes::kPerWord));
   }
-  return told << 1 | (can_read ? 1 : 0);
+  return told;
 }
 
-Way WayChooser::Choose(size_t bytes, uint64_t told) {
+Way WayChooser::Choose(size_t bytes, const ToldTimes& told, bool may_read) {
   const size_t size = WaySizeOf(bytes);
-  const uint32_t out = ReceivedTimes::TimeIn(told, Way::kCopied, size);
-  const uint32_t read = ReceivedTimes::TimeIn(told, Way::kRead, size);
-  const auto other = [](Way way) { return way == Way::kRead ? Way::kCopied : Way::kRead; };
-  const uint32_t of_first = first_ == Way::kRead ? read : out;
-  if (of_first == 0) return first_;
-  if (out == 0 || read == 0) return other(first_);
-  const uint32_t copied = out + copied_in_[size].ns_per_kib();
-  const Way better = read < copied ? Way::kRead : Way::kCopied;
+  std::array<Way, kWays> ways{};  // those that there are, the quickest first
+  std::array<uint32_t, kWays> times{};
+  size_t count = 0;
+  for (size_t i = 0; i < kWays; ++i) {
+    const Way way = static_cast<Way>((static_cast<size_t>(first_) + i) % kWays);
+    if (way == Way::kRead && !may_read) continue;
+    const uint32_t received = told.Time(way, size);
+    if (received == 0) return way;
+    const uint32_t time = received + (way == Way::kRead ? 0 : copied_in_[static_cast<size_t>(way)][size].ns_per_kib());
+    size_t place = count++;
+    for (; place > 0 && times[place - 1] > time; --place) {
+      ways[place] = ways[place - 1];
+      times[place] = times[place - 1];
+    }
+    ways[place] = way;
+    times[place] = time;
+  }
   Trial& trial = trials_[size];
+  const size_t other = 1 + trial.number % (count - 1);
+  const uint32_t next_try = trial.every * times[other] / times[0];
   ++trial.since;
-  const uint32_t next_try = trial.every * std::max(read, copied) / std::min(read, copied);
-  if (trial.since <= next_try) return better;
-  if (trial.since >= next_try + kTries) trial = {.every = std::min(2 * trial.every, kTryEvery), .since = 0};
-  return other(better);
+  if (trial.since <= next_try) return ways[0];
+  if (trial.since >= next_try + kTries) {
+    trial = {.every = std::min(2 * trial.every, kTryEvery), .since = 0, .number = trial.number + 1};
+  }
+  return ways[other];
 }
 
 }  // namespace cohort::comm::shm

@@ -1,11 +1,12 @@
-// Which way long private messages travel between two ranks: copied through memory that both share, or read by their
-// receiver with process_vm_readv. Neither is always the quicker one. Within a near level 3 cache copies take half the
-// time of reads; between far CPUs they take from two thirds to six times as long, which depends on the processor, the
-// hypervisor and where it has put the CPUs. So the times of both ways decide, as they were lately for this pair.
+// Which way private messages travel between two ranks: copied through memory that both share, the same with stores that
+// bypass the writer's cache, or read by their receiver with process_vm_readv. Each is the quickest somewhere. Within a
+// near level 3 cache copies take half the time of reads. Between far CPUs each line of a copy changes its owner twice,
+// and past the cache 64 KiB take 8.9 us, read 8.4, copied 34; 4 MiB 301, 498 and 1,820. That depends on the processor,
+// the hypervisor and where it has put the CPUs. So the times of all ways decide, as they were lately for this pair.
 //
-// The receiver times every long message, from the moment when it finds its first part until the last one is in place.
-// It tells the sender by a word beside its acknowledgements. The sender adds the time of copying the first part in, and
-// now and then sends a few messages the other way, the more rarely the slower that is.
+// The receiver times every long message, from the moment when it finds its first part until the last one is in place,
+// and one of many short ones. It tells the sender by words beside its acknowledgements. The sender adds the time of
+// copying the first part in, and now and then sends a few messages another way, the more rarely the slower that is.
 #pragma once
 
 #include <array>
@@ -14,10 +15,18 @@
 
 namespace cohort::comm::shm {
 
-enum class Way : uint8_t { kCopied = 0, kRead = 1 };
+enum class Way : uint8_t { kCopied = 0, kPastCache = 1, kRead = 2 };
+inline constexpr size_t kWays = 3;
 
-inline constexpr size_t kWaySizes = 3;  // messages of up to 32 KiB, up to 512 KiB, and longer ones
-constexpr size_t WaySizeOf(size_t bytes) { return bytes <= (32 << 10) ? 0 : bytes <= (512 << 10) ? 1 : 2; }
+// From here on copies may go past the cache. What is shorter lies in few lines.
+inline constexpr size_t kPastCacheFrom = 1024;
+
+inline constexpr size_t kWaySizes = 4;  // messages below 6 KiB, up to 32 KiB, up to 512 KiB, and longer ones
+constexpr size_t WaySizeOf(size_t bytes) {
+  return bytes < (6 << 10) ? 0 : bytes <= (32 << 10) ? 1 : bytes <= (512 << 10) ? 2 : 3;
+}
+// The length of a run of the shortest ones, which go the same way. One of them is timed, which costs 60 ns.
+inline constexpr uint32_t kShortRun = 16;
 
 // Nanoseconds per KiB of one way at one size: the median of the last five messages, so that a few which were
 // interrupted change nothing, and a change of place shows after three.
@@ -35,19 +44,32 @@ class WayTime {
   uint32_t median_ = 0;
 };
 
+// The times of all ways and sizes, at one side.
+using WayTimes = std::array<std::array<WayTime, kWaySizes>, kWays>;
+
+// The times as a receiver tells them to a sender. Any words are good.
+struct ToldTimes {
+  std::array<uint64_t, 2> words{};
+
+  // Whether the receiver can read the sender's private memory at all.
+  bool can_read() const { return (words[0] & 1) != 0; }
+  // In ns per KiB; 0: not known.
+  uint32_t Time(Way way, size_t size) const {
+    const size_t index = static_cast<size_t>(way) * kWaySizes + size;
+    return static_cast<uint32_t>(words[index / kPerWord] >> (1 + 10 * (index % kPerWord))) & WayTime::kMost;
+  }
+
+  static constexpr size_t kPerWord = 6;
+};
+
 // A receiver's view of one sender.
 class ReceivedTimes {
  public:
   void Note(Way way, size_t bytes, uint64_t ns) { times_[static_cast<size_t>(way)][WaySizeOf(bytes)].Note(bytes, ns); }
-  // All times in one word, with bit 0: whether the receiver can read the sender's private memory at all.
-  uint64_t Told(bool can_read) const;
-  // The time in such a word; 0: not known. Any word is good.
-  static uint32_t TimeIn(uint64_t told, Way way, size_t size) {
-    return static_cast<uint32_t>(told >> (1 + 10 * (static_cast<size_t>(way) * kWaySizes + size))) & WayTime::kMost;
-  }
+  ToldTimes Told(bool can_read) const;
 
  private:
-  std::array<std::array<WayTime, kWaySizes>, 2> times_;
+  WayTimes times_;
 };
 
 // A sender's choice for one receiver.
@@ -55,15 +77,18 @@ class WayChooser {
  public:
   // `first`: the way of the first messages.
   explicit WayChooser(Way first) : first_(first) {}
-  // The way of the next message, to a receiver that can read and that has told `told`.
-  Way Choose(size_t bytes, uint64_t told);
+  // The way of the next message, or run of short ones, to a receiver that has told `told`. `may_read`: kRead is one of
+  // the ways.
+  Way Choose(size_t bytes, const ToldTimes& told, bool may_read);
   // The first part of a message of `bytes` bytes was copied in.
-  void NoteCopiedIn(size_t bytes, uint64_t ns) { copied_in_[WaySizeOf(bytes)].Note(bytes, ns); }
+  void NoteCopiedIn(Way way, size_t bytes, uint64_t ns) {
+    copied_in_[static_cast<size_t>(way)][WaySizeOf(bytes)].Note(bytes, ns);
+  }
 
  private:
-  // After so many messages, times the ratio of the two ways, the other way is tried by kTries messages. Costs at most
-  // 3 % of the time, whatever the ratio. The first time it is sooner, then twice as late each time: the first messages
-  // touch memory that nobody has touched, which may make either way look slow.
+  // After so many messages, times the ratio of the two ways, another way is tried by kTries messages. Costs at most 3 %
+  // of the time, whatever the ratio. The first time it is sooner, then twice as late each time: the first messages
+  // touch memory that nobody has touched, which may make any way look slow.
   static constexpr uint32_t kTryEvery = 100;
   static constexpr uint32_t kFirstTryAfter = 12;
   static constexpr uint32_t kTries = 3;
@@ -71,10 +96,11 @@ class WayChooser {
   struct Trial {
     uint32_t every = kFirstTryAfter;
     uint32_t since = 0;  // messages since the last one
+    uint32_t number = 0;
   };
 
   Way first_;
-  std::array<WayTime, kWaySizes> copied_in_;
+  WayTimes copied_in_;
   std::array<Trial, kWaySizes> trials_{};
 };
 

@@ -128,7 +128,7 @@ Progress StreamReader::Attach(RecvOperation& operation) {
   if (attached == Progress::kFailed) return Fail(operation, peer_.error());
   if (attached != Progress::kDone) return attached;
   slots_ = peer_.slots();
-  if (memory_ != nullptr && memory_->Readable(peer_)) ack_.private_told.store(1, std::memory_order_relaxed);
+  if (memory_ != nullptr && memory_->Readable(peer_)) ack_.told[0].store(1, std::memory_order_relaxed);
   return Progress::kDone;
 }
 
@@ -169,7 +169,8 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
                                       descriptor.area_bytes == kBounceBuffers * kLargeChunkBytes;
   if (!known_area || length == 0 || length > operation.bytes - operation.moved ||
       (eager && length != operation.bytes) || descriptor.position > descriptor.area_bytes ||
-      length > descriptor.area_bytes - descriptor.position || length % operation.element_bytes != 0) {
+      length > descriptor.area_bytes - descriptor.position || length % operation.element_bytes != 0 ||
+      descriptor.past_cache > 1) {
     return FailDamaged(operation);
   }
   if (descriptor.area_offset != area_.offset || descriptor.area_bytes != area_.bytes) {
@@ -180,7 +181,7 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
     area_data_ = static_cast<const std::byte*>(*data);
   }
   Deliver(operation, area_data_ + descriptor.position, length);
-  if (operation.moved == operation.bytes) EndTiming(operation, Way::kCopied);
+  if (operation.moved == operation.bytes) EndTiming(operation, static_cast<Way>(descriptor.past_cache));
   NextMessage();
   if (eager) eager_unacknowledged_ += PaddedEagerBytes(length);
   if (!eager || eager_unacknowledged_ >= kEagerAckBytes || taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
@@ -256,16 +257,19 @@ void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, s
 }
 
 void StreamReader::BeginTiming(const RecvOperation& operation) {
-  began_ns_ = memory_ != nullptr && operation.bytes >= kPrivateFrom ? memory_->Now() : 0;
+  const bool timed = memory_ != nullptr && (WaySizeOf(operation.bytes) > 0 || short_messages_++ % kShortRun == 0);
+  began_ns_ = timed ? memory_->Now() : 0;
 }
 
 void StreamReader::EndTiming(const RecvOperation& operation, Way way) {
   if (began_ns_ == 0) return;
   const uint64_t took = memory_->Now() - std::exchange(began_ns_, 0);
-  const uint64_t told = memory_->NoteReceived(peer_, way, operation.bytes, took);
-  // The sender's CPU has to fetch the line again whenever it is written.
-  if (told != ack_.private_told.load(std::memory_order_relaxed)) {
-    ack_.private_told.store(told, std::memory_order_relaxed);
+  const ToldTimes told = memory_->NoteReceived(peer_, way, operation.bytes, took);
+  for (size_t i = 0; i < told.words.size(); ++i) {
+    // The sender's CPU has to fetch the line again whenever it is written.
+    if (told.words[i] != ack_.told[i].load(std::memory_order_relaxed)) {
+      ack_.told[i].store(told.words[i], std::memory_order_relaxed);
+    }
   }
 }
 

@@ -57,6 +57,7 @@ class StreamReader final : public ShortReceiver {
 
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
   uint64_t began_ns_ = 0;           // the message that is timed; 0: none
+  uint32_t short_messages_ = 0;     // of which one in kShortRun is timed
   uint64_t tickets_ = 0;
   uint64_t turn_ = 1;
   uint64_t taken_ = 0;                 // messages finished with

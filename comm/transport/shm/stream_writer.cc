@@ -115,7 +115,8 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
     }
   }
-  if (operation.bytes >= limits_.private_from && ReadsPrivate(operation.bytes)) {
+  way_ = ChooseWay(operation.bytes);
+  if (way_ == Way::kRead) {
     return Announce(
         operation, MessageKind::kPrivate,
         {.total = operation.bytes, .length = operation.bytes, .position = reinterpret_cast<uintptr_t>(operation.data)});
@@ -138,20 +139,33 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
   return confirmed_ >= number ? Progress::kDone : Progress::kBlocked;
 }
 
-// Whether all readers can read private memory, and had better do so.
-bool StreamWriter::ReadsPrivate(size_t bytes) {
-  return std::all_of(readers_.begin(), readers_.end(), [this, bytes](PeerEndpoint& reader) {
-    if (reader.Attach() != Progress::kDone) return false;
-    const uint64_t told = reader.ack().private_told.load(std::memory_order_relaxed);
-    return (told & 1) != 0 && memory_.Choose(reader, bytes, told) == Way::kRead;
-  });
+// The first reader's times stand for those of several.
+Way StreamWriter::ChooseWay(size_t bytes) {
+  timed_ = false;
+  const bool is_short = WaySizeOf(bytes) == 0;
+  if (bytes < kPastCacheFrom) return Way::kCopied;
+  if (is_short && short_messages_++ % kShortRun != 0) return short_way_;
+  PeerEndpoint& reader = readers_.front();
+  if (reader.Attach() != Progress::kDone) return Way::kCopied;
+  timed_ = true;
+  const Ack& ack = reader.ack();
+  const ToldTimes told{{ack.told[0].load(std::memory_order_relaxed), ack.told[1].load(std::memory_order_relaxed)}};
+  const bool may_read = bytes >= limits_.private_from && told.can_read();
+  const Way way = memory_.Choose(reader, bytes, told, may_read);
+  if (is_short) short_way_ = way;
+  return way;
 }
 
 void StreamWriter::CopyIn(const SendOperation& operation, std::byte* to, size_t bytes) {
-  const bool timed = operation.moved == 0 && operation.bytes >= limits_.private_from && readers_.size() == 1;
+  const std::byte* from = operation.data + operation.moved;
+  const bool timed = timed_ && operation.moved == 0;
   const uint64_t before = timed ? memory_.Now() : 0;
-  std::memcpy(to, operation.data + operation.moved, bytes);
-  if (timed) memory_.NoteCopiedIn(readers_.front(), operation.bytes, memory_.Now() - before);
+  if (way_ == Way::kPastCache) {
+    StreamCopy(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+  if (timed) memory_.NoteCopiedIn(readers_.front(), way_, operation.bytes, memory_.Now() - before);
 }
 
 Progress StreamWriter::SendEager(SendOperation& operation) {
@@ -174,7 +188,8 @@ Progress StreamWriter::SendEager(SendOperation& operation) {
                               .length = operation.bytes,
                               .area_offset = ring_.block.offset,
                               .area_bytes = kEagerRingBytes,
-                              .position = position};
+                              .position = position,
+                              .past_cache = way_ == Way::kPastCache ? 1u : 0u};
   Publish(MessageKind::kEager, &descriptor, sizeof descriptor, operation.signature, 0);
   ++turn_;
   return Progress::kDone;
@@ -199,7 +214,8 @@ Progress StreamWriter::SendChunk(SendOperation& operation, Bounce& bounce) {
                               .length = length,
                               .area_offset = bounce.area.block.offset,
                               .area_bytes = area_bytes,
-                              .position = position};
+                              .position = position,
+                              .past_cache = way_ == Way::kPastCache ? 1u : 0u};
   Publish(MessageKind::kBounce, &descriptor, sizeof descriptor, operation.signature, 0);
   bounce.used_by[buffer] = published_;
   ++bounce.next;

@@ -55,7 +55,8 @@ class StreamWriter final : public ShortSender {
   Progress SendEager(SendOperation& operation);
   Progress SendChunk(SendOperation& operation, Bounce& bounce);
   Progress CheckConfirmed(SendOperation& operation, uint64_t number);
-  bool ReadsPrivate(size_t bytes);
+  // The way of a message that is not read in place.
+  Way ChooseWay(size_t bytes);
   // Copies a part of the operation's payload into memory that is shared.
   void CopyIn(const SendOperation& operation, std::byte* to, size_t bytes);
 
@@ -92,6 +93,11 @@ class StreamWriter final : public ShortSender {
 
   Bounce small_;
   Bounce large_;
+
+  Way way_ = Way::kCopied;  // of the message under way, and of the run of short ones
+  Way short_way_ = Way::kCopied;
+  bool timed_ = false;           // the message under way
+  uint32_t short_messages_ = 0;  // since the way of such was chosen
 };
 
 }  // namespace cohort::comm::shm

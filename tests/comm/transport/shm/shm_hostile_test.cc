@@ -97,7 +97,8 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
                                  .length = Interesting(random, bytes, segment_bytes),
                                  .area_offset = Interesting(random, bytes, segment_bytes),
                                  .area_bytes = Interesting(random, bytes, segment_bytes),
-                                 .position = Interesting(random, bytes, segment_bytes)};
+                                 .position = Interesting(random, bytes, segment_bytes),
+                                 .past_cache = random() % 3};
       std::memcpy(line.payload, &descriptor, sizeof descriptor);
       line.signature = kSignature;
       line.stamp.store(shm::Stamp(static_cast<uint64_t>(i) + 1, static_cast<shm::MessageKind>(random() % 7),

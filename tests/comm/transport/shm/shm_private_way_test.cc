@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "cohort/comm/transport/shm/private_way.h"
@@ -37,114 +38,145 @@ TEST(WayTime, IsTheMedianOfTheLastFive) {
   EXPECT_EQ(time.ns_per_kib(), 1u);
 }
 
-TEST(ReceivedTimes, AreToldInOneWord) {
+TEST(ReceivedTimes, AreToldInTwoWords) {
   ReceivedTimes times;
-  EXPECT_EQ(times.Told(true), 1u);
-  EXPECT_EQ(times.Told(false), 0u);
-  const size_t bytes[] = {8 << 10, 64 << 10, 4 << 20};
+  EXPECT_TRUE(times.Told(true).can_read());
+  EXPECT_FALSE(times.Told(false).can_read());
+  const size_t bytes[] = {2 << 10, 8 << 10, 64 << 10, 4 << 20};
+  const Way ways[] = {Way::kCopied, Way::kPastCache, Way::kRead};
+  const auto time_of = [](Way way, size_t size) {
+    return static_cast<uint32_t>(10 + 300 * static_cast<int>(way) + size);
+  };
   for (size_t size = 0; size < shm::kWaySizes; ++size) {
     ASSERT_EQ(shm::WaySizeOf(bytes[size]), size);
-    for (int i = 0; i < 3; ++i) {
-      times.Note(Way::kCopied, bytes[size], bytes[size] / 1024 * (10 + size));
-      times.Note(Way::kRead, bytes[size], bytes[size] / 1024 * (1000 + size));
+    for (const Way way : ways) {
+      EXPECT_EQ(times.Told(true).Time(way, size), 0u);
+      for (int i = 0; i < 3; ++i) times.Note(way, bytes[size], bytes[size] / 1024 * time_of(way, size));
     }
   }
-  const uint64_t told = times.Told(true);
-  EXPECT_EQ(told & 1, 1u);
+  EXPECT_TRUE(times.Told(true).can_read());
+  EXPECT_FALSE(times.Told(false).can_read());
   for (size_t size = 0; size < shm::kWaySizes; ++size) {
-    EXPECT_EQ(ReceivedTimes::TimeIn(told, Way::kCopied, size), 10 + size);
-    EXPECT_EQ(ReceivedTimes::TimeIn(told, Way::kRead, size), 1000 + size);
+    for (const Way way : ways) EXPECT_EQ(times.Told(true).Time(way, size), time_of(way, size));
   }
 }
 
-// A pair of ranks on which either way takes a given time; counts the messages that go each way.
+// How many messages went each way.
+struct Count {
+  int copied = 0;
+  int past_cache = 0;
+  int read = 0;
+  friend bool operator==(const Count&, const Count&) = default;
+};
+
+// A pair of ranks on which each way takes a given time, in ns for a KiB.
+struct Times {
+  uint64_t copied_in, copied_out;
+  uint64_t past_in, past_out;
+  uint64_t read;
+};
+
 class Pair {
  public:
-  explicit Pair(Way first) : chooser_(first) {}
-  // Times in ns for a KiB.
-  void Take(uint64_t copied_in, uint64_t copied_out, uint64_t read) {
-    copied_in_ = copied_in, copied_out_ = copied_out, read_ = read;
-  }
-  Way Send() {
-    const Way way = chooser_.Choose(kBytes, times_.Told(true));
-    if (way == Way::kCopied) chooser_.NoteCopiedIn(kBytes, copied_in_ * 64);
-    times_.Note(way, kBytes, (way == Way::kCopied ? copied_out_ : read_) * 64);
+  Pair(Way first, const Times& times) : chooser_(first), times_(times) {}
+  void Take(const Times& times) { times_ = times; }
+  Way Send(bool may_read = true) {
+    const Way way = chooser_.Choose(kBytes, received_.Told(true), may_read);
+    const bool copied = way == Way::kCopied;
+    if (way != Way::kRead) chooser_.NoteCopiedIn(way, kBytes, (copied ? times_.copied_in : times_.past_in) * 64);
+    received_.Note(way, kBytes, (copied ? times_.copied_out : way == Way::kRead ? times_.read : times_.past_out) * 64);
     return way;
   }
-  // How many of `messages` were read.
-  int Read(int messages) {
-    int read = 0;
-    for (int i = 0; i < messages; ++i) read += Send() == Way::kRead ? 1 : 0;
-    return read;
+  Count Send(int messages, bool may_read = true) {
+    Count count;
+    for (int i = 0; i < messages; ++i) {
+      const Way way = Send(may_read);
+      ++(way == Way::kCopied ? count.copied : way == Way::kRead ? count.read : count.past_cache);
+    }
+    return count;
   }
 
  private:
   WayChooser chooser_;
-  ReceivedTimes times_;
-  uint64_t copied_in_ = 1, copied_out_ = 1, read_ = 1;
+  ReceivedTimes received_;
+  Times times_;
 };
 
-TEST(WayChooser, TriesBothWaysAndTakesTheQuicker) {
-  for (const Way first : {Way::kCopied, Way::kRead}) {
-    Pair near(first);
-    near.Take(10, 20, 60);
-    EXPECT_EQ(near.Send(), first);
-    EXPECT_EQ(near.Read(20), first == Way::kRead ? 2 : 3);
-    EXPECT_LE(near.Read(50), 3);  // the first try
-    Pair far(first);
-    far.Take(300, 300, 100);
-    EXPECT_EQ(far.Send(), first);
-    EXPECT_EQ(far.Read(20), first == Way::kRead ? 17 : 18);
-    EXPECT_GE(far.Read(50), 47);
-    Pair in_between(first);  // copying out alone would be quicker
-    in_between.Take(60, 60, 100);
-    in_between.Read(10);
-    EXPECT_GE(in_between.Read(50), 44);
+// Copies are quickest; reads are; copies past the cache are; copying out alone would be, but not with copying in.
+constexpr Times kNear = {10, 20, 60, 60, 60};
+constexpr Times kFar = {300, 300, 100, 100, 100};
+constexpr Times kFarInOtherCaches = {300, 300, 40, 40, 100};
+constexpr Times kInBetween = {60, 60, 60, 70, 100};
+
+TEST(WayChooser, TriesAllWaysAndTakesTheQuickest) {
+  for (const Way first : {Way::kCopied, Way::kPastCache, Way::kRead}) {
+    Pair start(first, kNear);
+    EXPECT_EQ(start.Send(), first);
+    EXPECT_EQ(start.Send(8),
+              (Count{3 - (first == Way::kCopied), 3 - (first == Way::kPastCache), 3 - (first == Way::kRead)}));
+    for (const auto& [times, best] :
+         {std::pair(kNear, Way::kCopied), std::pair(kFar, Way::kRead), std::pair(kFarInOtherCaches, Way::kPastCache),
+          std::pair(kInBetween, Way::kRead)}) {
+      Pair pair(first, times);
+      pair.Send(9);
+      const Count count = pair.Send(100);
+      EXPECT_GE(best == Way::kCopied ? count.copied : best == Way::kRead ? count.read : count.past_cache, 85);
+    }
+  }
+}
+
+TEST(WayChooser, DoesNotReadWhatMayNotBeRead) {
+  for (const Way first : {Way::kCopied, Way::kPastCache, Way::kRead}) {
+    Pair pair(first, kFar);
+    const Count count = pair.Send(1000, /*may_read=*/false);
+    EXPECT_EQ(count.read, 0);
+    EXPECT_GT(count.past_cache, 900);
   }
 }
 
 TEST(WayChooser, ForgivesAWayThatBeganSlowly) {
-  Pair pair(Way::kCopied);
-  pair.Take(150, 150, 500);  // memory that the reader touches for the first time
-  pair.Read(6);
-  pair.Take(150, 150, 100);
-  pair.Read(30);
-  EXPECT_EQ(pair.Read(20), 20);
+  Pair pair(Way::kCopied, {150, 150, 300, 300, 500});  // memory that the reader touches for the first time
+  pair.Send(9);
+  pair.Take({150, 150, 300, 300, 100});
+  pair.Send(120);
+  EXPECT_GE(pair.Send(50).read, 44);
 }
 
 TEST(WayChooser, FollowsAPairThatIsMoved) {
-  Pair pair(Way::kCopied);
-  pair.Take(10, 20, 60);
-  pair.Read(20);
-  EXPECT_LE(pair.Read(50), 3);
-  pair.Take(300, 300, 100);  // moved away: the way in use shows it at once
-  pair.Read(4);
-  EXPECT_GE(pair.Read(50), 47);
-  pair.Take(10, 20, 60);  // and back: reads are slower than copies used to be, no more; a try shows it
-  pair.Read(1000);
-  EXPECT_LE(pair.Read(50), 3);
+  Pair pair(Way::kCopied, kNear);
+  pair.Send(20);
+  EXPECT_GE(pair.Send(50).copied, 44);
+  pair.Take(kFar);  // moved away: the way in use shows it at once
+  pair.Send(4);
+  EXPECT_LE(pair.Send(50).copied, 3);
+  pair.Take(kNear);  // and back: the others are slower than copies used to be, no more; a try shows it
+  pair.Send(3000);
+  EXPECT_GE(pair.Send(50).copied, 47);
 }
 
-TEST(WayChooser, TriesTheSlowerWayTheMoreRarelyTheSlowerItIs) {
-  Pair twice(Way::kCopied);
-  twice.Take(0, 30, 60);
-  const int of_twice = twice.Read(100'000);
-  EXPECT_GT(of_twice, 1000);
-  EXPECT_LT(of_twice, 1600);
-  Pair tenfold(Way::kRead);
-  tenfold.Take(0, 500, 50);
-  const int copied = 100'000 - tenfold.Read(100'000);
-  EXPECT_GT(copied, 200);
-  EXPECT_LT(copied, 320);
+TEST(WayChooser, TriesASlowerWayTheMoreRarelyTheSlowerItIs) {
+  Pair twice(Way::kCopied, {0, 30, 30, 30, 60});
+  const Count of_twice = twice.Send(100'000);
+  EXPECT_GT(100'000 - of_twice.copied, 1000);
+  EXPECT_LT(100'000 - of_twice.copied, 1600);
+  Pair tenfold(Way::kRead, {0, 500, 0, 500, 50});
+  const Count of_tenfold = tenfold.Send(100'000);
+  EXPECT_GT(100'000 - of_tenfold.read, 200);
+  EXPECT_LT(100'000 - of_tenfold.read, 320);
 }
 
-TEST(WayChooser, TakesAnyWordOfAPeer) {
+TEST(WayChooser, TakesAnyWordsOfAPeer) {
   std::mt19937_64 random(7);
   WayChooser chooser(Way::kCopied);
   int read = 0;
   for (int i = 0; i < 100'000; ++i) {
-    if (random() % 2 == 0) chooser.NoteCopiedIn(random() % (1 << 22), random() >> (random() % 64));
-    read += chooser.Choose(random() % (1 << 22), random() >> (random() % 64)) == Way::kRead ? 1 : 0;
+    const Way copied = random() % 2 == 0 ? Way::kCopied : Way::kPastCache;
+    if (random() % 2 == 0) chooser.NoteCopiedIn(copied, random() % (1 << 22), random() >> (random() % 64));
+    const shm::ToldTimes told{{random() >> (random() % 64), random() >> (random() % 64)}};
+    const bool may_read = random() % 4 != 0;
+    const Way way = chooser.Choose(random() % (1 << 22), told, may_read);
+    EXPECT_TRUE(way != Way::kRead || may_read);
+    read += way == Way::kRead ? 1 : 0;
   }
   EXPECT_GT(read, 0);
   EXPECT_LT(read, 100'000);
@@ -181,7 +213,7 @@ TEST(PrivateMessages, GoEitherWayWhereItIsForced) {
   EXPECT_EQ(CopiedOf({.private_reads = false}, 50), 50);
 }
 
-TEST(PrivateMessages, TryBothWaysWhereItIsNot) {
+TEST(PrivateMessages, TryAllWaysWhereItIsNot) {
   const int copied = CopiedOf({}, 400);
   EXPECT_GE(copied, 3);
   EXPECT_LE(copied, 397);

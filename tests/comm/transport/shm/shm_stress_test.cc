@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -31,8 +32,8 @@ constexpr std::byte kUntouched{0xa5};
 struct Program {
   uint64_t seed = 0;
   int ranks = 2;
-  int messages = 0;  // of each stream
-  bool private_reads = true;
+  int messages = 0;                   // of each stream
+  std::optional<bool> private_reads;  // as ShmOptions has it
 };
 
 // Holds what both sides of a stream know of its message with this number.
@@ -260,11 +261,12 @@ class StressedRank {
 TEST(ShmStress, EveryByteArrivesAndNobodySleepsForEver) {
   const uint64_t first = std::random_device{}() % 1'000'000;
   const auto programs = static_cast<uint64_t>(cohort::testing::Trials(6, 600));
+  constexpr std::optional<bool> kReads[] = {std::nullopt, true, false};
   for (uint64_t i = 0; i < programs && !HasFailure(); ++i) {
     const Program program{.seed = first + i,
                           .ranks = 2 + static_cast<int>(i % 5),
                           .messages = static_cast<int>(cohort::testing::Trials(150, 600)),
-                          .private_reads = i % 3 != 2};
+                          .private_reads = kReads[i % 3]};
     SCOPED_TRACE("seed " + std::to_string(program.seed) + ", " + std::to_string(program.ranks) + " ranks");
     ForkedRanks ranks(program.ranks, [&program](const ForkedRanks::Child& child) {
       StressedRank rank(program, child);
