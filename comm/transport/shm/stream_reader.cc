@@ -257,7 +257,8 @@ void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, s
 }
 
 void StreamReader::BeginTiming(const RecvOperation& operation) {
-  const bool timed = memory_ != nullptr && (WaySizeOf(operation.bytes) > 0 || short_messages_++ % kShortRun == 0);
+  const bool timed = memory_ != nullptr && operation.bytes >= kPastCacheFrom &&
+                     (WaySizeOf(operation.bytes) > 0 || short_messages_++ % kShortRun == 0);
   began_ns_ = timed ? memory_->Now() : 0;
 }
 

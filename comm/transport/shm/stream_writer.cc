@@ -139,6 +139,9 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
   return confirmed_ >= number ? Progress::kDone : Progress::kBlocked;
 }
 
+// Whatever may be read is timed each time.
+static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 && kSlotBytes < kPastCacheFrom);
+
 // The first reader's times stand for those of several.
 Way StreamWriter::ChooseWay(size_t bytes) {
   timed_ = false;
