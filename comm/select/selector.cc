@@ -37,7 +37,7 @@ Choice BestFor(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopolog
   return choice;
 }
 
-// Single-copy algorithms reach into memory of the same host, and into private memory only where that is not copied.
+// Single-copy algorithms reach into memory of the same host, and into private memory only where messages are slower.
 bool ReachesMemory(const GroupTopology& topology) {
   return topology.nodes <= 1 && (topology.windows || !topology.near_caches);
 }

@@ -23,7 +23,7 @@ inline constexpr int kHandshakeTimeoutMs = 5000;
 void QuietGrpc();
 
 // Returns settings of a separate channel, straight to the address: no proxy, no retries, no shared connection, bounded
-// messages.
+// messages, no probes of the bandwidth.
 grpc::ChannelArguments DirectChannel();
 
 // Returns the same code and message. The numbers are the same on both sides.

@@ -31,7 +31,7 @@ using comm::Tuning;
 // A choice up to this much slower than the best is a hit.
 constexpr double kBound = 1.1;
 
-// A line of tuner_grid's where private memory is copied.
+// A line of tuner_grid's on a machine with near caches.
 constexpr char kNearCaches[] = "# near caches";
 
 struct Point {

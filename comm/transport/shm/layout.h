@@ -1,6 +1,6 @@
 // The layout of shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
 //
-//   [header, 384 B] [acks, 16 B for each source] [slots, 640 B each]
+//   [header, 384 B] [acks, 32 B for each source] [slots, 640 B each]
 //
 // The owner sends through the slots and says in `acks` how far it has read each of its sources. Peers write one thing
 // only: `peers_done`, when they will never touch the block again. Areas for payloads longer than a line are blocks of
@@ -50,11 +50,11 @@ inline constexpr size_t kLargeChunkFrom = 512 * 1024;
 inline constexpr size_t kDirectFrom = 2 * 1024;
 // If ranks take turns on CPUs the confirmation may cost a turn: what the ring takes is copied.
 inline constexpr size_t kDirectFromSharingCpus = kEagerBytes + 1;
-// The same for private memory, where the kernel permits it: the call takes 0.7 us, two copies through a ring as long
-// from 4 KiB on, because each line changes its owner twice; a little later where both sides have something to say and
-// copy side by side. Fan-outs to several readers never.
+// The same for private memory, where the kernel permits it: the call takes 0.7 us, two copies with plain stores through
+// a ring as long from 4 KiB on where caches are far; a little later where both sides have something to say and copy
+// side by side. Fan-outs to several readers never.
 inline constexpr size_t kPrivateFrom = 6 * 1024;
-// If ranks take turns on CPUs: as above. What the ring takes needs no confirmation at all.
+// If ranks take turns on CPUs: as above. Messages that go through the ring need no confirmation at all.
 inline constexpr size_t kPrivateFromSharingCpus = kEagerBytes + 1;
 // One step of a direct read or of process_vm_readv: bounds the time of one Try call and the staging buffer.
 inline constexpr size_t kPieceBytes = 256 * 1024;
@@ -107,7 +107,7 @@ inline constexpr MessageKind KindOf(uint64_t stamp) { return static_cast<Message
 inline constexpr size_t InlineBytesOf(uint64_t stamp) { return stamp >> 48 & 0xff; }
 
 // How far the owner of the endpoint has read one of its sources.
-struct Ack {
+struct alignas(32) Ack {
   std::atomic<uint64_t> messages;  // all up to and including this number are finished with
   // Whether the owner can read the source's private memory, and how long messages took (ToldTimes in private_way.h).
   std::atomic<uint64_t> told[2];

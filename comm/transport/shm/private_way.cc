@@ -47,7 +47,7 @@ Way WayChooser::Choose(size_t bytes, const ToldTimes& told, bool may_read) {
     ways[place] = way;
     times[place] = time;
   }
-  Trial& trial = trials_[size];
+  Trial& trial = trials_[may_read ? 1 : 0][size];
   const size_t other = 1 + trial.number % (count - 1);
   const uint32_t next_try = trial.every * times[other] / times[0];
   ++trial.since;

@@ -1,8 +1,9 @@
 // Which way private messages travel between two ranks: copied through memory that both share, the same with stores that
 // bypass the writer's cache, or read by their receiver with process_vm_readv. Each is the quickest somewhere. Within a
-// near level 3 cache copies take half the time of reads. Between far CPUs each line of a copy changes its owner twice,
-// and past the cache 64 KiB take 8.9 us, read 8.4, copied 34; 4 MiB 301, 498 and 1,820. That depends on the processor,
-// the hypervisor and where it has put the CPUs. So the times of all ways decide, as they were lately for this pair.
+// near level 3 cache copies take half the time of reads. Between far CPUs each line of a copy changes its owner twice:
+// copies take four times as long as reads, and past the cache no longer than those (README.md has figures). That
+// depends on the processor, the hypervisor and where it has put the CPUs. So the times of all ways decide, as they were
+// lately for this pair.
 //
 // The receiver times every long message, from the moment when it finds its first part until the last one is in place,
 // and one of many short ones. It tells the sender by words beside its acknowledgements. The sender adds the time of
@@ -18,7 +19,7 @@ namespace cohort::comm::shm {
 enum class Way : uint8_t { kCopied = 0, kPastCache = 1, kRead = 2 };
 inline constexpr size_t kWays = 3;
 
-// From here on copies may go past the cache. What is shorter lies in few lines.
+// From here on copies may go past the cache. Shorter messages lie in few lines.
 inline constexpr size_t kPastCacheFrom = 1024;
 
 inline constexpr size_t kWaySizes = 4;  // messages below 6 KiB, up to 32 KiB, up to 512 KiB, and longer ones
@@ -86,9 +87,9 @@ class WayChooser {
   }
 
  private:
-  // After so many messages, times the ratio of the two ways, another way is tried by kTries messages. Costs at most 3 %
-  // of the time, whatever the ratio. The first time it is sooner, then twice as late each time: the first messages
-  // touch memory that nobody has touched, which may make any way look slow.
+  // After so many messages (runs of short ones), times the ratio of the two ways, another way is tried by kTries
+  // messages. Costs at most 3 % of the time in the long run, whatever the ratio. The first time it is sooner, then
+  // twice as late each time: the first messages touch memory that nobody has touched, which may make any way look slow.
   static constexpr uint32_t kTryEvery = 100;
   static constexpr uint32_t kFirstTryAfter = 12;
   static constexpr uint32_t kTries = 3;
@@ -101,7 +102,7 @@ class WayChooser {
 
   Way first_;
   WayTimes copied_in_;
-  std::array<Trial, kWaySizes> trials_{};
+  std::array<std::array<Trial, kWaySizes>, 2> trials_{};  // by may_read: a link and a fan-out may share a chooser
 };
 
 }  // namespace cohort::comm::shm

@@ -2,7 +2,8 @@
 //
 // Messages up to 48 bytes travel in the cache line that announces them. Longer ones: copied once into a ring (to
 // 8 KiB), read by the receiver where they lie (memory of the segment; private memory where process_vm_readv is
-// permitted), else in chunks through a few buffers. Receivers reduce straight from the slot or the peer's memory.
+// permitted and the quickest way), else in chunks through a few buffers. Copies may bypass the sender's cache.
+// Receivers reduce straight from the slot or the peer's memory.
 //
 // Nothing that a peer writes is trusted: whatever it puts into the segment, this process neither crashes nor reads or
 // writes outside the segment and the operation's own memory.

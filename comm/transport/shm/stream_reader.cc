@@ -136,7 +136,6 @@ Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, con
   Descriptor descriptor;
   std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
   if (descriptor.total != operation.bytes) return FailLength(operation, descriptor.total);
-  if (operation.moved == 0) BeginTiming(operation);
   switch (kind) {
     case MessageKind::kEager:
     case MessageKind::kBounce:
@@ -162,6 +161,7 @@ Progress StreamReader::TakeFromSlot(RecvOperation& operation, const Slot& slot) 
 }
 
 Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor) {
+  if (operation.moved == 0) BeginTiming(operation);
   const uint64_t length = descriptor.length;
   const bool eager = kind == MessageKind::kEager;
   const bool known_area = eager ? descriptor.area_bytes == kEagerRingBytes
@@ -209,6 +209,7 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
 }
 
 Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& descriptor) {
+  if (operation.moved == 0) BeginTiming(operation);
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (memory_ == nullptr || length % operation.element_bytes != 0) return FailDamaged(operation);
   // An operand that is combined into another place is fetched to that place, which spares the cache a third buffer.

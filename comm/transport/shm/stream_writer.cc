@@ -115,7 +115,10 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
     }
   }
-  way_ = ChooseWay(operation.bytes);
+  if (chosen_for_ != turn_) {  // not again for each try of an operation that is blocked
+    way_ = ChooseWay(operation.bytes);
+    chosen_for_ = turn_;
+  }
   if (way_ == Way::kRead) {
     return Announce(
         operation, MessageKind::kPrivate,
@@ -139,14 +142,14 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
   return confirmed_ >= number ? Progress::kDone : Progress::kBlocked;
 }
 
-// Whatever may be read is timed each time.
+// Every message that may be read is timed.
 static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 && kSlotBytes < kPastCacheFrom);
 
 // The first reader's times stand for those of several.
 Way StreamWriter::ChooseWay(size_t bytes) {
   timed_ = false;
   const bool is_short = WaySizeOf(bytes) == 0;
-  if (bytes < kPastCacheFrom) return Way::kCopied;
+  if (bytes < kPastCacheFrom || readers_.empty()) return Way::kCopied;
   if (is_short && short_messages_++ % kShortRun != 0) return short_way_;
   PeerEndpoint& reader = readers_.front();
   if (reader.Attach() != Progress::kDone) return Way::kCopied;

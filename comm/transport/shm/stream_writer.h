@@ -94,10 +94,11 @@ class StreamWriter final : public ShortSender {
   Bounce small_;
   Bounce large_;
 
-  Way way_ = Way::kCopied;  // of the message under way, and of the run of short ones
-  Way short_way_ = Way::kCopied;
-  bool timed_ = false;           // the message under way
-  uint32_t short_messages_ = 0;  // since the way of such was chosen
+  Way way_ = Way::kCopied;        // of the message under way
+  uint64_t chosen_for_ = 0;       // the turn of that message
+  bool timed_ = false;            // that message
+  Way short_way_ = Way::kCopied;  // of the run of short ones
+  uint32_t short_messages_ = 0;   // so far
 };
 
 }  // namespace cohort::comm::shm

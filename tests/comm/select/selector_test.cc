@@ -122,7 +122,7 @@ TEST(SelectorTest, WindowsAndNearCachesHaveFiguresOfTheirOwn) {
   // Small reductions in windows reach for the others' memory, in private memory that takes a call of the kernel.
   EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 64 << 10, windows), "single_copy");
   EXPECT_NE(Chosen(CollectiveKind::kReduce, 16 << 10, kOneHost), "single_copy");
-  // If private memory is copied, nobody reaches for it, but they still do for windows.
+  // Nobody reaches for private memory if caches are near, but they still do for windows.
   EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 4 << 20, near), "single_copy");
   EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 64 << 10, both), "single_copy");
   EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 4 << 20, near, Tuning()), HasSubstr("in windows only"));

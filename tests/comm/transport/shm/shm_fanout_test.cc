@@ -133,6 +133,9 @@ TEST(ShmFanout, GroupOfOneHasNobodyToWaitFor) {
     uint64_t value = 1;
     SendOperation send = SendOf(reinterpret_cast<std::byte*>(&value), 8);
     ASSERT_EQ(fanout->TryPublish(send), Progress::kDone);
+    const std::vector<std::byte> longer(4096);
+    send = SendOf(longer.data(), longer.size());
+    ASSERT_EQ(fanout->TryPublish(send), Progress::kDone);
   }
 }
 

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <functional>
+#include <cstring>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/private_way.h"
 #include "tests/comm/transport/shm/local_world.h"
 
@@ -182,41 +184,64 @@ TEST(WayChooser, TakesAnyWordsOfAPeer) {
   EXPECT_LT(read, 100'000);
 }
 
-// One message from private memory. True: it was copied, so that the sender was done at once; false: the sender had to
-// wait until it was read.
-bool WasCopied(Link& from, Link& to, uint64_t seed) {
-  const std::vector<std::byte> data = Pattern(8192, seed);
-  std::vector<std::byte> received(data.size());
-  SendOperation send = SendOf(data.data(), data.size());
-  RecvOperation recv = RecvOf(received.data(), received.size());
-  const Progress sent = from.TrySend(send);
-  EXPECT_NE(sent, Progress::kFailed) << send.error;
-  const bool copied = sent == Progress::kDone;
-  std::vector<std::function<Progress()>> attempts = {[&] { return to.TryRecv(recv); }};
-  if (!copied) attempts.emplace_back([&] { return from.TrySend(send); });
-  EXPECT_TRUE(DriveAll(attempts)) << send.error << recv.error;
-  EXPECT_EQ(received, data);
-  return copied;
+constexpr LinkSpec kSpec{.group = 1, .epoch = 1, .group_rank = 0, .peer = 1, .peer_world_rank = 1};
+
+// The way of the latest message from rank 0 to rank 1, as its line says.
+Way LatestWay(LocalWorld& world) {
+  const auto block = world.segment(1).LookUp(0, shm::LinkKey(kSpec, 0, 1));
+  EXPECT_TRUE(block.has_value());
+  const auto* memory = static_cast<const std::byte*>(*world.segment(1).Map(*block));
+  const auto* slots = reinterpret_cast<const shm::Slot*>(memory + sizeof(shm::EndpointHeader) + shm::AckBytes(1));
+  const shm::Line* latest = &slots->line;
+  for (size_t i = 1; i < shm::kLinkSlots; ++i) {
+    const shm::Line& line = slots[i].line;
+    if ((line.stamp & shm::kNumberMask) > (latest->stamp & shm::kNumberMask)) latest = &line;
+  }
+  shm::Descriptor descriptor;
+  std::memcpy(&descriptor, latest->payload, sizeof descriptor);
+  return shm::KindOf(latest->stamp) == shm::MessageKind::kPrivate ? Way::kRead
+                                                                  : static_cast<Way>(descriptor.past_cache);
 }
 
-int CopiedOf(const ShmOptions& options, uint64_t messages) {
-  LocalWorld world(2, options);
+// How `messages` messages of `bytes` bytes of private memory went, one after another.
+Count SendThrough(LocalWorld& world, size_t bytes, uint64_t messages) {
   const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
-  WasCopied(*a, *b, 0);  // finds out whether the receiver can read
-  int copied = 0;
-  for (uint64_t message = 0; message < messages; ++message) copied += WasCopied(*a, *b, message) ? 1 : 0;
-  return copied;
+  Count count;
+  for (uint64_t message = 0; message < messages; ++message) {
+    const std::vector<std::byte> data = Pattern(bytes, message);
+    std::vector<std::byte> received(data.size());
+    SendOperation send = SendOf(data.data(), data.size());
+    RecvOperation recv = RecvOf(received.data(), received.size());
+    EXPECT_TRUE(DriveAll({[&] { return a->TrySend(send); }, [&] { return b->TryRecv(recv); }})) << send.error;
+    EXPECT_EQ(received, data);
+    const Way way = LatestWay(world);
+    ++(way == Way::kCopied ? count.copied : way == Way::kRead ? count.read : count.past_cache);
+  }
+  return count;
 }
 
-TEST(PrivateMessages, GoEitherWayWhereItIsForced) {
-  EXPECT_EQ(CopiedOf({.private_reads = true}, 50), 0);
-  EXPECT_EQ(CopiedOf({.private_reads = false}, 50), 50);
+TEST(PrivateMessages, GoOneWayWhereItIsForced) {
+  LocalWorld reads(2, {.private_reads = true}), copies(2, {.private_reads = false});
+  // The first finds out whether the receiver can read.
+  EXPECT_GE(SendThrough(reads, 8192, 50).read, 49);
+  EXPECT_EQ(SendThrough(copies, 8192, 50), (Count{.copied = 50}));
 }
 
 TEST(PrivateMessages, TryAllWaysWhereItIsNot) {
-  const int copied = CopiedOf({}, 400);
-  EXPECT_GE(copied, 3);
-  EXPECT_LE(copied, 397);
+  LocalWorld world(2, {});
+  const Count count = SendThrough(world, 8192, 400);
+  EXPECT_GE(count.copied, 3);
+  EXPECT_GE(count.past_cache, 3);
+  EXPECT_GE(count.read, 3);
+}
+
+TEST(PrivateMessages, TryBothCopiesOfShortOnes) {
+  LocalWorld world(2, {});
+  const Count count = SendThrough(world, 4096, 2000);
+  EXPECT_GE(count.copied, 3 * static_cast<int>(shm::kShortRun));
+  EXPECT_GE(count.past_cache, 3 * static_cast<int>(shm::kShortRun));
+  EXPECT_EQ(count.read, 0);
+  EXPECT_EQ(SendThrough(world, shm::kPastCacheFrom - 1, 200), (Count{.copied = 200}));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using testing::Pattern;
 using testing::RecvOf;
 using testing::SendOf;
 
-class ShmStreamTest : public ::testing::TestWithParam<bool> {
+class ShmStreamTest : public ::testing::TestWithParam<std::optional<bool>> {
  protected:
   ShmStreamTest() : world_(2, {.private_reads = GetParam()}), a_(world_.Connect(0, 1)), b_(world_.Connect(1, 0)) {
     // Both sides have seen each other: from here on private memory is read where allowed.
@@ -209,8 +209,9 @@ TEST_P(ShmStreamTest, LanesAndGroupsAreApart) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Memory, ShmStreamTest, ::testing::Values(true, false),
-                         [](const auto& info) { return info.param ? "PrivateReads" : "NoPrivateReads"; });
+INSTANTIATE_TEST_SUITE_P(Memory, ShmStreamTest, ::testing::Values(true, false, std::nullopt), [](const auto& info) {
+  return !info.param.has_value() ? "AllWays" : *info.param ? "PrivateReads" : "NoPrivateReads";
+});
 
 TEST(ShmStream, ReceiverWaitsForAPeerThatHasNotConnected) {
   LocalWorld world(2);
