@@ -55,7 +55,10 @@ endif()
 
 find_program(COHORT_MOLD mold)
 if(COHORT_MOLD)
-  add_link_options(-fuse-ld=mold)
+  # Each segment on pages of its own: else mold 1.10 lets the part that becomes read-only begin on a page that is not
+  # mapped, where .tbss is its first section and the code ends within 16 bytes of a page's end. Such a program does not
+  # start: "cannot apply additional memory protection after relocation".
+  add_link_options(-fuse-ld=mold LINKER:-z,separate-loadable-segments)
 endif()
 
 find_package(Threads REQUIRED)
