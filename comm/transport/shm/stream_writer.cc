@@ -168,6 +168,9 @@ void StreamWriter::CopyIn(const SendOperation& operation, std::byte* to, size_t 
   const uint64_t before = timed ? memory_.Now() : 0;
   if (way_ == Way::kPastCache) {
     StreamCopy(to, from, bytes);
+    // The message's line becomes visible only when these stores have left the CPU. On AMD that takes longer than the
+    // copy itself, and the fence at the end of StreamCopy does not wait for it.
+    if (timed) PublishFence();
   } else {
     std::memcpy(to, from, bytes);
   }
