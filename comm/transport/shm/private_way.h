@@ -22,9 +22,10 @@ inline constexpr size_t kWays = 3;
 // From here on copies may go past the cache. Shorter messages lie in few lines.
 inline constexpr size_t kPastCacheFrom = 1024;
 
-inline constexpr size_t kWaySizes = 4;  // messages below 6 KiB, up to 32 KiB, up to 512 KiB, and longer ones
+// Messages below 6 KiB, up to 32 KiB, below 512 KiB, and longer ones, whose parts are 256 KiB long.
+inline constexpr size_t kWaySizes = 4;
 constexpr size_t WaySizeOf(size_t bytes) {
-  return bytes < (6 << 10) ? 0 : bytes <= (32 << 10) ? 1 : bytes <= (512 << 10) ? 2 : 3;
+  return bytes < (6 << 10) ? 0 : bytes <= (32 << 10) ? 1 : bytes < (512 << 10) ? 2 : 3;
 }
 // The length of a run of the shortest ones, which go the same way. One of them is timed, which costs 60 ns.
 inline constexpr uint32_t kShortRun = 16;
