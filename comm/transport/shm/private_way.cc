@@ -11,9 +11,9 @@ void WayTime::Note(size_t bytes, uint64_t ns) {
   const size_t known = std::min<size_t>(noted_, latest_.size());
   if (known < 3) return;
   std::array<uint32_t, 5> sorted = latest_;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(known / 2);
-  std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(known));
-  median_ = *middle;
+  const auto usual = sorted.begin() + static_cast<std::ptrdiff_t>((known - 1) / 3);
+  std::nth_element(sorted.begin(), usual, sorted.begin() + static_cast<std::ptrdiff_t>(known));
+  usual_ = *usual;
 }
 
 ToldTimes ReceivedTimes::Told(bool can_read) const {

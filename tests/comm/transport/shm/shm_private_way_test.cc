@@ -22,7 +22,7 @@ using shm::WayTime;
 
 constexpr size_t kBytes = 64 << 10;
 
-TEST(WayTime, IsTheMedianOfTheLastFive) {
+TEST(WayTime, IsTheSecondLeastOfTheLastFive) {
   WayTime time;
   time.Note(kBytes, 64 * 50);
   time.Note(kBytes, 64 * 50);
@@ -34,6 +34,12 @@ TEST(WayTime, IsTheMedianOfTheLastFive) {
   EXPECT_EQ(time.ns_per_kib(), 50u);
   for (int i = 0; i < 3; ++i) time.Note(kBytes, 64 * 500);
   EXPECT_EQ(time.ns_per_kib(), 500u);
+  for (int i = 0; i < 3; ++i) time.Note(kBytes, 64 * 900);  // {500, 500, 900, 900, 900}
+  EXPECT_EQ(time.ns_per_kib(), 500u);
+  time.Note(kBytes, 64 * 900);
+  EXPECT_EQ(time.ns_per_kib(), 900u);
+  for (int i = 0; i < 2; ++i) time.Note(kBytes, 64 * 100);
+  EXPECT_EQ(time.ns_per_kib(), 100u);
   for (int i = 0; i < 5; ++i) time.Note(kBytes, ~uint64_t{0} >> 12);
   EXPECT_EQ(time.ns_per_kib(), WayTime::kMost);
   for (int i = 0; i < 5; ++i) time.Note(kBytes, 0);
