@@ -22,7 +22,7 @@
 
 namespace cohort::comm::shm {
 
-inline constexpr uint64_t kEndpointMagic = 0x3430'4d48'5354'5243;  // "CRTSHM04": changes with the layout
+inline constexpr uint64_t kEndpointMagic = 0x3530'4d48'5354'5243;  // "CRTSHM05": changes with the layout
 inline constexpr size_t kSlotStride = 128;
 inline constexpr size_t kInlineBytes = 48;
 inline constexpr size_t kSlotBytes = kMostShortBytes;  // of payload behind the line
@@ -79,7 +79,8 @@ struct Descriptor {
   uint64_t area_offset = 0;  // kEager, kBounce: the area in the segment; kDirect: the payload
   uint64_t area_bytes = 0;
   uint64_t position = 0;    // kEager, kBounce: of this part in the area; kPrivate: the sender's address
-  uint64_t past_cache = 0;  // kEager, kBounce: 1: copied in past the sender's cache
+  uint32_t past_cache = 0;  // kEager, kBounce: 1: copied in past the sender's cache
+  uint32_t reading_ns = 0;  // kBounce: the sender's reads since the first part (MessageTime in private_way.h)
 };
 static_assert(sizeof(Descriptor) <= kInlineBytes);
 

@@ -44,6 +44,10 @@ class PrivateMemory {
 
   // The times of private messages, for ways that are chosen by them. In ns.
   uint64_t Now() { return clock_.Now(); }
+  // A part of a message was read, in `ns`.
+  void AddReading(uint64_t ns) { reading_ns_ += ns; }
+  // The time of all such parts so far, of all peers.
+  uint64_t reading_ns() const { return reading_ns_; }
   // A message from this peer was received so, in `ns`. Returns what the peer is to be told.
   ToldTimes NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
   void NoteCopiedIn(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
@@ -70,6 +74,7 @@ class PrivateMemory {
   const std::optional<bool> reads_;
   const bool direct_;
   runtime::FastClock clock_;
+  uint64_t reading_ns_ = 0;
   std::unique_ptr<std::byte[]> staging_;
 };
 

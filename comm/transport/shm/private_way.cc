@@ -16,6 +16,13 @@ void WayTime::Note(size_t bytes, uint64_t ns) {
   usual_ = *usual;
 }
 
+uint64_t MessageTime::OfCopies(uint64_t now_ns, uint64_t reading_ns, uint64_t sender_reading_ns) const {
+  const uint64_t elapsed = now_ns - began_ns_;
+  const uint64_t reads = std::max(reading_ns - reading_before_ns_, sender_reading_ns);
+  if (reads <= parts_ns_) return elapsed;
+  return elapsed > reads ? elapsed - (reads - parts_ns_) : parts_ns_;
+}
+
 ToldTimes ReceivedTimes::Told(bool can_read) const {
   static_assert(kWays * kWaySizes <= 2 * ToldTimes::kPerWord && 1 + 10 * ToldTimes::kPerWord <= 64 &&
                 WayTime::kMost == (1 << 10) - 1);

@@ -5,9 +5,9 @@
 // depends on the processor, the hypervisor and where it has put the CPUs. So the times of all ways decide, as they were
 // lately for this pair.
 //
-// The receiver times every long message, from the moment when it finds its first part until the last one is in place,
-// and one of many short ones. It tells the sender by words beside its acknowledgements. The sender adds the time of
-// copying the first part in, and now and then sends a few messages another way, the more rarely the slower that is.
+// The receiver times every long message and one of many short ones (MessageTime) and tells the sender by words beside
+// its acknowledgements. The sender adds the time of copying the first part in. Now and then it sends a few messages
+// another way, the more rarely the slower that is.
 #pragma once
 
 #include <array>
@@ -30,9 +30,10 @@ constexpr size_t WaySizeOf(size_t bytes) {
 // The length of a run of the shortest ones, which go the same way. One of them is timed, which costs 60 ns.
 inline constexpr uint32_t kShortRun = 16;
 
-// Nanoseconds per KiB of one way at one size: the second least of the last five messages (of three: the least). Three of
-// five may have been interrupted, or be the first ones that go this way again. Those find caches cold and take up to
-// three times as long as the next ones. A way that becomes slower shows it after four messages, a quicker one after two.
+// Nanoseconds per KiB of one way at one size: the second least of the last five messages (of three: the least). Three
+// of five may have been interrupted, or be the first ones that go this way again. Those find caches cold and take up to
+// three times as long as the next ones. A way that becomes slower shows it after four messages, a quicker one after
+// two.
 class WayTime {
  public:
   static constexpr uint32_t kMost = 1023;
@@ -45,6 +46,34 @@ class WayTime {
   std::array<uint32_t, 5> latest_{};
   uint32_t noted_ = 0;
   uint32_t usual_ = 0;
+};
+
+// The time of one message at its receiver, which gets it in parts.
+//
+// A read takes the time inside its parts. Between them the receiver may copy in what it sends itself. That is no part
+// of the read, and goes away when the other direction is read too.
+//
+// Copies take the time from the first part to the end. It includes the receiver's own copying in, which a mutual
+// exchange by copies has to do as well. It leaves out reads of either rank between two parts: those belong to the way
+// of the other direction. Copying out can be hidden behind such reads, so that much of them counts.
+class MessageTime {
+ public:
+  // `reading_ns`: the time that this rank has spent on reads so far.
+  void Begin(uint64_t now_ns, uint64_t reading_ns) {
+    began_ns_ = now_ns;
+    reading_before_ns_ = reading_ns;
+    parts_ns_ = 0;
+  }
+  // A part was copied out or read in `ns`.
+  void AddPart(uint64_t ns) { parts_ns_ += ns; }
+  uint64_t OfRead() const { return parts_ns_; }
+  // `sender_reading_ns`: the time that the sender has spent on reads since it copied the first part in.
+  uint64_t OfCopies(uint64_t now_ns, uint64_t reading_ns, uint64_t sender_reading_ns) const;
+
+ private:
+  uint64_t began_ns_ = 0;
+  uint64_t reading_before_ns_ = 0;
+  uint64_t parts_ns_ = 0;
 };
 
 // The times of all ways and sizes, at one side.

@@ -180,8 +180,11 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
     area_ = area;
     area_data_ = static_cast<const std::byte*>(*data);
   }
+  const Way way = static_cast<Way>(descriptor.past_cache);
+  const uint64_t began_ns = BeginPart();
   Deliver(operation, area_data_ + descriptor.position, length);
-  if (operation.moved == operation.bytes) EndTiming(operation, static_cast<Way>(descriptor.past_cache));
+  EndPart(began_ns, way);
+  if (operation.moved == operation.bytes) EndTiming(operation, way, descriptor.reading_ns);
   NextMessage();
   if (eager) eager_unacknowledged_ += PaddedEagerBytes(length);
   if (!eager || eager_unacknowledged_ >= kEagerAckBytes || taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
@@ -215,6 +218,7 @@ Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& d
   // An operand that is combined into another place is fetched to that place, which spares the cache a third buffer.
   const bool there = operation.reduce == nullptr || operation.data != operation.operand;
   std::byte* to = there ? operation.data + operation.moved : memory_->staging();
+  const uint64_t began_ns = BeginPart();
   switch (memory_->Read(peer_, descriptor.position + operation.moved, to, length)) {
     case ReadResult::kRead:
       if (peer_.Closed()) return Progress::kBlocked;
@@ -234,8 +238,9 @@ Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& d
   } else {
     Deliver(operation, to, length);
   }
+  EndPart(began_ns, Way::kRead);
   if (operation.moved < operation.bytes) return Progress::kMoved;
-  EndTiming(operation, Way::kRead);
+  EndTiming(operation, Way::kRead, 0);
   NextMessage();
   Acknowledge();
   ++turn_;
@@ -258,14 +263,22 @@ void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, s
 }
 
 void StreamReader::BeginTiming(const RecvOperation& operation) {
-  const bool timed = memory_ != nullptr && operation.bytes >= kPastCacheFrom &&
-                     (WaySizeOf(operation.bytes) > 0 || short_messages_++ % kShortRun == 0);
-  began_ns_ = timed ? memory_->Now() : 0;
+  timed_ = memory_ != nullptr && operation.bytes >= kPastCacheFrom &&
+           (WaySizeOf(operation.bytes) > 0 || short_messages_++ % kShortRun == 0);
+  if (timed_) time_.Begin(memory_->Now(), memory_->reading_ns());
 }
 
-void StreamReader::EndTiming(const RecvOperation& operation, Way way) {
-  if (began_ns_ == 0) return;
-  const uint64_t took = memory_->Now() - std::exchange(began_ns_, 0);
+void StreamReader::EndPart(uint64_t began_ns, Way way) {
+  if (!timed_) return;
+  const uint64_t took = memory_->Now() - began_ns;
+  time_.AddPart(took);
+  if (way == Way::kRead) memory_->AddReading(took);
+}
+
+void StreamReader::EndTiming(const RecvOperation& operation, Way way, uint64_t sender_reading_ns) {
+  if (!std::exchange(timed_, false)) return;
+  const uint64_t took =
+      way == Way::kRead ? time_.OfRead() : time_.OfCopies(memory_->Now(), memory_->reading_ns(), sender_reading_ns);
   const ToldTimes told = memory_->NoteReceived(peer_, way, operation.bytes, took);
   for (size_t i = 0; i < told.words.size(); ++i) {
     // The sender's CPU has to fetch the line again whenever it is written.

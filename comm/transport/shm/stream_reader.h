@@ -53,10 +53,14 @@ class StreamReader final : public ShortReceiver {
 
   // Begins to time a message, when its first part was found; ends it, and tells the sender, when all is in place.
   void BeginTiming(const RecvOperation& operation);
-  void EndTiming(const RecvOperation& operation, Way way);
+  void EndTiming(const RecvOperation& operation, Way way, uint64_t sender_reading_ns);
+  // Around the work on one part.
+  uint64_t BeginPart() { return timed_ ? memory_->Now() : 0; }
+  void EndPart(uint64_t began_ns, Way way);
 
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
-  uint64_t began_ns_ = 0;           // the message that is timed; 0: none
+  bool timed_ = false;              // the message under way
+  MessageTime time_;                // its time
   uint32_t short_messages_ = 0;     // of which one in kShortRun is timed
   uint64_t tickets_ = 0;
   uint64_t turn_ = 1;

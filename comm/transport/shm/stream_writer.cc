@@ -221,12 +221,15 @@ Progress StreamWriter::SendChunk(SendOperation& operation, Bounce& bounce) {
   const size_t length = std::min(bounce.chunk_bytes, operation.bytes - operation.moved);
   const uint64_t position = buffer * bounce.chunk_bytes;
   CopyIn(operation, bounce.area.data + position, length);
+  if (operation.moved == 0) reading_before_ns_ = memory_.reading_ns();
+  const uint64_t reading_ns = memory_.reading_ns() - reading_before_ns_;
   const Descriptor descriptor{.total = operation.bytes,
                               .length = length,
                               .area_offset = bounce.area.block.offset,
                               .area_bytes = area_bytes,
                               .position = position,
-                              .past_cache = way_ == Way::kPastCache ? 1u : 0u};
+                              .past_cache = way_ == Way::kPastCache ? 1u : 0u,
+                              .reading_ns = static_cast<uint32_t>(std::min<uint64_t>(reading_ns, UINT32_MAX))};
   Publish(MessageKind::kBounce, &descriptor, sizeof descriptor, operation.signature, 0);
   bounce.used_by[buffer] = published_;
   ++bounce.next;

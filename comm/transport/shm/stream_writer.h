@@ -94,11 +94,12 @@ class StreamWriter final : public ShortSender {
   Bounce small_;
   Bounce large_;
 
-  Way way_ = Way::kCopied;        // of the message under way
-  uint64_t chosen_for_ = 0;       // the turn of that message
-  bool timed_ = false;            // that message
-  Way short_way_ = Way::kCopied;  // of the run of short ones
-  uint32_t short_messages_ = 0;   // so far
+  Way way_ = Way::kCopied;          // of the message under way
+  uint64_t chosen_for_ = 0;         // the turn of that message
+  bool timed_ = false;              // that message
+  uint64_t reading_before_ns_ = 0;  // the rank's reads until its first part
+  Way short_way_ = Way::kCopied;    // of the run of short ones
+  uint32_t short_messages_ = 0;     // so far
 };
 
 }  // namespace cohort::comm::shm

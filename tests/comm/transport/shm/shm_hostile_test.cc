@@ -93,13 +93,14 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
     }
     for (int i = 0; i < 8; ++i) {
       shm::Line& line = attacker.slots[i].line;
-      shm::Descriptor descriptor{
-          .total = random() % 4 == 0 ? Interesting(random, bytes, segment_bytes) : bytes,
-          .length = Interesting(random, bytes, segment_bytes),
-          .area_offset = Interesting(random, bytes, segment_bytes),
-          .area_bytes = Interesting(random, bytes, segment_bytes),
-          .position = Interesting(random, bytes, segment_bytes),
-          .past_cache = random() % 2 == 0 ? random() % 2 : Interesting(random, bytes, segment_bytes)};
+      shm::Descriptor descriptor{.total = random() % 4 == 0 ? Interesting(random, bytes, segment_bytes) : bytes,
+                                 .length = Interesting(random, bytes, segment_bytes),
+                                 .area_offset = Interesting(random, bytes, segment_bytes),
+                                 .area_bytes = Interesting(random, bytes, segment_bytes),
+                                 .position = Interesting(random, bytes, segment_bytes),
+                                 .past_cache = static_cast<uint32_t>(
+                                     random() % 2 == 0 ? random() % 2 : Interesting(random, bytes, segment_bytes)),
+                                 .reading_ns = static_cast<uint32_t>(random() >> (random() % 64))};
       std::memcpy(line.payload, &descriptor, sizeof descriptor);
       line.signature = kSignature;
       line.stamp.store(shm::Stamp(static_cast<uint64_t>(i) + 1, static_cast<shm::MessageKind>(random() % 7),

@@ -1,9 +1,12 @@
 // The way of long private messages is the quicker one of the pair, and changes when that does.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -67,6 +70,28 @@ TEST(ReceivedTimes, AreToldInTwoWords) {
   for (size_t size = 0; size < shm::kWaySizes; ++size) {
     for (const Way way : ways) EXPECT_EQ(times.Told(true).Time(way, size), time_of(way, size));
   }
+}
+
+TEST(MessageTime, OfAReadIsTheTimeInsideItsParts) {
+  shm::MessageTime time;
+  time.Begin(/*now_ns=*/1000, /*reading_ns=*/50);
+  for (int part = 0; part < 3; ++part) time.AddPart(100);
+  EXPECT_EQ(time.OfRead(), 300u);
+  time.Begin(5000, 350);
+  time.AddPart(70);
+  EXPECT_EQ(time.OfRead(), 70u);
+}
+
+TEST(MessageTime, OfCopiesLeavesOutReadsBeyondCopyingOut) {
+  shm::MessageTime time;
+  time.Begin(/*now_ns=*/1000, /*reading_ns=*/50);
+  for (int part = 0; part < 3; ++part) time.AddPart(100);
+  EXPECT_EQ(time.OfCopies(2000, 50, 0), 1000u);       // no reads
+  EXPECT_EQ(time.OfCopies(2000, 50, 300), 1000u);     // as long as copying out
+  EXPECT_EQ(time.OfCopies(2000, 50, 700), 600u);      // the sender's
+  EXPECT_EQ(time.OfCopies(2000, 50 + 700, 0), 600u);  // the receiver's
+  EXPECT_EQ(time.OfCopies(2000, 50 + 700, 500), 600u);
+  EXPECT_EQ(time.OfCopies(2000, 50, 1'000'000), 300u);  // any word of a peer is good
 }
 
 // How many messages went each way.
@@ -192,8 +217,8 @@ TEST(WayChooser, TakesAnyWordsOfAPeer) {
 
 constexpr LinkSpec kSpec{.group = 1, .epoch = 1, .group_rank = 0, .peer = 1, .peer_world_rank = 1};
 
-// The way of the latest message from rank 0 to rank 1, as its line says.
-Way LatestWay(LocalWorld& world) {
+// The line of the latest message from rank 0 to rank 1.
+const shm::Line& LatestLine(LocalWorld& world) {
   const auto block = world.segment(1).LookUp(0, shm::LinkKey(kSpec, 0, 1));
   EXPECT_TRUE(block.has_value());
   const auto* memory = static_cast<const std::byte*>(*world.segment(1).Map(*block));
@@ -203,10 +228,25 @@ Way LatestWay(LocalWorld& world) {
     const shm::Line& line = slots[i].line;
     if ((line.stamp & shm::kNumberMask) > (latest->stamp & shm::kNumberMask)) latest = &line;
   }
+  return *latest;
+}
+shm::Descriptor LatestDescriptor(LocalWorld& world) {
   shm::Descriptor descriptor;
-  std::memcpy(&descriptor, latest->payload, sizeof descriptor);
-  return shm::KindOf(latest->stamp) == shm::MessageKind::kPrivate ? Way::kRead
-                                                                  : static_cast<Way>(descriptor.past_cache);
+  std::memcpy(&descriptor, LatestLine(world).payload, sizeof descriptor);
+  return descriptor;
+}
+Way LatestWay(LocalWorld& world) {
+  return shm::KindOf(LatestLine(world).stamp) == shm::MessageKind::kPrivate
+             ? Way::kRead
+             : static_cast<Way>(LatestDescriptor(world).past_cache);
+}
+
+// The words in which rank 1 tells rank 0 its times.
+shm::Ack& AckOf(LocalWorld& world) {
+  const auto block = world.segment(0).LookUp(1, shm::LinkKey(kSpec, 1, 0));
+  EXPECT_TRUE(block.has_value());
+  auto* memory = static_cast<std::byte*>(*world.segment(0).Map(*block));
+  return *reinterpret_cast<shm::Ack*>(memory + sizeof(shm::EndpointHeader));
 }
 
 // How `messages` messages of `bytes` bytes of private memory went, one after another.
@@ -231,6 +271,51 @@ TEST(PrivateMessages, GoOneWayWhereItIsForced) {
   // The first finds out whether the receiver can read.
   EXPECT_GE(SendThrough(reads, 8192, 50).read, 49);
   EXPECT_EQ(SendThrough(copies, 8192, 50), (Count{.copied = 50}));
+}
+
+// A receiver may copy in what it sends itself between two parts of a read.
+TEST(PrivateMessages, AreReadInTheTimeOfTheReadsAlone) {
+  constexpr size_t kLong = 1 << 20;
+  LocalWorld world(2, {.private_reads = true});
+  const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  const std::vector<std::byte> data = Pattern(kLong, 3);
+  std::vector<std::byte> received(kLong);
+  for (int message = 0; message < 6; ++message) {
+    SendOperation send = SendOf(data.data(), kLong);
+    RecvOperation recv = RecvOf(received.data(), kLong);
+    const auto receive = [&] {
+      const Progress progress = b->TryRecv(recv);
+      if (progress == Progress::kMoved) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      return progress;
+    };
+    ASSERT_TRUE(DriveAll({[&] { return a->TrySend(send); }, receive})) << send.error;
+  }
+  const shm::Ack& ack = AckOf(world);
+  const shm::ToldTimes times{{ack.told[0].load(), ack.told[1].load()}};
+  const uint32_t told = times.Time(Way::kRead, shm::WaySizeOf(kLong));
+  EXPECT_GT(told, 0u);
+  EXPECT_LT(told, WayTime::kMost);  // the three pauses alone are 6 us for a KiB
+}
+
+TEST(PrivateMessages, SayHowLongTheirSenderReadMeanwhile) {
+  constexpr size_t kLong = 1 << 20;
+  LocalWorld world(2, {.private_reads = true});
+  const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  const std::vector<std::byte> data = Pattern(kLong, 3);
+  std::vector<std::byte> to_a(kLong), to_b(kLong);
+  for (int message = 0; message < 3; ++message) {
+    SendOperation from_a = SendOf(data.data(), kLong), from_b = SendOf(data.data(), kLong);
+    RecvOperation at_a = RecvOf(to_a.data(), kLong), at_b = RecvOf(to_b.data(), kLong);
+    AckOf(world).told[0].store(0);  // as if rank 1 could not read: rank 0 copies, and reads itself
+    ASSERT_TRUE(DriveAll({[&] { return a->TrySend(from_a); }, [&] { return a->TryRecv(at_a); },
+                          [&] { return b->TrySend(from_b); }, [&] { return b->TryRecv(at_b); }}));
+    EXPECT_EQ(LatestWay(world), Way::kCopied);
+    if (message > 0) {
+      EXPECT_GT(LatestDescriptor(world).reading_ns, 0u);
+    }
+  }
+  EXPECT_EQ(to_a, data);
+  EXPECT_EQ(to_b, data);
 }
 
 TEST(PrivateMessages, TryAllWaysWhereItIsNot) {
