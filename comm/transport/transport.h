@@ -61,7 +61,7 @@ struct RecvOperation {
 
 // Short messages, for calls that are over at once: sent and received whole or not at all, by the same streams as
 // operations. Nothing fails here. A message that is out of order in any way is left where it is, for TryRecv.
-inline constexpr size_t kMostShortBytes = 512;
+inline constexpr size_t kMostShortBytes = 1024;
 
 class ShortSender {
  public:

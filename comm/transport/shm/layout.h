@@ -1,6 +1,6 @@
 // The layout of shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
 //
-//   [header, 384 B] [acks, 32 B for each source] [slots, 640 B each]
+//   [header, 384 B] [acks, 32 B for each source] [slots, 1152 B each]
 //
 // The owner sends through the slots and says in `acks` how far it has read each of its sources. Peers write one thing
 // only: `peers_done`, when they will never touch the block again. Areas for payloads longer than a line are blocks of
@@ -9,7 +9,7 @@
 // A slot is a line of 64 bytes that announces a message, and room for a short payload behind it. Slots begin 128 bytes
 // apart or more: two in one pair of lines cost 60 ns a call, because the adjacent-line prefetcher takes the line away
 // that the owner writes next. Up to 48 bytes of payload, signature and sequence share the line, since a second line
-// costs 15 to 25 ns; the payload comes first and the sequence last. Up to 512 bytes lie behind the line, where the
+// costs 15 to 25 ns; the payload comes first and the sequence last. Up to 1024 bytes lie behind the line, where the
 // reader finds them without having read a descriptor, which would cost it another 70 to 150 ns.
 #pragma once
 
@@ -98,7 +98,7 @@ struct alignas(kSlotStride) Slot {
   Line line;
   std::byte payload[kSlotBytes];  // of kSlot
 };
-static_assert(sizeof(Slot) == 5 * kSlotStride);
+static_assert(sizeof(Slot) == 9 * kSlotStride);
 
 inline constexpr uint64_t kNumberMask = (uint64_t{1} << 48) - 1;
 inline constexpr uint64_t Stamp(uint64_t number, MessageKind kind, size_t inline_bytes) {

@@ -143,7 +143,7 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
 }
 
 // Every message that may be read is timed.
-static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 && kSlotBytes < kPastCacheFrom);
+static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 && kSlotBytes <= kPastCacheFrom);
 // Messages of one class are copied in parts of one size.
 static_assert(WaySizeOf(kLargeChunkFrom) == 3 && WaySizeOf(kLargeChunkFrom - 1) == 2);
 

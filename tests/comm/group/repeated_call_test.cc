@@ -112,7 +112,7 @@ void BeLate(std::mt19937_64& random) {
 
 std::string RunAll(ProcessRank& self, bool window, std::mt19937_64& random) {
   constexpr int kCalls = 40;
-  constexpr int64_t kMostCount = 160;
+  constexpr int64_t kMostCount = 288;
   const size_t room = static_cast<size_t>(kMostCount * self.size);
   std::vector<int32_t> memory(2 * room);
   comm::Window made;
@@ -125,7 +125,7 @@ std::string RunAll(ProcessRank& self, bool window, std::mt19937_64& random) {
   }
   int32_t* out = in + room;
   for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kBarrier); ++kind) {
-    for (const int64_t count : {0, 1, 2, 12, 13, 60, 128, 129}) {  // 0 to 516 bytes
+    for (const int64_t count : {0, 1, 2, 12, 13, 60, 256, 257}) {  // 0 to 1028 bytes
       for (int call = 0; call < kCalls; ++call) {
         const auto the_kind = static_cast<CollectiveKind>(kind);
         for (size_t i = 0; i < room; ++i) in[i] = ValueAt(self.rank, static_cast<int64_t>(i), call);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
@@ -88,7 +89,7 @@ class Streams {
   }
 
  private:
-  static constexpr int64_t kCounts[] = {0, 1, 12, 13, 60, 128, 129, 150};  // 0 to 600 bytes
+  static constexpr int64_t kCounts[] = {0, 1, 12, 13, 60, 256, 257, 280};  // 0 to 1120 bytes
   static constexpr int kMessages = 24;                                     // of each pair in a round
   static constexpr int kSums = 6;
 
@@ -261,19 +262,20 @@ absl::Status Exchange(ProcessRank& self, int32_t* data, int64_t count) {
 
 TEST(ShortMessageTest, AllButTheFirstTakeTheShortWay) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
-    int32_t data[129] = {};
+    constexpr int64_t kMost = comm::kMostShortBytes / sizeof(int32_t);
+    int32_t data[kMost + 1] = {};
     constexpr uint64_t kExchanges = 50;
     uint64_t expected = 0;
-    for (const int64_t count : {0, 1, 12, 13, 128, 129}) {
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{12}, int64_t{13}, kMost, kMost + 1}) {
       const comm::ShortCallCounts before = ShortCallsOf(*self.world);
       for (uint64_t i = 0; i < kExchanges; ++i) {
         if (const absl::Status status = Exchange(self, data, count); !status.ok()) return status.ToString();
       }
       const comm::ShortCallCounts after = ShortCallsOf(*self.world);
-      expected += count > 128 ? 0 : 2 * (kExchanges - 1);
+      expected += count > kMost ? 0 : 2 * (kExchanges - 1);
       if (after.all() != expected) return std::to_string(after.all()) + " at count " + std::to_string(count);
       // A send never waits here; a receive may.
-      if (count <= 128 && after.done - before.done < kExchanges - 1) return "sends were not done at once";
+      if (count <= kMost && after.done - before.done < kExchanges - 1) return "sends were not done at once";
     }
     return "";
   }));
@@ -315,8 +317,8 @@ TEST(ShortMessageTest, AFullStreamLosesNothing) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     constexpr size_t kMany = 400;
     const int peer = 1 - self.rank;
-    const auto count_of = [](size_t i) { return i % 7 == 6 ? int64_t{150} : i % 2 == 0 ? int64_t{2} : int64_t{128}; };
-    std::vector<std::vector<int32_t>> data(kMany, std::vector<int32_t>(150));
+    const auto count_of = [](size_t i) { return i % 7 == 6 ? int64_t{280} : i % 2 == 0 ? int64_t{2} : int64_t{256}; };
+    std::vector<std::vector<int32_t>> data(kMany, std::vector<int32_t>(280));
     for (int round = 0; round < 5; ++round) {
       std::vector<Work> works;
       for (size_t i = 0; i < kMany; ++i) {
@@ -327,10 +329,10 @@ TEST(ShortMessageTest, AFullStreamLosesNothing) {
       const auto waiting = std::count_if(works.begin(), works.end(), [](const Work& work) { return !work.Done(); });
       if (waiting < static_cast<int64_t>(kMany - kSlots)) return "the stream holds more than it can";
       for (size_t i = 0; i < kMany; ++i) {
-        std::vector<int32_t> received(150, -1);
+        std::vector<int32_t> received(280, -1);
         const absl::Status status = ReceiveFrom(*self.world, peer, received.data(), count_of(i)).Wait(kBound);
         if (!status.ok()) return status.ToString();
-        std::vector<int32_t> expected(150, -1);
+        std::vector<int32_t> expected(280, -1);
         std::fill_n(expected.begin(), count_of(i), static_cast<int32_t>(i) + 1000 * round + peer);
         if (received != expected) return "message " + std::to_string(i) + " is wrong";
       }

@@ -82,7 +82,7 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
     auto victim = world.Connect(0, 1);
     auto peer = world.Connect(1, 0);
     Attacker attacker(world);
-    const size_t bytes = std::vector<size_t>{8, 48, 49, 512, 513, 4096, 8192, 40'000, 600'000}[random() % 9];
+    const size_t bytes = std::vector<size_t>{8, 48, 49, 1024, 1025, 4096, 8192, 40'000, 600'000}[random() % 9];
     Guarded buffer(bytes);
     RecvOperation recv = RecvOf(buffer.data(), bytes);
     std::vector<std::byte> operand(bytes);
@@ -128,7 +128,7 @@ TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
     ASSERT_TRUE(peer->short_sender()->Send(&first, 1, kSignature));
     ASSERT_EQ(victim->TryRecv(attaches), Progress::kDone);
     Attacker attacker(world);
-    const size_t bytes = std::vector<size_t>{0, 8, 48, 49, 512, 513, 8192}[random() % 7];
+    const size_t bytes = std::vector<size_t>{0, 8, 48, 49, 1024, 1025, 8192}[random() % 7];
     const auto kind = static_cast<shm::MessageKind>(random() % 7);
     const uint64_t total = random() % 2 == 0 ? bytes : Interesting(random, bytes, 1 << 20);
     const size_t inline_bytes = random() % 2 == 0 ? bytes % 256 : random() % 256;
@@ -141,8 +141,9 @@ TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
     Guarded buffer(bytes);
     const bool received =
         victim->short_receiver()->Receive({.data = buffer.data(), .bytes = bytes, .signature = kSignature});
-    const bool fits = bytes <= shm::kInlineBytes ? kind == shm::MessageKind::kInline && inline_bytes == bytes
-                                                 : kind == shm::MessageKind::kSlot && total == bytes && bytes <= 512;
+    const bool fits = bytes <= shm::kInlineBytes
+                          ? kind == shm::MessageKind::kInline && inline_bytes == bytes
+                          : kind == shm::MessageKind::kSlot && total == bytes && bytes <= shm::kSlotBytes;
     EXPECT_EQ(received, fits && signature == kSignature && number == 2) << "round " << round;
     ASSERT_TRUE(buffer.Intact()) << "round " << round;
     taken += received ? 1 : 0;
