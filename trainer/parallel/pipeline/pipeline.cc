@@ -109,7 +109,7 @@ class Pipeline::Runner {
       const int place = group.rank() * devices() + device;
       places_.push_back(std::make_unique<Place>(*this, place, DeviceOf(stages_, options_, device)));
     }
-    if (group.size() > 1) exchange_->Connect(DeviceOf(stages_, options_, 0));
+    if (group.size() > 1) exchange_->Connect(DeviceOf(stages_, options_, 0), schedule_);
     TogetherOrNot(group, "making a pipeline", [&] { placements_.Enter(stages_, group); }, default_timeout());
     for (size_t i = 0; i < weights_.size(); ++i) Share(weights_[i], copy_numbers_[i], group);
     for (SharedGradient& shared : shared_) shared.Broadcast();

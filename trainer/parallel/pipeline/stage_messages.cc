@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/trainer/base/error.h"
@@ -36,13 +37,29 @@ PlaceExchange::~PlaceExchange() {
   for (const auto& channel : channels_) NoteGroupEnd(*channel);
 }
 
-void PlaceExchange::Connect(const LocalDevice& device) {
+void PlaceExchange::Connect(const LocalDevice& device, const Schedule& schedule) {
   if (!device.device.is_cuda() || devices_ > 1) return;
-  const at::Tensor one = at::ones({1}, at::TensorOptions(at::kFloat).device(device.device));
-  for (const auto& channel : channels_) {
-    ThrowUnlessAllCame(AllReduce(*channel, AsBuffer(one), AsBuffer(one), comm::ReduceOp::kSum).Wait(),
-                       "Pipeline: connecting the stages");
+  comm::Communicator& channel = *channels_.front();
+  const auto options = at::TensorOptions(at::kFloat).device(device.device);
+  const at::Tensor one = at::ones({1}, options);
+  ThrowUnlessAllCame(AllReduce(channel, AsBuffer(one), AsBuffer(one), comm::ReduceOp::kSum).Wait(),
+                     "Pipeline: connecting the stages");
+  std::set<std::pair<bool, int>> directions;  // sends, peer
+  for (const Action& action : schedule.by_rank[static_cast<size_t>(rank())]) {
+    if (IsMessage(action.kind)) directions.emplace(IsSend(action.kind), schedule.PeerOf(action));
   }
+  std::vector<Message> messages;
+  std::vector<at::Tensor> received;
+  for (const auto& [sends, peer] : directions) {
+    if (sends) {
+      messages.push_back({.peer = peer, .in = AsBuffer(one), .sends = true});
+    } else {
+      received.push_back(at::empty({1}, options));
+      messages.push_back({.peer = peer, .out = AsBuffer(received.back())});
+    }
+  }
+  if (messages.empty()) return;
+  ThrowUnlessAllCame(Exchange(channel, messages).Wait(), "Pipeline: connecting neighbours");
 }
 
 void PlaceExchange::Hand(const Action& receive, at::Tensor tensor) {

@@ -30,10 +30,12 @@ class PlaceExchange {
   // `group`: a rank for each process; `devices` places on each. Collective where there are several ranks; blocks.
   PlaceExchange(comm::Communicator& group, int devices);
   ~PlaceExchange();
-  // Makes connections for messages in the memory of `device`, the only place here. Making NCCL's communicator takes all
-  // ranks: were it left to the first messages, the first stage would wait for the last one, which waits for its output.
-  // Collective; blocks. Does nothing for host memory, nor where a rank has several places. Throws DistributedError.
-  void Connect(const LocalDevice& device);
+  // Makes the connections that `schedule` needs for messages in the memory of `device`, the only place here. Making
+  // NCCL's communicator takes all ranks, and its connection to a neighbour in one direction takes that one: were they
+  // left to the first messages, a turn that sends an output and receives a gradient would not send before the next
+  // stage sends, which waits for the output. Collective; blocks. Does nothing for host memory, nor where a rank has
+  // several places. Throws DistributedError.
+  void Connect(const LocalDevice& device, const Schedule& schedule);
   PlaceExchange(const PlaceExchange&) = delete;
   PlaceExchange& operator=(const PlaceExchange&) = delete;
 
