@@ -265,12 +265,12 @@ absl::StatusOr<ncclResult_t> Enqueue(CallTarget target, const AcceptedCall& call
   return launch.End();
 }
 
-absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall* const> calls) {
+absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall> calls) {
   Launch launch(target);
   launch.Begin();
-  for (const AcceptedCall* call : calls) {
-    launch.set_stream(call->stream);
-    Add(launch, call->request);
+  for (const AcceptedCall& call : calls) {
+    launch.set_stream(call.stream);
+    Add(launch, call.request);
   }
   return launch.End();
 }

@@ -33,6 +33,6 @@ struct CallTarget {
 // Puts the call on its stream. ncclInProgress: NCCL still does so, in a thread of its own.
 absl::StatusOr<ncclResult_t> Enqueue(CallTarget target, const AcceptedCall& call);
 // Several calls as one launch (ncclGroupStart, ncclGroupEnd): those on one stream run beside each other.
-absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall* const> calls);
+absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall> calls);
 
 }  // namespace cohort::comm::nccl

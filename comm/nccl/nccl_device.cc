@@ -15,7 +15,7 @@ namespace cohort::comm::nccl {
 NcclDevice::~NcclDevice() {
   if (communicator_ != nullptr && communicator_->get() != nullptr && !stopping_) {
     const runtime::MutexLock lock(IssuerOf(ordinal_));
-    registrations_.ReleaseAll(*context_.nccl, communicator_->get());
+    registrations_.ReleaseAll(*context_.nccl, communicator_->launcher());
   }
   turn_.Forget();
   while (stopping_ && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
@@ -75,8 +75,19 @@ absl::Status NcclDevice::Obtain(const NcclPool::Named& revoked, runtime::Deadlin
   if (communicator_ == nullptr) return absl::OkStatus();  // staged
   communicator_->set_abilities(decision->abilities);
   COHORT_RETURN_IF_ERROR(UntilIdle(communicator_.get(), deadline, "making an NCCL communicator"));
+  COHORT_RETURN_IF_ERROR(MakeLauncher(deadline));
   kernels_ = pool.KernelsOf(*context_.cuda, ordinal_);
   return context_.cuda->ToStatus(context_.cuda->cudaMalloc(&scratch_, sizeof(int64_t)), "allocating 8 bytes");
+}
+
+// All members have one or none has: communicators are used again under the name that all know.
+absl::Status NcclDevice::MakeLauncher(runtime::Deadline deadline) {
+  if (communicator_->has_launcher() || !NcclCommunicator::LaunchesApart(*context_.nccl)) return absl::OkStatus();
+  {
+    const runtime::MutexLock lock(IssuerOf(ordinal_));
+    COHORT_RETURN_IF_ERROR(communicator_->MakeLauncher());
+  }
+  return UntilIdle(communicator_.get(), deadline, "making an NCCL communicator");
 }
 
 absl::StatusOr<Decision> NcclDevice::AgreeOn(const NcclPool::Named& idle, const NcclPool::Named& revoked,
@@ -160,8 +171,8 @@ absl::Status NcclDevice::UntilIdle(NcclCommunicator* communicator, runtime::Dead
 }
 
 CallTarget NcclDevice::Target() {
-  return {context_.nccl,        context_.cuda, communicator_->get(), nullptr, context_.group->rank,
-          context_.group->size, scratch_,      &temporaries_};
+  return {context_.nccl, context_.cuda, communicator_->launcher(), nullptr, context_.group->rank, context_.group->size,
+          scratch_,      &temporaries_};
 }
 
 std::string NcclDevice::WhyStaged(const CollectiveRequest& request) const {
@@ -214,29 +225,37 @@ bool NcclDevice::Stopped() {
 }
 
 void NcclDevice::FreeKept() {
-  if (kept_.empty() || left_behind()) return;
+  if (left_behind()) return;
+  for (const std::shared_ptr<NcclExchange>& exchange : left_) Keep(exchange->TakeMemory());
+  left_.clear();
+  for (const auto& [memory, stream] : temporaries_) Keep(memory);
+  temporaries_.clear();
+  if (kept_.empty()) return;
   const cuda::DeviceScope device(*context_.cuda, ordinal_);
   for (void* memory : kept_) (void)context_.cuda->cudaFree(memory);
   kept_.clear();
 }
 
-absl::Status NcclDevice::Settle(runtime::Deadline deadline, const std::string& doing) {
-  if (!settling_) return absl::OkStatus();
-  const SharedCommunicator kept = communicator_;
-  COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, doing));
-  settling_ = false;
-  return absl::OkStatus();
-}
-
 absl::Status NcclDevice::Register(void* data, size_t bytes, runtime::Deadline deadline) {
   if (communicator_ == nullptr || bytes == 0 || !Registrations::Possible(*context_.nccl)) return absl::OkStatus();
   const std::string doing = "registering device memory";
-  COHORT_RETURN_IF_ERROR(Settle(deadline, doing));  // after a split, which NCCL may still be at
+  const SharedCommunicator kept = communicator_;
+  COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, doing));  // a split, a call that makes connections
+  // Collective: NCCL may wait in it for the others.
+  const auto add = [this, data, bytes, doing]() -> absl::StatusOr<ncclResult_t> {
+    const cuda::DeviceScope device(*context_.cuda, ordinal_);
+    COHORT_RETURN_IF_ERROR(device.status());
+    return registrations_.Add(*context_.nccl, communicator_->launcher(), data, bytes, doing);
+  };
   {
     const runtime::MutexLock lock(IssuerOf(ordinal_));
-    COHORT_ASSIGN_OR_RETURN(settling_, registrations_.Add(*context_.nccl, communicator_->get(), data, bytes, doing));
+    COHORT_ASSIGN_OR_RETURN(const ncclResult_t added,
+                            communicator_->has_launcher() ? communicator_->StartCall(add) : add());
+    settling_ = added == ncclInProgress;
   }
-  return Settle(deadline, doing);
+  COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, doing));
+  settling_ = false;
+  return absl::OkStatus();
 }
 
 }  // namespace cohort::comm::nccl

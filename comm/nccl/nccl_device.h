@@ -11,9 +11,11 @@
 #include "absl/status/status.h"
 #include "cohort/comm/cuda/cuda_api.h"
 #include "cohort/comm/nccl/launch_turn.h"
+#include "cohort/comm/nccl/library/launch_shape.h"
 #include "cohort/comm/nccl/library/nccl_agreement.h"
 #include "cohort/comm/nccl/library/nccl_pool.h"
 #include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/comm/nccl/nccl_exchange.h"
 #include "cohort/comm/nccl/registrations.h"
 #include "cohort/comm/provider/provider.h"
 
@@ -40,6 +42,14 @@ struct IssuedCall {
   const AcceptedCall* call;
   cudaEvent_t event;  // recorded behind it
   bool captured;      // its stream is being captured into a graph
+};
+
+// The calls on their way through a device. CUDA takes 1,024 launches before the first of them has run; then every call
+// to CUDA waits, on any thread, and nobody could tell that a peer is missing.
+struct LaunchRoom {
+  static constexpr int kMost = 512;
+  int under_way = 0;
+  bool full() const { return under_way >= kMost; }
 };
 
 class NcclDevice {
@@ -76,6 +86,7 @@ class NcclDevice {
   // staged; the device is current.
   absl::Status Enqueue(std::span<const IssuedCall> calls, runtime::Deadline deadline);
   LaunchTurn& turn() { return turn_; }
+  LaunchRoom& room() { return room_; }
   // NCCL's asynchronous error.
   absl::Status Check();
   // Makes the communicator of the child group of a split, if the library can. Called on all members; waits until NCCL
@@ -96,6 +107,7 @@ class NcclDevice {
   std::string StoreKey() const;
   Abilities MyAbilities() const;
   absl::Status Join(runtime::Deadline deadline);
+  absl::Status MakeLauncher(runtime::Deadline deadline);
   // Gets the communicator: a new one, one that is used again, or what is left of the revoked one.
   absl::Status Obtain(const NcclPool::Named& revoked, runtime::Deadline deadline);
   absl::StatusOr<Decision> AgreeOn(const NcclPool::Named& idle, const NcclPool::Named& revoked,
@@ -107,8 +119,6 @@ class NcclDevice {
     if (memory != nullptr) kept_.push_back(memory);
   }
   absl::Status UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline, const std::string& doing);
-  // Waits for what `settling_` says.
-  absl::Status Settle(runtime::Deadline deadline, const std::string& doing);
 
   const NcclContext& context_;
   const int index_;
@@ -125,6 +135,9 @@ class NcclDevice {
   Registrations registrations_;
   std::vector<std::pair<void*, cudaStream_t>> temporaries_;  // CallTarget::temporaries
   std::vector<void*> kept_;                                  // until NCCL has stopped
+  std::vector<std::shared_ptr<NcclExchange>> left_;          // the same
+  KnownLaunches known_;                                      // without peers to wait for
+  LaunchRoom room_;
   cuda::ReductionKernels* kernels_ = nullptr;
   bool exchanged_ = false;
 };

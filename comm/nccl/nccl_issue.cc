@@ -1,15 +1,27 @@
 #include "cohort/comm/nccl/nccl_issue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "cohort/comm/nccl/library/launch_shape.h"
 #include "cohort/comm/nccl/nccl_calls.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a thread of NCCL's or ours mostly takes for a launch without connections. The engine is not driven
+// meanwhile: it looks at everything else between two looks at NCCL.
+constexpr std::chrono::microseconds kLaunchTime(200);
+
+}  // namespace
 
 NcclIssue::NcclIssue(NcclDevice* device, std::span<const IssuedCall> calls, runtime::Deadline deadline)
     : device_(*device), calls_(calls), deadline_(deadline) {
@@ -19,20 +31,25 @@ NcclIssue::NcclIssue(NcclDevice* device, std::span<const IssuedCall> calls, runt
 NcclIssue::~NcclIssue() {
   if (!ended_) std::erase(device_.context_.pool->issues(device_.ordinal_), this);
   // Something went wrong: what NCCL still has to launch may use the memory until the communicator has been stopped.
-  if (exchange_.has_value()) device_.Keep(exchange_->TakeMemory());
-  for (const auto& [memory, stream] : device_.temporaries_) device_.Keep(memory);
-  device_.temporaries_.clear();
+  if (exchange_ != nullptr) device_.left_.push_back(std::move(exchange_));
 }
 
 std::string_view NcclIssue::name() const { return comm::Name(calls_[0].call->request.kind); }
 
 absl::Status NcclIssue::Run() {
   std::vector<NcclIssue*>& queue = device_.context_.pool->issues(device_.ordinal_);
+  Clock::time_point patient_until{};
   while (true) {
     while (!queue.empty() && queue.front()->Advance()) queue.erase(queue.begin());
     if (ended_) [[likely]]
       return status_;
-    COHORT_RETURN_IF_ERROR(device_.context_.drive_on(deadline_, std::string(name())));
+    const Clock::time_point now = Clock::now();
+    if (patient_until == Clock::time_point()) patient_until = now + kLaunchTime;
+    if (now < patient_until) {
+      std::this_thread::yield();
+    } else {
+      COHORT_RETURN_IF_ERROR(device_.context_.drive_on(deadline_, std::string(name())));
+    }
   }
 }
 
@@ -49,6 +66,11 @@ bool NcclIssue::Advance() {
 absl::StatusOr<bool> NcclIssue::Step() {
   // Its own caller, which is below us, has a better word for it.
   if (device_.stopping_) return absl::CancelledError("the group has failed");
+  if (stage_ == Stage::kBegin && device_.room_.full()) [[unlikely]] {
+    if (!deadline_.passed()) return false;
+    return absl::DeadlineExceededError(std::string(name()) + ": not begun in the time that the call allows, since " +
+                                       std::to_string(LaunchRoom::kMost) + " calls before it have not ended");
+  }
   if (waiting_ || device_.settling_) {
     COHORT_ASSIGN_OR_RETURN(const bool idle, device_.communicator_->Check());
     if (!idle && deadline_.passed()) {
@@ -60,7 +82,8 @@ absl::StatusOr<bool> NcclIssue::Step() {
   const runtime::MutexLock lock(IssuerOf(device_.ordinal_));
   COHORT_ASSIGN_OR_RETURN(const ncclResult_t launched, RunStage());
   waiting_ = launched == ncclInProgress;
-  COHORT_RETURN_IF_ERROR(device_.context_.nccl->ToStatus(launched, device_.communicator_->get(), std::string(name())));
+  COHORT_RETURN_IF_ERROR(
+      device_.context_.nccl->ToStatus(launched, device_.communicator_->launcher(), std::string(name())));
   return true;
 }
 
@@ -81,7 +104,7 @@ absl::StatusOr<ncclResult_t> NcclIssue::RunStage() {
     case Stage::kFold:
       stage_ = Stage::kEnd;
       COHORT_RETURN_IF_ERROR(exchange_->Fold());
-      if (exchange_->Collects()) return exchange_->Collect();
+      if (exchange_->Collects()) return Enter([exchange = exchange_] { return exchange->Collect(); });
       return ncclSuccess;
     case Stage::kEnd:
       stage_ = Stage::kSpread;
@@ -92,6 +115,7 @@ absl::StatusOr<ncclResult_t> NcclIssue::RunStage() {
       return ncclSuccess;
     case Stage::kRecord:
       COHORT_RETURN_IF_ERROR(Record());
+      if (!known_) device_.known_.Add(shape_);
       ended_ = true;
       return ncclSuccess;
   }
@@ -105,17 +129,40 @@ absl::Status NcclIssue::KeepOrder() {
   return absl::OkStatus();
 }
 
+template <typename Call>
+absl::StatusOr<ncclResult_t> NcclIssue::Enter(Call call) {
+  if (known_) [[likely]]
+    return call();
+  return device_.communicator_->StartCall([call = std::move(call), &cuda = *device_.context_.cuda,
+                                           ordinal = device_.ordinal_]() -> absl::StatusOr<ncclResult_t> {
+    const cuda::DeviceScope device(cuda, ordinal);
+    COHORT_RETURN_IF_ERROR(device.status());
+    return call();
+  });
+}
+
 absl::StatusOr<ncclResult_t> NcclIssue::LaunchNative() {
+  bool here_only = !device_.communicator_->has_launcher(), captured = false;
+  for (const IssuedCall& each : calls_) {
+    shape_ = LaunchShape(shape_, each.call->request, !device_.registrations_.empty());
+    // The caller's own default stream is another one in another thread.
+    here_only = here_only || each.call->stream == static_cast<void*>(cudaStreamPerThread);
+    captured = captured || each.captured;  // NCCL may register it, together with the peers
+  }
+  known_ = here_only || (!captured && device_.known_.Contain(shape_));
+  const CallTarget target = device_.Target();
   if (calls_.size() == 1) [[likely]] {
     if (!device_.WhyNot(calls_[0].call->request).empty()) return ncclSuccess;
-    return Enqueue(device_.Target(), *calls_[0].call);
+    if (known_) [[likely]]
+      return Enqueue(target, *calls_[0].call);
+    return Enter([target, call = *calls_[0].call] { return Enqueue(target, call); });
   }
-  std::vector<const AcceptedCall*> native;
+  std::vector<AcceptedCall> native;
   for (const IssuedCall& each : calls_) {
-    if (device_.WhyNot(each.call->request).empty()) native.push_back(each.call);
+    if (device_.WhyNot(each.call->request).empty()) native.push_back(*each.call);
   }
   if (native.empty()) return ncclSuccess;
-  return EnqueueBatch(device_.Target(), native);
+  return Enter([target, native = std::move(native)] { return EnqueueBatch(target, native); });
 }
 
 absl::StatusOr<ncclResult_t> NcclIssue::BeginExchange() {
@@ -128,9 +175,9 @@ absl::StatusOr<ncclResult_t> NcclIssue::BeginExchange() {
   const AcceptedCall& call = *calls_[exchanging_].call;
   CallTarget target = device_.Target();
   target.stream = static_cast<cudaStream_t>(call.stream);
-  exchange_.emplace(target, device_.kernels_, &call.request);
+  exchange_ = std::make_shared<NcclExchange>(target, device_.kernels_, &call.request);
   COHORT_RETURN_IF_ERROR(exchange_->Begin());
-  return exchange_->Spread();
+  return Enter([exchange = exchange_] { return exchange->Spread(); });
 }
 
 absl::Status NcclIssue::Record() {

@@ -1,6 +1,6 @@
 // Calls on their way onto their streams.
 //
-// NCCL puts a call on its stream in a thread of its own where it has connections to make first. The engine is driven
+// NCCL is entered in a thread of its own where it may have connections to make first. The engine is driven
 // meanwhile, and what it calls back may make calls on the same device. All ranks must find the calls of a device in the
 // same order, whatever their communicators, so what a device has to issue forms a queue:
 //
@@ -11,7 +11,7 @@
 // Every waiting thread moves the first one on, even another's: the caller of 1 can't, while the callback is above it.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <span>
 
 #include "absl/status/status.h"
@@ -47,6 +47,9 @@ class NcclIssue {
   absl::Status KeepOrder();
   absl::StatusOr<ncclResult_t> LaunchNative();
   absl::StatusOr<ncclResult_t> BeginExchange();
+  // Enters NCCL: here, or in a thread of its own where it may wait for peers. `call` owns what it uses.
+  template <typename Call>
+  absl::StatusOr<ncclResult_t> Enter(Call call);
   absl::Status Record();
   std::string_view name() const;
 
@@ -56,7 +59,9 @@ class NcclIssue {
   Stage stage_ = Stage::kBegin;
   bool waiting_ = false;   // for NCCL's thread
   size_t exchanging_ = 0;  // which call is the exchange, or may be the next one
-  std::optional<NcclExchange> exchange_;
+  std::shared_ptr<NcclExchange> exchange_;
+  uint64_t shape_ = 0;
+  bool known_ = true;  // NCCL has made such a launch before
   bool ended_ = false;
   absl::Status status_;
 };

@@ -50,6 +50,12 @@ absl::StatusOr<NcclOperation*> NcclLane::Take() {
 void NcclLane::Push(NcclOperation* operation) {
   earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
   queue_.push(operation);
+  ++device_.room().under_way;
+}
+
+NcclOperation* NcclLane::Pop() {
+  --device_.room().under_way;
+  return queue_.pop();
 }
 
 bool NcclLane::FinishDone() {
@@ -62,7 +68,7 @@ bool NcclLane::FinishDone() {
       context_.group->fail(context_.cuda->ToStatus(state, std::string(Name(queue_.front()->call.request.kind))), -1);
       break;
     }
-    NcclOperation* operation = queue_.pop();
+    NcclOperation* operation = Pop();
     if (operation->deadline_ns <= earliest_deadline_) {
       watch_.Clear();
     } else {
@@ -162,7 +168,7 @@ void NcclLane::Arm() {
 }
 
 void NcclLane::FinishAll(const absl::Status& status) {
-  while (!queue_.empty()) queue_.pop()->Finish(black_box_, status);
+  while (!queue_.empty()) Pop()->Finish(black_box_, status);
 }
 
 }  // namespace cohort::comm::nccl

@@ -35,6 +35,7 @@ class NcclLane {
   using Clock = std::chrono::steady_clock;
   // The first call stands still, or the time of one is up.
   void OnStill(StallWatch::Event event);
+  NcclOperation* Pop();
   const NcclOperation* MostOverdue();
   void Compare(bool expired);
 

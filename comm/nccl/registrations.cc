@@ -13,8 +13,8 @@ bool Registrations::Possible(const NcclApi& nccl) {
   return HasWindows(nccl) || (nccl.ncclCommRegister != nullptr && nccl.ncclCommDeregister != nullptr);
 }
 
-absl::StatusOr<bool> Registrations::Add(const NcclApi& nccl, ncclComm_t communicator, void* data, size_t bytes,
-                                        const std::string& doing) {
+absl::StatusOr<ncclResult_t> Registrations::Add(const NcclApi& nccl, ncclComm_t communicator, void* data, size_t bytes,
+                                                const std::string& doing) {
   constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
   Registration& made = made_.emplace_back(Registration{nullptr, HasWindows(nccl)});
   const ncclResult_t result = made.window
@@ -24,7 +24,7 @@ absl::StatusOr<bool> Registrations::Add(const NcclApi& nccl, ncclComm_t communic
     made_.pop_back();
     return status;
   }
-  return result == ncclInProgress;
+  return result;
 }
 
 void Registrations::ReleaseAll(const NcclApi& nccl, ncclComm_t communicator) {

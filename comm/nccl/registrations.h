@@ -16,10 +16,11 @@ class Registrations {
   // Whether the library can: by windows, or as registered buffers.
   static bool Possible(const NcclApi& nccl);
 
-  // Makes memory known to the communicator; collective. True: NCCL is still at it, and fills in what is kept here
-  // later.
-  absl::StatusOr<bool> Add(const NcclApi& nccl, ncclComm_t communicator, void* data, size_t bytes,
-                           const std::string& doing);
+  // Makes memory known to the communicator; collective. ncclInProgress: NCCL is still at it, and fills in what is kept
+  // here later.
+  absl::StatusOr<ncclResult_t> Add(const NcclApi& nccl, ncclComm_t communicator, void* data, size_t bytes,
+                                   const std::string& doing);
+  bool empty() const { return made_.empty(); }
   void ReleaseAll(const NcclApi& nccl, ncclComm_t communicator);
 
  private:

@@ -14,6 +14,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kFinalizeLimit(2);
 // How long a revocation may take before it becomes an abort.
 constexpr std::chrono::seconds kRevokeLimit(2);
+// How long a call may take to return when its communicator has been revoked.
+constexpr std::chrono::seconds kReturnLimit(1);
 
 ncclConfig_t NonBlocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -30,6 +32,15 @@ bool FinishedInTime(const NcclApi& api, ncclComm_t communicator) {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+}
+
+// Waits until a thread's work is done; not for ever.
+bool Returned(const std::atomic<bool>& finished) {
+  const Clock::time_point deadline = Clock::now() + kReturnLimit;
+  while (!finished.load(std::memory_order_acquire) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return finished.load(std::memory_order_acquire);
 }
 
 }  // namespace
@@ -71,31 +82,72 @@ NcclCommunicator::Made NcclCommunicator::Shrink(std::vector<int> excluded) {
   return status;
 }
 
+absl::Status NcclCommunicator::MakeLauncher() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.splitShare = 1;
+  const ncclResult_t started = api_->ncclCommSplit(communicator_, /*color=*/0, /*key=*/0, &launcher_, &config);
+  absl::Status status = api_->ToStatus(started, communicator_, "making an NCCL communicator");
+  if (!status.ok()) launcher_ = nullptr;
+  return status;
+}
+
+ncclResult_t NcclCommunicator::StartCall(std::function<absl::StatusOr<ncclResult_t>()> call) {
+  calling_ = std::make_shared<Calling>();
+  runtime::StartThread("cohort-nccl-call", [calling = calling_, call = std::move(call), waker = waker_] {
+    calling->result = call();
+    calling->finished.store(true, std::memory_order_release);
+    waker->Wake();
+  }).detach();
+  return ncclInProgress;
+}
+
 NcclCommunicator::~NcclCommunicator() {
   if (ending_ == nullptr) Abort();
   while (!Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
-absl::StatusOr<bool> NcclCommunicator::Check() {
+absl::StatusOr<bool> NcclCommunicator::CheckOne(ncclComm_t communicator) {
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = api_->ncclCommGetAsyncError(communicator_, &state);
+  const ncclResult_t asked = api_->ncclCommGetAsyncError(communicator, &state);
   if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) [[likely]]
     return state == ncclSuccess;
-  absl::Status status = api_->ToStatus(asked, communicator_, "asking NCCL for errors");
-  if (status.ok()) status = api_->ToStatus(state, communicator_, "NCCL failed");
+  absl::Status status = api_->ToStatus(asked, communicator, "asking NCCL for errors");
+  if (status.ok()) status = api_->ToStatus(state, communicator, "NCCL failed");
   return status;
 }
 
+absl::StatusOr<bool> NcclCommunicator::Check() {
+  if (calling()) return false;
+  if (calling_ != nullptr) {
+    const std::shared_ptr<Calling> call = std::exchange(calling_, nullptr);
+    if (!call->result.ok()) return call->result.status();
+    if (const absl::Status status = api_->ToStatus(*call->result, launcher(), "NCCL failed"); !status.ok())
+      return status;
+  }
+  absl::StatusOr<bool> idle = CheckOne(communicator_);
+  // While the launcher is being made, the control says so.
+  if (launcher_ != nullptr && idle.ok() && *idle) idle = CheckOne(launcher_);
+  return idle;
+}
+
 bool NcclCommunicator::Revoke() {
-  if (ending_ != nullptr || communicator_ == nullptr || api_->ncclCommRevoke == nullptr) return false;
-  const ncclResult_t started = api_->ncclCommRevoke(communicator_, 0);
-  revoking_ = started == ncclSuccess || started == ncclInProgress;
-  revoke_deadline_ = Clock::now() + kRevokeLimit;
-  return revoking_;
+  if (ending_ != nullptr || launcher_ == nullptr) return false;
+  revoking_ = std::make_shared<Ending>();
+  revoking_->deadline = Clock::now() + kRevokeLimit;
+  // It blocks until what is enqueued has been stopped.
+  const auto revoke = [api = api_, launcher = launcher_, calling = calling_, revoking = revoking_, waker = waker_] {
+    const bool revoked = api->ncclCommRevoke(launcher, 0) == ncclSuccess;
+    revoking->worked = revoked && (calling == nullptr || Returned(calling->finished));
+    revoking->finished = true;
+    waker->Wake();
+  };
+  runtime::StartThread("cohort-nccl-end", revoke).detach();
+  return true;
 }
 
 // A revoked communicator can't be finalized.
-void NcclCommunicator::Close() { End(/*abort=*/revoking_); }
+void NcclCommunicator::Close() { End(/*abort=*/revoking_ != nullptr); }
 void NcclCommunicator::Abort() { End(/*abort=*/true); }
 
 void NcclCommunicator::End(bool abort) {
@@ -106,8 +158,16 @@ void NcclCommunicator::End(bool abort) {
     ending_->finished = true;
     return;
   }
-  const auto end = [api = api_, communicator = std::exchange(communicator_, nullptr), ending = ending_, waker = waker_,
-                    abort] {
+  const auto end = [api = api_, communicator = std::exchange(communicator_, nullptr),
+                    launcher = std::exchange(launcher_, nullptr), calling = calling_, revoking = revoking_,
+                    ending = ending_, waker = waker_, abort] {
+    // An abort frees what others still use in there.
+    if (revoking != nullptr) (void)Returned(revoking->finished);
+    if (calling != nullptr && !calling->finished.load()) {
+      if (revoking == nullptr) (void)api->ncclCommRevoke(launcher, 0);
+      (void)Returned(calling->finished);
+    }
+    if (launcher != nullptr) (void)(abort ? api->ncclCommAbort(launcher) : api->ncclCommDestroy(launcher));
     const auto closes_in_order = [&] {
       const ncclResult_t result = api->ncclCommFinalize(communicator);
       return (result == ncclSuccess || result == ncclInProgress) && FinishedInTime(*api, communicator);
@@ -126,10 +186,10 @@ void NcclCommunicator::End(bool abort) {
 
 bool NcclCommunicator::Stopped() {
   if (ending_ != nullptr) return ending_->finished.load() || Clock::now() >= ending_->deadline;
-  if (!revoking_) return false;
-  const absl::StatusOr<bool> state = Check();
-  if (state.ok() && *state) return true;
-  if (!state.ok() || Clock::now() >= revoke_deadline_) Abort();
+  if (revoking_ == nullptr) return false;
+  const bool finished = revoking_->finished.load();
+  if (finished && revoking_->worked.load()) return true;
+  if (finished || Clock::now() >= revoking_->deadline) Abort();
   return false;
 }
 

@@ -1,8 +1,18 @@
-// One NCCL communicator that never blocks and whose end is bounded in time.
+// One NCCL communicator that never blocks its owner and whose end is bounded in time.
+//
+// NCCL (since about 2.27) makes a thread for each launch of a non-blocking communicator: 65 us of host time, where a
+// blocking one takes 10. A blocking one can't be made in bounded time, though, nor left where a peer does not come. So
+// there are two where the library can stop a blocking one from outside (ncclCommRevoke, 2.28.7):
+//
+//   control    non-blocking: made from an id, split, shrunk; launches nothing
+//   launcher   blocking, a split of it with all members, which shares its channels: launches
+//
+// Launches that may wait for peers, to make connections, are made in a thread of their own.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,16 +42,31 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
+  // Starts to make the launcher; collective. Check tells when it is there. Once, where LaunchesApart.
+  absl::Status MakeLauncher();
+  static bool LaunchesApart(const NcclApi& api) {
+    return api.ncclCommSplit != nullptr && api.ncclCommRevoke != nullptr;
+  }
+  bool has_launcher() const { return launcher_ != nullptr; }
+
   ncclComm_t get() const { return communicator_; }
+  // Takes the calls, and the memory that is registered.
+  ncclComm_t launcher() const { return launcher_ != nullptr ? launcher_ : communicator_; }
+  // Makes a call on the launcher that may wait for peers, in a thread of its own: Check tells when it has returned, and
+  // fails where it did. It owns all that it uses, or what it uses outlives Stopped. Nothing is under way.
+  ncclResult_t StartCall(std::function<absl::StatusOr<ncclResult_t>()> call);
+  // Such a call has not returned yet.
+  bool calling() const { return calling_ != nullptr && !calling_->finished.load(std::memory_order_acquire); }
+
   // Its members have agreed on these. Members of a split one are members of the parent, too.
   const Abilities& abilities() const { return abilities_; }
   void set_abilities(const Abilities& abilities) { abilities_ = abilities; }
   // True when nothing is under way inside NCCL (creation, a call that it has not enqueued yet); false while it is; or
-  // its asynchronous error.
+  // its asynchronous error, or that of StartCall.
   absl::StatusOr<bool> Check();
 
-  // Stops what is enqueued but keeps the communicator for Shrink. False where the library can't or it failed: Abort.
-  // Stopped() tells when it is over.
+  // Stops what is enqueued but keeps the communicator for Shrink. False where there is no launcher: Abort. Stopped()
+  // tells when it is over.
   bool Revoke();
   // Ends it in order: waits for what is enqueued. Or not: what is enqueued is stopped. Both in a thread of their own,
   // since NCCL may block in them; aborts of several communicators go on beside each other, since one may wait for
@@ -58,17 +83,26 @@ class NcclCommunicator {
  private:
   NcclCommunicator(const NcclApi* api, std::shared_ptr<Waker> waker) : api_(api), waker_(std::move(waker)) {}
   void End(bool abort);
+  absl::StatusOr<bool> CheckOne(ncclComm_t communicator);
 
+  // A thread's work.
+  struct Calling {
+    std::atomic<bool> finished{false};
+    absl::StatusOr<ncclResult_t> result = ncclSuccess;
+  };
   struct Ending {
     std::atomic<bool> finished{false};
+    std::atomic<bool> worked{false};  // a revocation: what was enqueued has been stopped
     std::chrono::steady_clock::time_point deadline;
   };
+
   const NcclApi* const api_;
   const std::shared_ptr<Waker> waker_;
   ncclComm_t communicator_ = nullptr;
+  ncclComm_t launcher_ = nullptr;
   Abilities abilities_;
-  bool revoking_ = false;
-  std::chrono::steady_clock::time_point revoke_deadline_;
+  std::shared_ptr<Calling> calling_;
+  std::shared_ptr<Ending> revoking_;
   std::shared_ptr<Ending> ending_;
 };
 

@@ -1,8 +1,12 @@
 // A failure on a real device ends, with the words that host memory has: NCCL itself would wait for ever. And the
 // time that a call costs its caller above NCCL's own.
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -115,6 +119,43 @@ TEST_F(NcclFailures, TwoCommunicatorsTakeTurns) {
       if (const absl::Status status = work.Wait(seconds(50)); !status.ok()) return status.ToString();
     }
     return more.bytes() == Ones(300'000) ? "" : "another result";
+  });
+}
+
+// CUDA takes no call at all any more, on any thread, once 1,024 launches wait for a peer that does not come.
+TEST_F(NcclFailures, MoreCallsThanADeviceTakesEndAtTheirDeadline) {
+  WithData(2, Run, [](ProcessRank& self, const cuda::CudaApi&, const Buffer& buffer) -> std::string {
+    if (self.rank == 1) return self.meet("over", 2) ? "" : "rank 0 did not end";
+    CallOptions options;
+    options.timeout = seconds(1);
+    std::vector<Work> works;
+    for (int i = 0; i < 1200; ++i) works.push_back(self.world->AllReduce(buffer, buffer, ReduceOp::kMax, options));
+    std::string problem;
+    for (Work& work : works) {
+      const absl::Status status = work.Wait(seconds(25));
+      if (!absl::IsDeadlineExceeded(status)) problem = status.ToString();
+    }
+    self.meet("over", 2);
+    return problem;
+  });
+}
+
+TEST_F(NcclFailures, WhoIsLeftGoesOnAfterARankHasDied) {
+  WithData(3, Run, [](ProcessRank& self, const cuda::CudaApi& api, const Buffer& buffer) -> std::string {
+    if (self.rank == 1) kill(getpid(), SIGKILL);
+    CallOptions options;
+    options.timeout = seconds(2);
+    const absl::Status failed = self.world->AllReduce(buffer, buffer, ReduceOp::kMax, options).Wait(seconds(25));
+    if (failed.ok()) return "a call without the dead rank is over";
+    const auto rest = self.world->Shrink(seconds(25));
+    if (!rest.ok()) return rest.status().ToString();
+    const DeviceBytes fresh(api, Ones(200));
+    const Buffer data = fresh.buffer(DataType::kFloat32);
+    const absl::Status status = (*rest)->AllReduce(data, data, ReduceOp::kSum, options).Wait(seconds(25));
+    if (!status.ok()) return status.ToString();
+    float sum = 0;
+    std::memcpy(&sum, fresh.bytes().data(), sizeof sum);
+    return sum == 2 ? "" : "a sum of " + std::to_string(sum);
   });
 }
 

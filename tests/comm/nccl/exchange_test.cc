@@ -242,6 +242,7 @@ TEST_F(NcclExchangeTest, OthersGoOnWhileNcclIsAtWork) {
                  .ok();
     };
     if (!put("first")) return "no first call there";
+    request.count = 32;  // NCCL may have connections to make for it
     TheFake().configure(kFakeSlowSetup, 0, -1, false);
     Counter counter;
     runtime::Work work;
@@ -253,7 +254,8 @@ TEST_F(NcclExchangeTest, OthersGoOnWhileNcclIsAtWork) {
     }
     const int polls = counter.polls;
     if (const absl::Status status = work.Wait(std::chrono::seconds(20)); !status.ok()) return status.ToString();
-    if (out != Folded(DataType::kInt16, ReduceOp::kSum, 2, 64, 0, 64)) return "other bits";
+    const Bytes expected = Folded(DataType::kInt16, ReduceOp::kSum, 2, 64, 0, 32);
+    if (!std::equal(expected.begin(), expected.end(), out.begin())) return "other bits";
     return polls > 0 ? "" : "the engine was not driven";
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
@@ -273,6 +275,7 @@ TEST_F(NcclExchangeTest, MemoryOfACallInVainIsKeptUntilNcclHasStopped) {
     }
     if (!self.runtime().Get("first", soon()).ok()) return "no first call there";
     const int before = TheFake().live_allocations();
+    request.count = 32;  // NCCL may have connections to make for it
     TheFake().configure(kFakeSetupHang, 1, 0, false);
     runtime::Work work = self.Launch(request, nullptr, std::chrono::milliseconds(100));
     // The engine has not been driven since the abort, or the revocation, began: the call is not over.

@@ -24,19 +24,25 @@ CollectiveRequest Barrier() {
   return request;
 }
 
-// Two barriers; the second, on rank 0, goes wrong in `mode`. Returns rank 0's status and how long it took.
+// A barrier and an all-reduce, which on rank 0 goes wrong in `mode`. Returns rank 0's status and how long it took.
 struct Outcome {
   absl::Status status;
   absl::Status later;
   double seconds = 0;
 };
-Outcome SecondBarrier(FakeNcclMode mode, std::chrono::nanoseconds timeout, bool abort_hangs = false) {
+Outcome SecondCall(FakeNcclMode mode, std::chrono::nanoseconds timeout, bool abort_hangs = false) {
   TheFake().configure(mode, 2, 0, abort_hangs);
   Outcome outcome;
   const std::vector<std::string> problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
     if (const absl::Status status = self.Run(Barrier()); !status.ok()) return status.ToString();
+    std::vector<float> data(4);
+    CollectiveRequest second;
+    second.kind = CollectiveKind::kAllReduce;
+    second.dtype = DataType::kFloat32;
+    second.in = second.out = data.data();
+    second.count = 4;
     const auto start = std::chrono::steady_clock::now();
-    const absl::Status status = self.Launch(Barrier(), nullptr, timeout).Wait(seconds(60));
+    const absl::Status status = self.Launch(second, nullptr, timeout).Wait(seconds(60));
     if (self.rank() == 0) {
       outcome.status = status;
       outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -49,21 +55,21 @@ Outcome SecondBarrier(FakeNcclMode mode, std::chrono::nanoseconds timeout, bool 
 }
 
 TEST_F(NcclFault, CallErrorFailsTheGroupWithNcclsText) {
-  const Outcome outcome = SecondBarrier(kFakeCallError, milliseconds(500));
+  const Outcome outcome = SecondCall(kFakeCallError, milliseconds(500));
   EXPECT_TRUE(absl::IsInvalidArgument(outcome.status)) << outcome.status;
   EXPECT_NE(std::string(outcome.status.message()).find("said by the fake"), std::string::npos) << outcome.status;
   EXPECT_EQ(outcome.later, outcome.status);
 }
 
 TEST_F(NcclFault, AsynchronousErrorFailsTheGroup) {
-  const Outcome outcome = SecondBarrier(kFakeAsyncError, seconds(2));
+  const Outcome outcome = SecondCall(kFakeAsyncError, seconds(2));
   EXPECT_TRUE(absl::IsUnavailable(outcome.status)) << outcome.status;
   EXPECT_EQ(outcome.later, outcome.status);
 }
 
 TEST_F(NcclFault, HangEndsAtTheCallsTimeout) {
   for (const FakeNcclMode mode : {kFakeHang, kFakeSetupHang}) {
-    const Outcome outcome = SecondBarrier(mode, milliseconds(300));
+    const Outcome outcome = SecondCall(mode, milliseconds(300));
     EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.status)) << outcome.status;
     EXPECT_LT(outcome.seconds, 8) << "promised: the timeout, half a second for a verdict, and the abort";
   }
@@ -87,8 +93,28 @@ TEST_F(NcclFault, AShortTimeoutBehindALongOneIsKept) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
+// CUDA takes no call at all any more, on any thread, once 1,024 launches wait for a peer that does not come.
+TEST_F(NcclFault, MoreCallsThanADeviceTakesEndAtTheirDeadline) {
+  TheFake().configure(kFakeWorks, 0, -1, false);
+  const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    if (!self.Run(Barrier()).ok()) return "the first barrier failed";
+    const auto soon = [] { return runtime::Deadline::After(seconds(30)); };
+    if (self.rank() == 1) return self.runtime().Get("over", soon()).ok() ? "" : "rank 0 did not end";
+    std::vector<runtime::Work> works;
+    for (int i = 0; i < 1200; ++i) works.push_back(self.Launch(Barrier(), nullptr, milliseconds(500)));
+    for (runtime::Work& work : works) {
+      if (const absl::Status status = work.Wait(seconds(20)); !absl::IsDeadlineExceeded(status)) {
+        return status.ToString();
+      }
+    }
+    if (!self.runtime().Put("over", "", soon()).ok()) return "Put";
+    return TheFake().Find<int (*)()>("FakeNcclMostPending")() <= 512 + 1 ? "" : "more than a device has room for";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
 TEST_F(NcclFault, HangingAbortIsLeftBehind) {
-  const Outcome outcome = SecondBarrier(kFakeHang, milliseconds(100), /*abort_hangs=*/true);
+  const Outcome outcome = SecondCall(kFakeHang, milliseconds(100), /*abort_hangs=*/true);
   EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.status)) << outcome.status;
   // A library that revokes does not need the abort here.
   if (TheFake().Find<void*>("ncclCommRevoke") == nullptr) {

@@ -53,7 +53,8 @@ class NcclRank::Source : public runtime::ProgressSource {
   Provider* const provider_;
 };
 
-NcclRank::NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options, uint64_t id) {
+NcclRank::NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options, uint64_t id)
+    : stream_(std::make_unique<FakeStream>()) {
   group_.id = id;
   group_.epoch = 1;
   group_.rank = static_cast<int>(std::find(members.begin(), members.end(), runtime->rank()) - members.begin());
@@ -91,7 +92,7 @@ runtime::Work NcclRank::Launch(CollectiveRequest request, void* stream, std::chr
   AcceptedCall call;
   call.request = request;
   call.timeout = timeout;
-  call.stream = stream;
+  call.stream = stream == nullptr ? stream_->get() : stream;
   call.record.signature.group = group_.id;
   call.record.signature.epoch = group_.epoch;
   call.record.signature.sequence = ++sequence_;

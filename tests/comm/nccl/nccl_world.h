@@ -17,6 +17,26 @@
 
 namespace cohort::comm {
 
+// A stream of the fake, and what was captured on it.
+class FakeStream {
+ public:
+  FakeStream();
+  ~FakeStream();
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+  void BeginCapture();
+  // The graph, which lives as long as the stream.
+  cudaGraphExec_t EndCapture();
+  // Launches the graph here, and waits.
+  void Replay(cudaGraphExec_t graph);
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::vector<cudaGraph_t> graphs_;
+};
+
 // One rank of a test. The fake's device memory is host memory, so that tests use vectors.
 class NcclRank {
  public:
@@ -35,7 +55,8 @@ class NcclRank {
   // The first failure that the provider reported; OK when none.
   const absl::Status& failure() const { return failure_; }
 
-  // Fills what is left out of `request` (device memory) and launches it as a group would.
+  // Fills what is left out of `request` (device memory) and launches it as a group would. Null: on a stream of this
+  // rank, since those of a process share the default stream.
   runtime::Work Launch(CollectiveRequest request, void* stream = nullptr,
                        std::chrono::nanoseconds timeout = std::chrono::seconds(8));
   // The same, and waits for it.
@@ -46,6 +67,7 @@ class NcclRank {
   class Source;
 
   GroupContext group_;
+  const std::unique_ptr<FakeStream> stream_;
   std::unique_ptr<Provider> provider_;
   std::unique_ptr<Source> source_;
   absl::Status failure_;
@@ -67,26 +89,6 @@ struct FakeNccl {
 };
 const FakeNccl& TheFake();
 NcclOptions FakeOptions();
-
-// A stream of the fake, and what was captured on it.
-class FakeStream {
- public:
-  FakeStream();
-  ~FakeStream();
-  FakeStream(const FakeStream&) = delete;
-  FakeStream& operator=(const FakeStream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
-  void BeginCapture();
-  // The graph, which lives as long as the stream.
-  cudaGraphExec_t EndCapture();
-  // Launches the graph here, and waits.
-  void Replay(cudaGraphExec_t graph);
-
- private:
-  cudaStream_t stream_ = nullptr;
-  std::vector<cudaGraph_t> graphs_;
-};
 
 // Runs body(rank) in `size` threads. The fake works unless the body configures it. Returns what bodies returned: "" or
 // what was wrong.

@@ -125,6 +125,9 @@ TEST_F(NcclSplitTest, WhatIsLeftOfAGroupMayUseItsDevicesInAnotherOrder) {
   EXPECT_EQ(TheFake().made(2), 4) << "shrunk communicators";
 }
 
+// A group's on each rank: the control and its launcher, which a child that nobody has used lacks.
+constexpr int kOfGroup = 2;
+
 // Waits until no more than `most` communicators are alive: those that are dropped end in threads of their own.
 bool SoonAlive(NcclRank& self, int most) {
   const auto few = [most] { return TheFake().live_communicators() <= most; };
@@ -137,7 +140,7 @@ TEST_F(NcclSplitTest, ChildrenThatNobodyUsesDoNotPileUp) {
   const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     if (!self.Run(Barrier()).ok()) return "the first barrier failed";
     for (uint64_t child = 200; child < 200 + kChildren; ++child) Split(self, 0, self.rank(), child);
-    if (!SoonAlive(self, 2 * (1 + kKept))) return std::to_string(TheFake().live_communicators()) + " are alive";
+    if (!SoonAlive(self, 2 * (kOfGroup + kKept))) return std::to_string(TheFake().live_communicators()) + " are alive";
     if (!self.Run(Barrier()).ok()) return "the parent does not work any more";
     NcclRank newest(&self.runtime(), {0, 1}, FakeOptions(), 200 + kChildren - 1);
     if (std::string problem = Gather(newest, {0, 1}, 0); !problem.empty()) return "the newest: " + problem;
@@ -174,7 +177,8 @@ TEST_F(NcclSplitTest, CommunicatorsOfFailedGroupsDoNotPileUp) {
       const runtime::EngineLock lock(self.runtime().engine());
       group.provider().Fail(absl::AbortedError("a test"));
     }
-    if (!SoonAlive(self, 2 * (1 + kKept))) return std::to_string(TheFake().live_communicators()) + " are alive";
+    if (!SoonAlive(self, 2 * kOfGroup * (1 + kKept)))
+      return std::to_string(TheFake().live_communicators()) + " are alive";
     return self.Run(Barrier()).ok() ? "" : "the last barrier failed";
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");

@@ -16,13 +16,14 @@ namespace fake {
 Configuration configuration;
 std::atomic<bool> does_nothing{false};  // configured so: read without the lock, which would be in a cost measured
 int live = 0;
-int made[3] = {};
+int made[4] = {};
 
 namespace {
 
 using Lock = cohort::runtime::MutexLock;
 
 std::map<int, int> calls;  // by rank, since the last configuration
+size_t most_pending = 0;   // the same
 std::map<std::string, std::shared_ptr<World>> worlds;
 int next_id = 1;
 // Pre-multiplied sums, by their ops, which lie beyond NCCL's own.
@@ -35,6 +36,7 @@ struct Group {
   int depth = 0;
   std::vector<std::pair<Stream*, TaskPointer>> tasks;
   std::map<Stream*, std::vector<Operation>> captured;
+  std::vector<ncclComm*> entered;  // blocking ones that are in progress
 };
 thread_local Group group;
 
@@ -91,6 +93,7 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
     if (!silent) task->run = [=, task = task.get()] { arrive(sequence, task->shared_from_this()); };
     std::erase_if(communicator->pending, [](const TaskPointer& old) { return old->done; });
     communicator->pending.push_back(task);
+    most_pending = std::max(most_pending, communicator->pending.size());
     Put(stream, task);
   });
   if (Hit(*communicator, kFakeAsyncError)) communicator->async = ncclRemoteError;
@@ -99,9 +102,27 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
   return communicator->in_progress != 0 ? ncclInProgress : ncclSuccess;
 }
 
-ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, CollectiveShape shape) {
-  if (does_nothing.load(std::memory_order_relaxed)) return ncclSuccess;
-  const Lock lock(GlobalState().mutex);
+// As a blocking communicator does: returns when its connections are there, or it has been stopped.
+ncclResult_t AwaitConnections(ncclComm* communicator) {
+  while (true) {
+    {
+      const Lock lock(GlobalState().mutex);
+      if (communicator->revoked) return ncclInternalError;
+      if (communicator->in_progress == 0) return ncclSuccess;
+      if (communicator->in_progress > 0) --communicator->in_progress;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+ncclResult_t Entered(ncclComm* communicator, ncclResult_t result) {
+  if (!communicator->blocking || result != ncclInProgress) return result;
+  if (group.depth == 0) return AwaitConnections(communicator);
+  group.entered.push_back(communicator);
+  return ncclSuccess;
+}
+
+ncclResult_t RunLocked(ncclComm* communicator, cudaStream_t stream, Part part, CollectiveShape shape) {
   const bool float8 = shape.dtype == ncclFloat8e4m3 || shape.dtype == ncclFloat8e5m2;
   if (float8 && COHORT_FAKE_NCCL_VERSION < 22400) return ncclInvalidArgument;
   if (const auto found = factors.find(shape.op); found != factors.end()) {
@@ -127,6 +148,16 @@ ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, Collect
   });
 }
 
+ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, const Part& part, const CollectiveShape& shape) {
+  if (does_nothing.load(std::memory_order_relaxed)) return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  {
+    const Lock lock(GlobalState().mutex);
+    result = RunLocked(communicator, stream, part, shape);
+  }
+  return Entered(communicator, result);
+}
+
 void Match(World& world, std::pair<int, int> route) {
   auto& messages = world.messages[route];
   auto& receives = world.receives[route];
@@ -146,15 +177,19 @@ void Match(World& world, std::pair<int, int> route) {
 
 ncclResult_t Exchange(ncclComm* communicator, cudaStream_t stream, Message message, int from, int to, bool sends) {
   if (does_nothing.load(std::memory_order_relaxed)) return ncclSuccess;
-  const Lock lock(GlobalState().mutex);
-  return Call(communicator, stream, /*collective=*/false, [=](uint64_t, const TaskPointer& task) {
-    Message mine = message;
-    mine.task = task;
-    World& world = *communicator->world;
-    const std::pair<int, int> route(from, to);
-    (sends ? world.messages : world.receives)[route].push_back(mine);
-    Match(world, route);
-  });
+  ncclResult_t result = ncclSuccess;
+  {
+    const Lock lock(GlobalState().mutex);
+    result = Call(communicator, stream, /*collective=*/false, [=](uint64_t, const TaskPointer& task) {
+      Message mine = message;
+      mine.task = task;
+      World& world = *communicator->world;
+      const std::pair<int, int> route(from, to);
+      (sends ? world.messages : world.receives)[route].push_back(mine);
+      Match(world, route);
+    });
+  }
+  return Entered(communicator, result);
 }
 
 }  // namespace
@@ -182,11 +217,16 @@ void FakeNcclConfigure(FakeNcclMode mode, int k, int rank, bool abort_hangs) {
   fake::configuration = {mode, k, rank, abort_hangs};
   fake::does_nothing.store(mode == kFakeNothing, std::memory_order_relaxed);
   fake::calls.clear();
+  fake::most_pending = 0;
   std::fill(std::begin(fake::made), std::end(fake::made), 0);
 }
 int FakeNcclLiveCommunicators() {
   const Lock lock(GlobalState().mutex);
   return fake::live;
+}
+int FakeNcclMostPending() {
+  const Lock lock(GlobalState().mutex);
+  return static_cast<int>(fake::most_pending);
 }
 int FakeNcclMade(int how) {
   const Lock lock(GlobalState().mutex);
@@ -268,10 +308,17 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (--fake::group.depth > 0) return ncclSuccess;
   if (fake::group.tasks.empty() && fake::group.captured.empty()) return ncclSuccess;
-  const Lock lock(GlobalState().mutex);
-  fake::CaptureGroup();
-  fake::EnqueueGroup();
-  return fake::configuration.mode == kFakeSlowSetup ? ncclInProgress : ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  {
+    const Lock lock(GlobalState().mutex);
+    fake::CaptureGroup();
+    fake::EnqueueGroup();
+    if (fake::configuration.mode == kFakeSlowSetup && fake::group.entered.empty()) result = ncclInProgress;
+  }
+  for (ncclComm* communicator : std::exchange(fake::group.entered, {})) {
+    if (const ncclResult_t state = fake::AwaitConnections(communicator); state != ncclSuccess) result = state;
+  }
+  return result;
 }
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype, ncclScalarResidence_t where,
                                       ncclComm_t) {

@@ -37,14 +37,19 @@ extern "C" {
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* result, ncclConfig_t* config) {
   const Lock lock(GlobalState().mutex);
-  if (config->blocking != 0) return ncclInvalidUsage;
+  if (parent->blocking) return ncclInvalidUsage;  // it would have to wait here for the others
   *result = nullptr;
   if (color >= 0) {
     *result = fake::MakeCommunicator(nullptr, parent->rank);
     (*result)->device = parent->device;
-    ++fake::made[1];
+    (*result)->blocking = config->blocking != 0;
+    ++fake::made[config->blocking != 0 ? 3 : 1];
   }
   parent->in_progress = 2;
+  if (fake::configuration.mode == kFakeAlone) {
+    if (*result != nullptr) (*result)->world = parent->world;
+    return ncclInProgress;
+  }
   auto& votes = parent->world->splits[parent->splits++];
   votes[parent->rank] = {color, key, *result};
   CompleteSplit(*parent->world, votes);
@@ -67,17 +72,19 @@ ncclResult_t ncclCommRevoke(ncclComm_t communicator, int) {
   const Lock lock(GlobalState().mutex);
   communicator->revoked = true;
   communicator->async = ncclSuccess;
-  communicator->in_progress = 2;
+  communicator->in_progress = communicator->blocking ? 0 : 2;
   for (const fake::TaskPointer& task : std::vector<fake::TaskPointer>(communicator->pending)) fake::AbortTask(task);
-  return ncclInProgress;
+  return communicator->blocking ? ncclSuccess : ncclInProgress;
 }
-// As of a communicator that does not block: the handle comes later.
+// One that does not block gives the handle later.
 ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void*, size_t, ncclWindow_t* window, int) {
   const Lock lock(GlobalState().mutex);
   if (communicator->in_progress != 0) return ncclInvalidUsage;
+  ++registrations;
+  if (communicator->blocking) *window = reinterpret_cast<ncclWindow_t>(new char);
+  if (communicator->blocking) return ncclSuccess;
   communicator->windows.push_back(reinterpret_cast<void**>(window));
   communicator->in_progress = 2;
-  ++registrations;
   return ncclInProgress;
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {

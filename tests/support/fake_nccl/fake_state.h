@@ -43,7 +43,7 @@ struct Stream {
 
 // The calling thread's.
 int CurrentDevice();
-// The stream of a handle; null names the calling thread's own default stream.
+// The stream of a handle; null names the process's default stream.
 Stream& StreamOf(void* stream);
 // Puts the tasks behind what is on the stream, beside each other.
 void Enqueue(Stream& stream, const std::vector<TaskPointer>& tasks);

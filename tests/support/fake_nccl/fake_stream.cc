@@ -10,8 +10,8 @@ State& GlobalState() {
 }
 
 Stream& StreamOf(void* stream) {
-  thread_local Stream own;
-  return stream == nullptr ? own : *static_cast<Stream*>(stream);
+  static Stream legacy;
+  return stream == nullptr ? legacy : *static_cast<Stream*>(stream);
 }
 
 void Follow(const TaskPointer& task, const TaskPointer& earlier) {

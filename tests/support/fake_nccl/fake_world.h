@@ -46,7 +46,7 @@ struct Configuration {
 };
 extern Configuration configuration;
 extern int live;
-extern int made[3];  // communicators made so far: from ids, by split, by shrink
+extern int made[4];  // communicators made so far: from ids, by split, by shrink, by a split and blocking
 
 // Starts a communicator of `world`, on the current device; it counts as being set up until all have joined.
 ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank);
@@ -62,6 +62,7 @@ struct ncclComm {
   uint64_t shrinks = 0;
   int in_progress = 0;  // polls of the state that still say so; -1: all
   bool revoked = false;
+  bool blocking = false;  // calls return when it is no longer in progress
   ncclResult_t async = ncclSuccess;
   std::vector<fake::TaskPointer> pending;
   std::vector<void**> windows;  // handles that are filled in when it is no longer in progress
