@@ -11,6 +11,7 @@
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/training_state.h"
 #include "tests/trainer/ranks.h"
 
@@ -30,7 +31,7 @@ class Checkpoints : public testing::Test {
   }
   void TearDown() override {
     ASSERT_TRUE(world->Barrier().Wait().ok());
-    if (world->rank() == 0) std::filesystem::remove_all(folder_);
+    if (world->rank() == 0) RemoveTree(folder_);
   }
   std::string At(const std::string& name) const { return (folder_ / name).string(); }
   std::filesystem::path folder_;

@@ -18,6 +18,7 @@
 #include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/vocab_parallel_embedding.h"
 #include "cohort/trainer/parallelize/tensor_plan.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "cohort/trainer/state/model_memory.h"
 #include "cohort/trainer/state/training_state.h"
@@ -92,7 +93,7 @@ void ExpectSaved(const Lora& lora, const std::map<std::string, at::Tensor>& expe
     EXPECT_TRUE(torch::allclose(saved.at("base_model.model." + name), values, 1e-4, 1e-6)) << name;
   }
   EXPECT_TRUE(world->Barrier().Wait().ok());
-  if (world->rank() == 0) std::filesystem::remove_all(folder);
+  if (world->rank() == 0) RemoveTree(folder);
 }
 
 TEST(LoraRanks, TrainUnderDdpAsInOneProcess) {
@@ -167,7 +168,7 @@ TEST(LoraRanks, AreSavedAndLoadedAfterAForwardPassUnderFsdp) {
   }
   ExpectSaved(loaded, Expected());
   EXPECT_TRUE(world->Barrier().Wait().ok());
-  if (world->rank() == 0) std::filesystem::remove_all(folder);
+  if (world->rank() == 0) RemoveTree(folder);
 }
 
 std::string WhatOf(const std::function<void()>& call) {
@@ -205,7 +206,7 @@ TEST(LoraRanks, AreLoadedOnAllRanksOrOnNone) {
   load_adapter(lora, *world, folder + "/0");
   EXPECT_FALSE(torch::equal(lora.parameters().front(), before.front()));
   EXPECT_TRUE(world->Barrier().Wait().ok());
-  if (world->rank() == 0) std::filesystem::remove_all(folder);
+  if (world->rank() == 0) RemoveTree(folder);
 }
 
 TEST(LoraRanks, AreNotSavedByOneProcessOfSeveral) {

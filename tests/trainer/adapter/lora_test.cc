@@ -9,6 +9,7 @@
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/nn/embedding.h"
 #include "cohort/trainer/nn/linear.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -75,7 +76,7 @@ class Folder {
     std::string name = testing::TempDir() + "lora.XXXXXX";
     path_ = ::mkdtemp(name.data());
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
+  ~Folder() { RemoveTree(path_); }
   const std::string& path() const { return path_; }
 
  private:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cohort/trainer/compat/pt_file.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
@@ -130,7 +131,7 @@ class PtFileDamage : public ::testing::Test {
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
   }
-  void TearDown() override { fs::remove_all(folder_); }
+  void TearDown() override { RemoveTree(folder_); }
 
   std::map<std::string, at::Tensor> Read(const std::string& bytes) const {
     const std::string path = (folder_ / "file.pt").string();

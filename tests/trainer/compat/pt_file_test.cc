@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
@@ -28,7 +29,7 @@ class PtFile : public ::testing::Test {
       GTEST_SKIP() << "needs python3-torch, which writes the files";
     }
   }
-  void TearDown() override { fs::remove_all(folder_); }
+  void TearDown() override { RemoveTree(folder_); }
 
   // Returns the file that `save` makes as `path`, in Python, with torch and nn.
   std::string Written(const std::string& save) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cohort/trainer/examples/digits_net.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
 
@@ -24,7 +25,7 @@ class DigitsRuns : public testing::Test {
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { trainer::RemoveTree(folder_); }
 
   struct Outcome {
     int status = 0;  // of waitpid
@@ -53,7 +54,7 @@ class DigitsRuns : public testing::Test {
     if (!outcome.succeeded()) return torch::zeros({1});
     auto net = std::make_shared<DigitsNet>(trainer::LocalDevice{}, trainer::LocalDevice{});
     std::shared_ptr<torch::nn::Module> module = net;
-    torch::load(module, saved.string());
+    torch::load(module, saved.string(), at::kCPU);
     std::filesystem::remove(saved);
     std::vector<at::Tensor> flat;
     for (const auto& parameter : net->parameters()) flat.push_back(parameter.detach().reshape({-1}));

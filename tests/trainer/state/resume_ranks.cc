@@ -7,6 +7,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/data/distributed_sampler.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/training_state.h"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
@@ -80,7 +81,7 @@ class Resume : public Checkpoints {
 
 TEST_F(Resume, TakesWhatRank0Finds) {
   EXPECT_THAT(ExpectStep(2, Root(-1, nullptr)), IsEmpty());
-  EXPECT_THAT(ExpectStep(1, Root(0, [](const fs::path& root) { fs::remove_all(root / "step-2"); })), IsEmpty());
+  EXPECT_THAT(ExpectStep(1, Root(0, [](const fs::path& root) { RemoveTree(root / "step-2"); })), IsEmpty());
   if (last_ == 0) return;
   const auto add = [](const fs::path& root) {
     fs::copy(root / "step-1", root / "step-9", fs::copy_options::recursive);
@@ -96,11 +97,11 @@ TEST_F(Resume, GoesBackTogetherWhereOneRankCannotRead) {
   };
   EXPECT_THAT(ExpectStep(1, Root(last_, cut)), AllOf(HasSubstr(rank), HasSubstr(file), HasSubstr("damaged")));
   if (last_ == 0) return;
-  const auto lose = [](const fs::path& root) { fs::remove_all(root / "step-2"); };
+  const auto lose = [](const fs::path& root) { RemoveTree(root / "step-2"); };
   EXPECT_THAT(ExpectStep(1, Root(last_, lose)), AllOf(HasSubstr(rank), HasSubstr("step-2"), HasSubstr("No such file")));
   // Whole, but not what rank 0 sees under that name.
   const auto replace = [](const fs::path& root) {
-    fs::remove_all(root / "step-2");
+    RemoveTree(root / "step-2");
     fs::copy(root / "step-1", root / "step-2", fs::copy_options::recursive);
   };
   EXPECT_THAT(ExpectStep(1, Root(last_, replace)), AllOf(HasSubstr(rank), HasSubstr("step-2"), HasSubstr("damaged")));
@@ -147,13 +148,13 @@ TEST_F(Resume, FailsTogetherWithTheCause) {
               AllOf(HasSubstr("rank " + std::to_string(last_)), HasSubstr("step-2/" + file),
                     HasSubstr("Too many levels of symbolic links")));
   const auto no_folder = [](const fs::path& root) {
-    fs::remove_all(root);
+    RemoveTree(root);
     std::ofstream(root) << "a file";
   };
   const std::string root = Root(0, no_folder);
   EXPECT_THAT(ErrorOf(root, absl::StatusCode::kUnavailable),
               AllOf(HasSubstr("rank 0"), HasSubstr("can't look for checkpoints in"), HasSubstr("Not a directory")));
-  const auto none = [](const fs::path& root) { fs::remove_all(root); };
+  const auto none = [](const fs::path& root) { RemoveTree(root); };
   EXPECT_FALSE(LoadLatestTrainingState(*world, Root(0, none), saved_->state).has_value()) << "rank 0 has none";
 }
 

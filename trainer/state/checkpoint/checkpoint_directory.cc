@@ -17,6 +17,7 @@
 #include "cohort/runtime/base/whole_file.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 
 namespace cohort::trainer {
 namespace {
@@ -142,7 +143,7 @@ void RemoveAbandoned(const fs::path& own) {
       continue;
     }
     const int fd = OpenDirectory(path.string());
-    if (fd >= 0 && TryLock(fd) == Lock::kTaken) fs::remove_all(path);
+    if (fd >= 0 && TryLock(fd) == Lock::kTaken) RemoveTree(path);
     Close(fd);
   }
 }
@@ -160,7 +161,7 @@ bool HasIndex(const fs::path& directory) {
 
 void Remove(const std::string& directory) {
   std::error_code error;
-  fs::remove_all(directory, error);
+  RemoveTree(directory, error);
   if (!error) return;
   throw DistributedError(absl::StatusCode::kUnavailable, "can't remove " + directory + ": " + error.message());
 }
@@ -204,7 +205,7 @@ PartialDirectory::PartialDirectory(const std::string& directory) : directory_(di
   MakeWithParents(fs::path(directory_).parent_path());
   const int before = OpenDirectory(path_);
   const Lock lock = before < 0 ? Lock::kUnknown : TryLock(before);
-  if (lock != Lock::kHeldByOther) fs::remove_all(path_);
+  if (lock != Lock::kHeldByOther) RemoveTree(path_);
   Close(before);
   if (lock == Lock::kHeldByOther || !fs::create_directory(path_)) ThrowInUse(path_);
   fd_ = OpenDirectory(path_);
@@ -224,7 +225,7 @@ PartialDirectory::PartialDirectory(const std::string& directory) : directory_(di
 
 PartialDirectory::~PartialDirectory() {
   std::error_code ignored;
-  if (!published_ && IsStillOurs()) fs::remove_all(path_, ignored);
+  if (!published_ && IsStillOurs()) RemoveTree(path_, ignored);
   Close(fd_);
 }
 
@@ -264,11 +265,11 @@ void PartialDirectory::Publish() {
   if (replaces && !exchanged) ReplaceInSteps();
   published_ = true;
   std::error_code ignored;
-  if (exchanged) fs::remove_all(path_, ignored);
+  if (exchanged) RemoveTree(path_, ignored);
   // Left by this run or by one that was killed, unless a user has something of that name.
   const std::string aside = directory_ + kReplaced;
   try {
-    if (fs::is_directory(aside) && !ContentsOf(aside).others) fs::remove_all(aside);
+    if (fs::is_directory(aside) && !ContentsOf(aside).others) RemoveTree(aside);
   } catch (const fs::filesystem_error&) {  // the new one is there
   }
 }

@@ -5,6 +5,7 @@
 #include "cohort/trainer/adapter/lora_files.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/examples/gpt/gpt_adapter.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "tests/trainer/examples/gpt/gpt_ranks.h"
 
@@ -26,7 +27,7 @@ class SharedFolder {
   }
   ~SharedFolder() {
     EXPECT_TRUE(world->Barrier().Wait().ok());
-    if (world->rank() == 0) fs::remove_all(path_);
+    if (world->rank() == 0) trainer::RemoveTree(path_);
   }
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;

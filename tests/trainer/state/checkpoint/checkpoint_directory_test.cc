@@ -18,6 +18,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_folder.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -67,7 +68,7 @@ class PartialDirectories : public ::testing::Test {
   void TearDown() override {
     lock_error = exchange_error = 0;
     renames_left = -1;
-    fs::remove_all(folder_);
+    RemoveTree(folder_);
   }
 
   std::string At(const std::string& name) const { return (folder_ / name).string(); }
@@ -174,7 +175,7 @@ TEST_F(PartialDirectories, BelongToOneJob) {
 TEST_F(PartialDirectories, AreNotPublishedWhenTheyAreAnothers) {
   {
     PartialDirectory first(At("step-1"));
-    fs::remove_all(At("step-1.partial"));
+    RemoveTree(At("step-1.partial"));
     EXPECT_THAT(ErrorOf([&] { first.Publish(); }), HasSubstr("removed or replaced"));
     Directory("step-1.partial", {"rank-00000-of-00001.safetensors"});
     EXPECT_THAT(ErrorOf([&] { first.Publish(); }), HasSubstr("another job"));

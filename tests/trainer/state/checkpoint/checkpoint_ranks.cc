@@ -150,7 +150,7 @@ TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
     } catch (const DistributedError& error) {
       EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss) << i << error.what();
     }
-    std::filesystem::remove_all(folder);
+    RemoveTree(folder);
   }
   ASSERT_TRUE(world->Barrier().Wait().ok());
 }

@@ -8,6 +8,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
+#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
@@ -24,7 +25,7 @@ class SafetensorsFile : public testing::Test {
     folder_ = ::mkdtemp(name.data());
     path_ = folder_ + "/file";
   }
-  ~SafetensorsFile() override { std::filesystem::remove_all(folder_); }
+  ~SafetensorsFile() override { RemoveTree(folder_); }
 
   void Write(const std::string& header, const std::string& data = "", int64_t length = -1) const {
     const auto bytes = static_cast<uint64_t>(length < 0 ? static_cast<int64_t>(header.size()) : length);
