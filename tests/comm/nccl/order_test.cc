@@ -134,8 +134,11 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
         return "";
       }
       if (!self.runtime().Get("ready", soon()).ok()) return "rank 1 is not ready";
-      TheFake().configure(kFakeSlowSetup, 0, 0, false);
-      FromInside inside([&] { return pair.Launch(1, seconds(2)); });
+      TheFake().configure(kFakeSetupHang, 1, 0, false);
+      FromInside inside([&] {
+        TheFake().configure(kFakeWorks, 0, -1, false);
+        return pair.Launch(1, seconds(2));
+      });
       runtime::Work first;
       {
         const runtime::EngineLock lock(self.runtime().engine());

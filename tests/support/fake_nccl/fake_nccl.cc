@@ -102,14 +102,21 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
   return communicator->in_progress != 0 ? ncclInProgress : ncclSuccess;
 }
 
+// A look at a communicator's state: whether it still makes connections.
+bool InProgress(ncclComm* communicator) {
+  if (communicator->in_progress < 0 && configuration.mode == kFakeWorks) communicator->in_progress = 0;
+  const bool still = communicator->in_progress != 0;
+  if (communicator->in_progress > 0) --communicator->in_progress;
+  return still;
+}
+
 // As a blocking communicator does: returns when its connections are there, or it has been stopped.
 ncclResult_t AwaitConnections(ncclComm* communicator) {
   while (true) {
     {
       const Lock lock(GlobalState().mutex);
       if (communicator->revoked) return ncclInternalError;
-      if (communicator->in_progress == 0) return ncclSuccess;
-      if (communicator->in_progress > 0) --communicator->in_progress;
+      if (!InProgress(communicator)) return ncclSuccess;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -259,13 +266,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   const bool alone = fake::configuration.mode == kFakeAlone;
   const bool all_joined = alone || (world != nullptr && static_cast<int>(world->joined.size()) == world->size);
   *state = communicator->async;
-  if (communicator->in_progress != 0 || !all_joined) {
+  if (fake::InProgress(communicator) || !all_joined) {
     *state = ncclInProgress;
   } else {
     for (void** window : communicator->windows) *window = new char;
     communicator->windows.clear();
   }
-  if (communicator->in_progress > 0) --communicator->in_progress;
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }

@@ -11,7 +11,7 @@ enum FakeNcclMode {
   kFakeCallError = 1,   // the k-th call returns ncclInvalidUsage
   kFakeAsyncError = 2,  // the k-th call never finishes and its communicator reports ncclRemoteError
   kFakeHang = 3,        // the k-th call never finishes
-  kFakeSetupHang = 4,   // the k-th call stays in ncclInProgress; a blocking communicator's does not return
+  kFakeSetupHang = 4,   // until kFakeWorks the k-th call stays in ncclInProgress, or does not return if it blocks
   kFakeInitHang = 5,    // creation stays in ncclInProgress
   kFakeInitError = 6,   // creation returns ncclSystemError
   kFakeSlowSetup = 7,   // every call is in progress for a few polls first
