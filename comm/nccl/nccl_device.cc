@@ -37,6 +37,8 @@ Abilities NcclDevice::MyAbilities() const {
   Abilities abilities;
   abilities.float8 = context_.nccl != nullptr && context_.nccl->version >= kFloat8Version && major >= 9;
   abilities.kernels = context_.pool->KernelsOf(*context_.cuda, ordinal_) != nullptr;
+  abilities.stops =
+      context_.nccl != nullptr && context_.nccl->ncclCommSplit != nullptr && context_.nccl->ncclCommRevoke != nullptr;
   return abilities;
 }
 
@@ -82,7 +84,7 @@ absl::Status NcclDevice::Obtain(const NcclPool::Named& revoked, runtime::Deadlin
 
 // All members have one or none has: communicators are used again under the name that all know.
 absl::Status NcclDevice::MakeLauncher(runtime::Deadline deadline) {
-  if (communicator_->has_launcher() || !NcclCommunicator::LaunchesApart(*context_.nccl)) return absl::OkStatus();
+  if (communicator_->has_launcher() || !communicator_->abilities().stops) return absl::OkStatus();
   {
     const runtime::MutexLock lock(IssuerOf(ordinal_));
     COHORT_RETURN_IF_ERROR(communicator_->MakeLauncher());
@@ -249,10 +251,14 @@ absl::Status NcclDevice::Register(void* data, size_t bytes, runtime::Deadline de
   };
   {
     const runtime::MutexLock lock(IssuerOf(ordinal_));
-    COHORT_ASSIGN_OR_RETURN(const ncclResult_t added,
-                            communicator_->has_launcher() ? communicator_->StartCall(add) : add());
-    settling_ = added == ncclInProgress;
+    if (communicator_->has_launcher()) {
+      COHORT_RETURN_IF_ERROR(communicator_->StartCall(doing, add));
+    } else {
+      COHORT_RETURN_IF_ERROR(add().status());
+    }
+    settling_ = true;
   }
+  known_ = {};  // NCCL may serve them another way now
   COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, doing));
   settling_ = false;
   return absl::OkStatus();

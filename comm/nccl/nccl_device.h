@@ -44,14 +44,6 @@ struct IssuedCall {
   bool captured;      // its stream is being captured into a graph
 };
 
-// The calls on their way through a device. CUDA takes 1,024 launches before the first of them has run; then every call
-// to CUDA waits, on any thread, and nobody could tell that a peer is missing.
-struct LaunchRoom {
-  static constexpr int kMost = 512;
-  int under_way = 0;
-  bool full() const { return under_way >= kMost; }
-};
-
 class NcclDevice {
  public:
   // `index`: k, of the device group; `ordinal`: CUDA's number of the device in this process.
@@ -59,7 +51,8 @@ class NcclDevice {
       : context_(*context),
         index_(index),
         ordinal_(ordinal),
-        turn_(context->cuda, context->pool.get(), ordinal, context->guards_order) {}
+        turn_(context->cuda, context->pool.get(), ordinal, context->guards_order),
+        room_(context->pool->room(ordinal)) {}
   // Keeps the communicator of a group that ended in order for a later one. Otherwise Stop was called before.
   ~NcclDevice();
   NcclDevice(const NcclDevice&) = delete;
@@ -137,7 +130,7 @@ class NcclDevice {
   std::vector<void*> kept_;                                  // until NCCL has stopped
   std::vector<std::shared_ptr<NcclExchange>> left_;          // the same
   KnownLaunches known_;                                      // without peers to wait for
-  LaunchRoom room_;
+  LaunchRoom& room_;
   cuda::ReductionKernels* kernels_ = nullptr;
   bool exchanged_ = false;
 };

@@ -25,7 +25,7 @@ namespace cohort::comm::nccl {
 // Spread and Collect return is to be waited for (Enqueue says how) before the next step. Not freed but by End.
 class NcclExchange {
  public:
-  // The kernels are those of the current device; all outlive this.
+  // The kernels are those of the current device; all outlive the steps.
   NcclExchange(const CallTarget& target, cuda::ReductionKernels* kernels, const CollectiveRequest* request);
   NcclExchange(const NcclExchange&) = delete;
   NcclExchange& operator=(const NcclExchange&) = delete;

@@ -45,7 +45,7 @@ absl::Status NcclIssue::Run() {
       return status_;
     const Clock::time_point now = Clock::now();
     if (patient_until == Clock::time_point()) patient_until = now + kLaunchTime;
-    if (now < patient_until) {
+    if (now < patient_until && !device_.room().full()) {
       std::this_thread::yield();
     } else {
       COHORT_RETURN_IF_ERROR(device_.context_.drive_on(deadline_, std::string(name())));
@@ -66,7 +66,7 @@ bool NcclIssue::Advance() {
 absl::StatusOr<bool> NcclIssue::Step() {
   // Its own caller, which is below us, has a better word for it.
   if (device_.stopping_) return absl::CancelledError("the group has failed");
-  if (stage_ == Stage::kBegin && device_.room_.full()) [[unlikely]] {
+  if (stage_ == Stage::kBegin && device_.room().full()) [[unlikely]] {
     if (!deadline_.passed()) return false;
     return absl::DeadlineExceededError(std::string(name()) + ": not begun in the time that the call allows, since " +
                                        std::to_string(LaunchRoom::kMost) + " calls before it have not ended");
@@ -115,7 +115,7 @@ absl::StatusOr<ncclResult_t> NcclIssue::RunStage() {
       return ncclSuccess;
     case Stage::kRecord:
       COHORT_RETURN_IF_ERROR(Record());
-      if (!known_) device_.known_.Add(shape_);
+      if (!known_ && learns_) device_.known_.Add(shape_);
       ended_ = true;
       return ncclSuccess;
   }
@@ -133,12 +133,15 @@ template <typename Call>
 absl::StatusOr<ncclResult_t> NcclIssue::Enter(Call call) {
   if (known_) [[likely]]
     return call();
-  return device_.communicator_->StartCall([call = std::move(call), &cuda = *device_.context_.cuda,
-                                           ordinal = device_.ordinal_]() -> absl::StatusOr<ncclResult_t> {
-    const cuda::DeviceScope device(cuda, ordinal);
-    COHORT_RETURN_IF_ERROR(device.status());
-    return call();
-  });
+  COHORT_RETURN_IF_ERROR(
+      device_.communicator_->StartCall(std::string(name()),
+                                       [call = std::move(call), &cuda = *device_.context_.cuda,
+                                        ordinal = device_.ordinal_]() -> absl::StatusOr<ncclResult_t> {
+                                         const cuda::DeviceScope device(cuda, ordinal);
+                                         COHORT_RETURN_IF_ERROR(device.status());
+                                         return call();
+                                       }));
+  return ncclInProgress;
 }
 
 absl::StatusOr<ncclResult_t> NcclIssue::LaunchNative() {
@@ -150,6 +153,7 @@ absl::StatusOr<ncclResult_t> NcclIssue::LaunchNative() {
     captured = captured || each.captured;  // NCCL may register it, together with the peers
   }
   known_ = here_only || (!captured && device_.known_.Contain(shape_));
+  learns_ = !captured;
   const CallTarget target = device_.Target();
   if (calls_.size() == 1) [[likely]] {
     if (!device_.WhyNot(calls_[0].call->request).empty()) return ncclSuccess;

@@ -57,11 +57,12 @@ class NcclIssue {
   const std::span<const IssuedCall> calls_;
   const runtime::Deadline deadline_;
   Stage stage_ = Stage::kBegin;
-  bool waiting_ = false;   // for NCCL's thread
+  bool waiting_ = false;   // for NCCL's thread, or ours
   size_t exchanging_ = 0;  // which call is the exchange, or may be the next one
   std::shared_ptr<NcclExchange> exchange_;
   uint64_t shape_ = 0;
-  bool known_ = true;  // NCCL has made such a launch before
+  bool known_ = true;   // NCCL has made such a launch before
+  bool learns_ = true;  // it counts as one, for later launches
   bool ended_ = false;
   absl::Status status_;
 };

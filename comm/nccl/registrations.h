@@ -10,7 +10,7 @@
 
 namespace cohort::comm::nccl {
 
-// Used with the issuer's lock (IssuerOf).
+// Used by one thread at a time.
 class Registrations {
  public:
   // Whether the library can: by windows, or as registered buffers.

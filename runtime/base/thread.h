@@ -21,15 +21,23 @@ inline const void* ThisThread() {
 }
 
 // Starts a thread that is named and gets no signals, which belong to the program's own threads. `name` has at most 15
-// characters.
+// characters. Throws std::system_error where the system has no more threads.
 template <typename Function>
 std::thread StartThread(const char* name, Function function) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(function));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  struct Blocked {
+    Blocked() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  };
+  std::thread thread;
+  {
+    const Blocked blocked;
+    thread = std::thread(std::move(function));
+  }
   pthread_setname_np(thread.native_handle(), name);
   return thread;
 }

@@ -1,6 +1,7 @@
-// Whether NCCL has made a call like this one before. It makes connections when a call first needs them: those of an
-// algorithm, which it chooses by operation and size; those to a peer in one direction. Then it waits for the peers
-// inside, and so must not be called on the caller's own thread (nccl_communicator.h).
+// Calls that NCCL makes without waiting for peers, since it has made one like them before. It makes connections when a
+// call first needs them: those of an algorithm, which it chooses by operation and size; those to a peer in one
+// direction. Then it waits for the peers inside, and so must not be called on the caller's own thread
+// (nccl_communicator.h).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace cohort::comm::nccl {
 // where the buffers are.
 uint64_t LaunchShape(uint64_t before, const CollectiveRequest& request, bool registers);
 
-// The shapes of the launches that a communicator has made.
+// The shapes of the launches that a group has made on a device.
 class KnownLaunches {
  public:
   bool Contain(uint64_t shape) const { return shapes_.contains(shape); }

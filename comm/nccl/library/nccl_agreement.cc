@@ -101,12 +101,13 @@ Decision DecideKind(std::span<const Offer> offers, std::span<const int> members)
 
 // As characters: the bits of a number below 10.
 char ToText(const Abilities& abilities) {
-  return static_cast<char>('0' + (abilities.float8 ? 1 : 0) + (abilities.kernels ? 2 : 0));
+  return static_cast<char>('0' + (abilities.float8 ? 1 : 0) + (abilities.kernels ? 2 : 0) + (abilities.stops ? 4 : 0));
 }
 bool Parse(char text, Abilities* abilities) {
   abilities->float8 = ((text - '0') & 1) != 0;
   abilities->kernels = ((text - '0') & 2) != 0;
-  return text >= '0' && text <= '3';
+  abilities->stops = ((text - '0') & 4) != 0;
+  return text >= '0' && text <= '7';
 }
 
 }  // namespace
@@ -116,7 +117,7 @@ Decision Decide(std::span<const Offer> offers, std::span<const int> members) {
   const auto all = [&](bool Abilities::* ability) {
     return std::all_of(offers.begin(), offers.end(), [=](const Offer& offer) { return offer.abilities.*ability; });
   };
-  decision.abilities = {all(&Abilities::float8), all(&Abilities::kernels)};
+  decision.abilities = {all(&Abilities::float8), all(&Abilities::kernels), all(&Abilities::stops)};
   return decision;
 }
 

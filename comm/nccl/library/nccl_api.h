@@ -61,6 +61,7 @@ inline constexpr int kOldestVersion = 21800;  // 2.18.0
 struct Abilities {
   bool float8 = false;   // NCCL reduces 8-bit floating-point numbers
   bool kernels = false;  // every device has taken our reduction kernels
+  bool stops = false;    // NCCL can stop a blocking communicator (NcclCommunicator::MakeLauncher)
 };
 
 struct NcclApi {

@@ -1,5 +1,7 @@
 #include "cohort/comm/nccl/library/nccl_communicator.h"
 
+#include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -34,6 +36,15 @@ bool FinishedInTime(const NcclApi& api, ncclComm_t communicator) {
   }
 }
 
+bool StartDetached(const char* name, const std::function<void()>& work) {
+  try {
+    runtime::StartThread(name, work).detach();
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
 // Waits until a thread's work is done; not for ever.
 bool Returned(const std::atomic<bool>& finished) {
   const Clock::time_point deadline = Clock::now() + kReturnLimit;
@@ -49,7 +60,7 @@ NcclCommunicator::Made NcclCommunicator::Start(const NcclApi* api, std::shared_p
                                                int rank, int size) {
   std::unique_ptr<NcclCommunicator> result(new NcclCommunicator(api, std::move(waker)));
   ncclConfig_t config = NonBlocking();
-  const ncclResult_t started = api->ncclCommInitRankConfig(&result->communicator_, size, id, rank, &config);
+  const ncclResult_t started = api->ncclCommInitRankConfig(result->communicator_.get(), size, id, rank, &config);
   absl::Status status = api->ToStatus(started, nullptr, "making an NCCL communicator");
   if (status.ok()) return result;
   result->communicator_ = nullptr;
@@ -59,14 +70,14 @@ NcclCommunicator::Made NcclCommunicator::Start(const NcclApi* api, std::shared_p
 NcclCommunicator::Made NcclCommunicator::Split(int color, int key) {
   std::unique_ptr<NcclCommunicator> result(new NcclCommunicator(api_, waker_));
   ncclConfig_t config = NonBlocking();
-  config.splitShare = 1;
   result->abilities_ = abilities_;
   const ncclResult_t started =
-      api_->ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &result->communicator_, &config);
-  absl::Status status = api_->ToStatus(started, communicator_, "splitting an NCCL communicator");
-  if (!status.ok()) result->communicator_ = nullptr;
+      api_->ncclCommSplit(get(), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, result->communicator_.get(), &config);
+  making_.push_back(result->communicator_);
+  absl::Status status = api_->ToStatus(started, get(), "splitting an NCCL communicator");
+  if (!status.ok() || color < 0) result->communicator_ = nullptr;
   if (!status.ok()) return status;
-  if (result->communicator_ == nullptr) return nullptr;
+  if (color < 0) return nullptr;
   return result;
 }
 
@@ -74,9 +85,10 @@ NcclCommunicator::Made NcclCommunicator::Shrink(std::vector<int> excluded) {
   std::unique_ptr<NcclCommunicator> result(new NcclCommunicator(api_, waker_));
   ncclConfig_t config = NonBlocking();
   constexpr int kDefault = 0;  // NCCL_SHRINK_DEFAULT: nothing is under way
-  const ncclResult_t started = api_->ncclCommShrink(communicator_, excluded.data(), static_cast<int>(excluded.size()),
-                                                    &result->communicator_, &config, kDefault);
-  absl::Status status = api_->ToStatus(started, communicator_, "shrinking an NCCL communicator");
+  const ncclResult_t started = api_->ncclCommShrink(get(), excluded.data(), static_cast<int>(excluded.size()),
+                                                    result->communicator_.get(), &config, kDefault);
+  making_.push_back(result->communicator_);
+  absl::Status status = api_->ToStatus(started, get(), "shrinking an NCCL communicator");
   if (status.ok()) return result;
   result->communicator_ = nullptr;
   return status;
@@ -85,21 +97,33 @@ NcclCommunicator::Made NcclCommunicator::Shrink(std::vector<int> excluded) {
 absl::Status NcclCommunicator::MakeLauncher() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  config.splitShare = 1;
-  const ncclResult_t started = api_->ncclCommSplit(communicator_, /*color=*/0, /*key=*/0, &launcher_, &config);
-  absl::Status status = api_->ToStatus(started, communicator_, "making an NCCL communicator");
+  launcher_ = NewHandle();
+  const ncclResult_t started = api_->ncclCommSplit(get(), /*color=*/0, /*key=*/0, launcher_.get(), &config);
+  making_.push_back(launcher_);
+  absl::Status status = api_->ToStatus(started, get(), "making an NCCL communicator");
   if (!status.ok()) launcher_ = nullptr;
   return status;
 }
 
-ncclResult_t NcclCommunicator::StartCall(std::function<absl::StatusOr<ncclResult_t>()> call) {
-  calling_ = std::make_shared<Calling>();
-  runtime::StartThread("cohort-nccl-call", [calling = calling_, call = std::move(call), waker = waker_] {
-    calling->result = call();
+absl::Status NcclCommunicator::StartCall(const std::string& doing, std::function<absl::StatusOr<ncclResult_t>()> call) {
+  const auto calling = std::make_shared<Calling>();
+  calling->doing = doing;
+  const auto run = [calling, call = std::move(call), waker = waker_] {
+    try {
+      calling->result = call();
+    } catch (const std::exception& error) {  // no memory
+      calling->result = absl::ResourceExhaustedError(calling->doing + ": " + error.what());
+    }
     calling->finished.store(true, std::memory_order_release);
     waker->Wake();
-  }).detach();
-  return ncclInProgress;
+  };
+  if (!StartDetached("cohort-nccl-call", run)) {
+    return absl::ResourceExhaustedError(doing +
+                                        ": the system gives this process no more threads (see ulimit -u and "
+                                        "the cgroup's pids.max)");
+  }
+  calling_ = calling;
+  return absl::OkStatus();
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -108,6 +132,7 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 absl::StatusOr<bool> NcclCommunicator::CheckOne(ncclComm_t communicator) {
+  if (communicator == nullptr) return false;  // its parent is not done with it
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = api_->ncclCommGetAsyncError(communicator, &state);
   if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) [[likely]]
@@ -121,28 +146,30 @@ absl::StatusOr<bool> NcclCommunicator::Check() {
   if (calling()) return false;
   if (calling_ != nullptr) {
     const std::shared_ptr<Calling> call = std::exchange(calling_, nullptr);
-    if (!call->result.ok()) return call->result.status();
-    if (const absl::Status status = api_->ToStatus(*call->result, launcher(), "NCCL failed"); !status.ok())
-      return status;
+    failure_ = call->result.ok() ? api_->ToStatus(*call->result, launcher(), call->doing) : call->result.status();
   }
-  absl::StatusOr<bool> idle = CheckOne(communicator_);
-  // While the launcher is being made, the control says so.
-  if (launcher_ != nullptr && idle.ok() && *idle) idle = CheckOne(launcher_);
-  return idle;
+  if (!failure_.ok()) [[unlikely]]
+    return failure_;
+  absl::StatusOr<bool> idle = CheckOne(get());
+  if (!idle.ok() || !*idle) return idle;
+  making_.clear();
+  return launcher_ == nullptr ? idle : CheckOne(Load(launcher_));
 }
 
 bool NcclCommunicator::Revoke() {
-  if (ending_ != nullptr || launcher_ == nullptr) return false;
-  revoking_ = std::make_shared<Ending>();
-  revoking_->deadline = Clock::now() + kRevokeLimit;
+  if (ending_ != nullptr || Load(launcher_) == nullptr) return false;
+  const auto revoking = std::make_shared<Revocation>();
+  revoking->deadline = Clock::now() + kRevokeLimit;
   // It blocks until what is enqueued has been stopped.
-  const auto revoke = [api = api_, launcher = launcher_, calling = calling_, revoking = revoking_, waker = waker_] {
-    const bool revoked = api->ncclCommRevoke(launcher, 0) == ncclSuccess;
-    revoking->worked = revoked && (calling == nullptr || Returned(calling->finished));
+  const auto revoke = [api = api_, launcher = Load(launcher_), calling = calling_, revoking, waker = waker_] {
+    const ncclResult_t revoked = api->ncclCommRevoke(launcher, 0);
+    const bool in_time = revoked == ncclSuccess || (revoked == ncclInProgress && FinishedInTime(*api, launcher));
+    revoking->worked = in_time && (calling == nullptr || Returned(calling->finished));
     revoking->finished = true;
     waker->Wake();
   };
-  runtime::StartThread("cohort-nccl-end", revoke).detach();
+  if (!StartDetached("cohort-nccl-end", revoke)) return false;
+  revoking_ = revoking;
   return true;
 }
 
@@ -154,25 +181,23 @@ void NcclCommunicator::End(bool abort) {
   if (ending_ != nullptr) return;
   ending_ = std::make_shared<Ending>();
   ending_->deadline = Clock::now() + kEndLimit;
-  if (communicator_ == nullptr) {
-    ending_->finished = true;
-    return;
-  }
-  const auto end = [api = api_, communicator = std::exchange(communicator_, nullptr),
-                    launcher = std::exchange(launcher_, nullptr), calling = calling_, revoking = revoking_,
-                    ending = ending_, waker = waker_, abort] {
-    // An abort frees what others still use in there.
-    if (revoking != nullptr) (void)Returned(revoking->finished);
-    if (calling != nullptr && !calling->finished.load()) {
-      if (revoking == nullptr) (void)api->ncclCommRevoke(launcher, 0);
-      (void)Returned(calling->finished);
-    }
+  const auto end = [api = api_, control = std::exchange(communicator_, nullptr),
+                    launches = std::exchange(launcher_, nullptr), making = std::move(making_), calling = calling_,
+                    revoking = revoking_, ending = ending_, waker = waker_, abort] {
+    ncclComm_t const communicator = Load(control);
+    ncclComm_t const launcher = Load(launches);
+    if (calling != nullptr && !calling->finished.load() && revoking == nullptr) (void)api->ncclCommRevoke(launcher, 0);
+    // An abort frees what others still use in there: it is left behind, then.
+    if (revoking != nullptr && !Returned(revoking->finished)) return;
+    if (calling != nullptr && !Returned(calling->finished)) return;
     if (launcher != nullptr) (void)(abort ? api->ncclCommAbort(launcher) : api->ncclCommDestroy(launcher));
     const auto closes_in_order = [&] {
       const ncclResult_t result = api->ncclCommFinalize(communicator);
       return (result == ncclSuccess || result == ncclInProgress) && FinishedInTime(*api, communicator);
     };
-    if (!abort && closes_in_order()) {
+    if (communicator == nullptr) {
+      // It was not made.
+    } else if (!abort && closes_in_order()) {
       (void)api->ncclCommDestroy(communicator);
     } else {
       (void)api->ncclCommAbort(communicator);
@@ -181,7 +206,7 @@ void NcclCommunicator::End(bool abort) {
     waker->Wake();
   };
   // Left behind when NCCL never returns: it holds on to nothing of ours but what it shares.
-  runtime::StartThread("cohort-nccl-end", end).detach();
+  if (!StartDetached("cohort-nccl-end", end)) end();
 }
 
 bool NcclCommunicator::Stopped() {

@@ -5,9 +5,10 @@
 // there are two where the library can stop a blocking one from outside (ncclCommRevoke, 2.28.7):
 //
 //   control    non-blocking: made from an id, split, shrunk; launches nothing
-//   launcher   blocking, a split of it with all members, which shares its channels: launches
+//   launcher   blocking, a split of it with all members: launches
 //
-// Launches that may wait for peers, to make connections, are made in a thread of their own.
+// Launches that may wait for peers, to make connections, are made in a thread of their own. The control makes none, so
+// that it takes little memory.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ class NcclCommunicator {
   // them got from ncclGetUniqueId; Check tells when it is there. `waker` is told when it has ended.
   static Made Start(const NcclApi* api, std::shared_ptr<Waker> waker, const ncclUniqueId& id, int rank, int size);
   // Starts to make the communicator of those who pass the same color, ordered by key; null where that is negative. All
-  // members call it. It shares the parent's channels and memory. The library must have ncclCommSplit.
+  // members call it. The library must have ncclCommSplit.
   Made Split(int color, int key);
   // Starts to make the communicator without `excluded`, whom nobody waits for. All others call it, after Revoke has
   // finished. The library must have ncclCommShrink.
@@ -42,19 +43,17 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Starts to make the launcher; collective. Check tells when it is there. Once, where LaunchesApart.
+  // Starts to make the launcher; collective. Check tells when it is there. Once, where the abilities say so.
   absl::Status MakeLauncher();
-  static bool LaunchesApart(const NcclApi& api) {
-    return api.ncclCommSplit != nullptr && api.ncclCommRevoke != nullptr;
-  }
   bool has_launcher() const { return launcher_ != nullptr; }
 
-  ncclComm_t get() const { return communicator_; }
+  ncclComm_t get() const { return Load(communicator_); }
   // Takes the calls, and the memory that is registered.
-  ncclComm_t launcher() const { return launcher_ != nullptr ? launcher_ : communicator_; }
+  ncclComm_t launcher() const { return Load(launcher_ != nullptr ? launcher_ : communicator_); }
   // Makes a call on the launcher that may wait for peers, in a thread of its own: Check tells when it has returned, and
   // fails where it did. It owns all that it uses, or what it uses outlives Stopped. Nothing is under way.
-  ncclResult_t StartCall(std::function<absl::StatusOr<ncclResult_t>()> call);
+  // kResourceExhausted: there are no more threads. `doing` begins the error's text.
+  absl::Status StartCall(const std::string& doing, std::function<absl::StatusOr<ncclResult_t>()> call);
   // Such a call has not returned yet.
   bool calling() const { return calling_ != nullptr && !calling_->finished.load(std::memory_order_acquire); }
 
@@ -81,28 +80,43 @@ class NcclCommunicator {
   static constexpr std::chrono::seconds kEndLimit{5};
 
  private:
-  NcclCommunicator(const NcclApi* api, std::shared_ptr<Waker> waker) : api_(api), waker_(std::move(waker)) {}
-  void End(bool abort);
-  absl::StatusOr<bool> CheckOne(ncclComm_t communicator);
-
+  // NCCL fills it in when the communicator is there, from a thread of its own: for one that is split or shrunk, when
+  // its parent is idle again.
+  using Handle = std::shared_ptr<ncclComm_t>;
+  static Handle NewHandle() { return std::make_shared<ncclComm_t>(nullptr); }
+  static ncclComm_t Load(const Handle& handle) {
+    return handle == nullptr ? nullptr : __atomic_load_n(handle.get(), __ATOMIC_ACQUIRE);
+  }
   // A thread's work.
   struct Calling {
+    std::string doing;
     std::atomic<bool> finished{false};
     absl::StatusOr<ncclResult_t> result = ncclSuccess;
   };
-  struct Ending {
-    std::atomic<bool> finished{false};
-    std::atomic<bool> worked{false};  // a revocation: what was enqueued has been stopped
+  struct Revocation {
     std::chrono::steady_clock::time_point deadline;
+    std::atomic<bool> finished{false};
+    std::atomic<bool> worked{false};  // what was enqueued has been stopped
   };
+  struct Ending {
+    std::chrono::steady_clock::time_point deadline;
+    std::atomic<bool> finished{false};
+  };
+
+  NcclCommunicator(const NcclApi* api, std::shared_ptr<Waker> waker)
+      : api_(api), waker_(std::move(waker)), communicator_(NewHandle()) {}
+  void End(bool abort);
+  absl::StatusOr<bool> CheckOne(ncclComm_t communicator);
 
   const NcclApi* const api_;
   const std::shared_ptr<Waker> waker_;
-  ncclComm_t communicator_ = nullptr;
-  ncclComm_t launcher_ = nullptr;
+  Handle communicator_;
+  Handle launcher_;
+  std::vector<Handle> making_;  // of others, which NCCL still has to fill in
   Abilities abilities_;
   std::shared_ptr<Calling> calling_;
-  std::shared_ptr<Ending> revoking_;
+  absl::Status failure_;  // of a call
+  std::shared_ptr<Revocation> revoking_;
   std::shared_ptr<Ending> ending_;
 };
 

@@ -20,9 +20,17 @@ class NcclIssue;
 
 using SharedCommunicator = std::shared_ptr<NcclCommunicator>;
 
-// NCCL is entered by one thread at a time for one device, whatever the communicators and runtimes: the caller's own,
-// which takes this lock around the call.
+// Callers' threads enter NCCL one at a time for a device, whatever the communicators and runtimes, with this lock. The
+// threads of calls that may wait for peers (NcclCommunicator::StartCall) do not take it.
 runtime::Mutex& IssuerOf(int device);
+
+// The calls of a device that have not ended. CUDA takes 1,024 launches before the first of them has run; then every
+// call to CUDA waits, on any thread, and nobody could tell that a peer is missing. A call is one to five launches.
+struct LaunchRoom {
+  static constexpr int kMost = 192;
+  int under_way = 0;
+  bool full() const { return under_way >= kMost; }
+};
 
 // Used with engine ownership. Lives as long as a provider of its runtime.
 class NcclPool {
@@ -63,11 +71,14 @@ class NcclPool {
   };
   Issued& issued(int device) { return issued_[device]; }
 
+  // The calls on their way through a device. The reference stays valid.
+  LaunchRoom& room(int device) { return room_[device]; }
+
   // Calls that are being put on a device's streams, in order (nccl_issue.h).
   std::vector<NcclIssue*>& issues(int device) { return issues_[device]; }
 
   static constexpr size_t kMostIdle = 4;
-  static constexpr size_t kMostChildren = 16;  // they share their parents' channels and memory
+  static constexpr size_t kMostChildren = 16;  // they have no connections, and so take little memory
   static constexpr size_t kMostRevoked = 4;
 
  private:
@@ -93,6 +104,7 @@ class NcclPool {
   std::vector<SharedCommunicator> ending_;
   std::map<int, std::vector<NcclIssue*>> issues_;
   std::map<int, Issued> issued_;
+  std::map<int, LaunchRoom> room_;
   struct Loaded {
     const cuda::CudaApi* api;
     std::unique_ptr<cuda::ReductionKernels> kernels;

@@ -72,9 +72,11 @@ TEST(NcclAgreement, WhatAllCanDoIsAgreedOn) {
   EXPECT_TRUE(Decide(offers, kMembers).abilities.float8);
   EXPECT_TRUE(Decide(offers, kMembers).abilities.kernels);
   offers[2].abilities.kernels = false;
+  offers[0].abilities.stops = offers[1].abilities.stops = true;
   const Decision decision = Decide(offers, kMembers);
   EXPECT_TRUE(decision.abilities.float8);
   EXPECT_FALSE(decision.abilities.kernels);
+  EXPECT_FALSE(decision.abilities.stops) << "of one member";
   Decision read;
   Decision serializable = decision;
   serializable.text = std::string(128, 'i');

@@ -249,7 +249,7 @@ TEST_F(NcclExchangeTest, OthersGoOnWhileNcclIsAtWork) {
     };
     if (!put("first")) return "no first call there";
     request.count = 32;  // NCCL may have connections to make for it
-    if (self.rank() == 0) TheFake().configure(kFakeSetupHang, 1, -1, false);
+    if (self.rank() == 0) TheFake().configure(kFakeHeld, 0, -1, false);
     if (!put("configured")) return "not configured";
     Release release(&driven);
     runtime::Work work;

@@ -108,7 +108,7 @@ TEST_F(NcclFault, MoreCallsThanADeviceTakesEndAtTheirDeadline) {
       }
     }
     if (!self.runtime().Put("over", "", soon()).ok()) return "Put";
-    return TheFake().Find<int (*)()>("FakeNcclMostPending")() <= 512 + 1 ? "" : "more than a device has room for";
+    return TheFake().Find<int (*)()>("FakeNcclMostPending")() <= 192 + 1 ? "" : "more than a device has room for";
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }

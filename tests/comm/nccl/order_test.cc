@@ -134,7 +134,7 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
         return "";
       }
       if (!self.runtime().Get("ready", soon()).ok()) return "rank 1 is not ready";
-      TheFake().configure(kFakeSetupHang, 1, 0, false);
+      TheFake().configure(kFakeHeld, 0, -1, false);
       FromInside inside([&] {
         TheFake().configure(kFakeWorks, 0, -1, false);
         return pair.Launch(1, seconds(2));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,9 +23,11 @@ namespace {
 
 using Lock = cohort::runtime::MutexLock;
 
+constexpr int kHeld = -2;  // ncclComm::in_progress: as long as the configuration says so
 std::map<int, int> calls;  // by rank, since the last configuration
 size_t most_pending = 0;   // the same
 std::map<std::string, std::shared_ptr<World>> worlds;
+std::set<ncclComm*> living;
 int next_id = 1;
 // Pre-multiplied sums, by their ops, which lie beyond NCCL's own.
 constexpr int kFirstFactor = 100;
@@ -99,12 +102,13 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
   if (Hit(*communicator, kFakeAsyncError)) communicator->async = ncclRemoteError;
   if (Hit(*communicator, kFakeSetupHang)) communicator->in_progress = -1;
   if (configuration.mode == kFakeSlowSetup) communicator->in_progress = 3;
+  if (configuration.mode == kFakeHeld) communicator->in_progress = kHeld;
   return communicator->in_progress != 0 ? ncclInProgress : ncclSuccess;
 }
 
 // A look at a communicator's state: whether it still makes connections.
 bool InProgress(ncclComm* communicator) {
-  if (communicator->in_progress < 0 && configuration.mode == kFakeWorks) communicator->in_progress = 0;
+  if (communicator->in_progress == kHeld && configuration.mode != kFakeHeld) communicator->in_progress = 0;
   const bool still = communicator->in_progress != 0;
   if (communicator->in_progress > 0) --communicator->in_progress;
   return still;
@@ -201,6 +205,17 @@ ncclResult_t Exchange(ncclComm* communicator, cudaStream_t stream, Message messa
 
 }  // namespace
 
+void FillIn(ncclComm* parent, ncclComm** handle, ncclComm* child) {
+  parent->children[handle] = child;
+  std::thread([parent, handle] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const Lock lock(GlobalState().mutex);
+    if (living.count(parent) == 0 || parent->children.count(handle) == 0) return;
+    __atomic_store_n(handle, parent->children[handle], __ATOMIC_RELEASE);
+    parent->children.erase(handle);
+  }).detach();
+}
+
 ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank) {
   auto* communicator = new ncclComm;
   communicator->world = world;
@@ -208,6 +223,7 @@ ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank) {
   communicator->device = CurrentDevice();
   if (world != nullptr) world->joined.insert(rank);
   ++live;
+  living.insert(communicator);
   return communicator;
 }
 
@@ -266,7 +282,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   const bool alone = fake::configuration.mode == kFakeAlone;
   const bool all_joined = alone || (world != nullptr && static_cast<int>(world->joined.size()) == world->size);
   *state = communicator->async;
-  if (fake::InProgress(communicator) || !all_joined) {
+  if (fake::InProgress(communicator) || !all_joined || !communicator->children.empty()) {
     *state = ncclInProgress;
   } else {
     for (void** window : communicator->windows) *window = new char;
@@ -277,7 +293,13 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   const Lock lock(GlobalState().mutex);
+  for (const auto& [handle, child] : communicator->children) {
+    --fake::live;
+    fake::living.erase(child);
+    delete child;
+  }
   --fake::live;
+  fake::living.erase(communicator);
   delete communicator;
   return ncclSuccess;
 }

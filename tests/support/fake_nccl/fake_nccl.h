@@ -11,12 +11,13 @@ enum FakeNcclMode {
   kFakeCallError = 1,   // the k-th call returns ncclInvalidUsage
   kFakeAsyncError = 2,  // the k-th call never finishes and its communicator reports ncclRemoteError
   kFakeHang = 3,        // the k-th call never finishes
-  kFakeSetupHang = 4,   // until kFakeWorks the k-th call stays in ncclInProgress, or does not return if it blocks
+  kFakeSetupHang = 4,   // the k-th call stays in ncclInProgress, or does not return if the communicator blocks
   kFakeInitHang = 5,    // creation stays in ncclInProgress
   kFakeInitError = 6,   // creation returns ncclSystemError
   kFakeSlowSetup = 7,   // every call is in progress for a few polls first
   kFakeNothing = 8,     // calls do nothing at all, at once: for measurements
   kFakeAlone = 9,       // the other ranks are other processes: creation succeeds without them, no call ever finishes
+  kFakeHeld = 10,       // as kFakeSetupHang for all calls, until kFakeWorks: then they go on
 };
 
 // Applies to calls made from now on, counted from 1 over all communicators of `rank`; -1: of every rank. abort_hangs:

@@ -39,19 +39,21 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* re
   const Lock lock(GlobalState().mutex);
   if (parent->blocking) return ncclInvalidUsage;  // it would have to wait here for the others
   *result = nullptr;
+  ncclComm_t child = nullptr;
   if (color >= 0) {
-    *result = fake::MakeCommunicator(nullptr, parent->rank);
-    (*result)->device = parent->device;
-    (*result)->blocking = config->blocking != 0;
+    child = fake::MakeCommunicator(nullptr, parent->rank);
+    child->device = parent->device;
+    child->blocking = config->blocking != 0;
     ++fake::made[config->blocking != 0 ? 3 : 1];
+    fake::FillIn(parent, result, child);
   }
   parent->in_progress = 2;
   if (fake::configuration.mode == kFakeAlone) {
-    if (*result != nullptr) (*result)->world = parent->world;
+    if (child != nullptr) child->world = parent->world;
     return ncclInProgress;
   }
   auto& votes = parent->world->splits[parent->splits++];
-  votes[parent->rank] = {color, key, *result};
+  votes[parent->rank] = {color, key, child};
   CompleteSplit(*parent->world, votes);
   return ncclInProgress;
 }
@@ -63,8 +65,11 @@ ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclCom
   if (world == nullptr) world = std::make_shared<fake::World>();
   world->size = parent->world->size - count;
   const auto before = std::count_if(excluded, excluded + count, [&](int rank) { return rank < parent->rank; });
-  *result = fake::MakeCommunicator(world, parent->rank - static_cast<int>(before));
-  (*result)->device = parent->device;
+  ncclComm_t const child = fake::MakeCommunicator(world, parent->rank - static_cast<int>(before));
+  child->device = parent->device;
+  *result = nullptr;
+  fake::FillIn(parent, result, child);
+  parent->in_progress = 2;
   ++fake::made[2];
   return ncclInProgress;
 }

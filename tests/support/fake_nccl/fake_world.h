@@ -50,6 +50,8 @@ extern int made[4];  // communicators made so far: from ids, by split, by shrink
 
 // Starts a communicator of `world`, on the current device; it counts as being set up until all have joined.
 ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank);
+// Fills in the handle of a communicator that was made from `parent` soon, from another thread.
+void FillIn(ncclComm* parent, ncclComm** handle, ncclComm* child);
 
 }  // namespace fake
 
@@ -60,10 +62,11 @@ struct ncclComm {
   uint64_t sequence = 0;
   uint64_t splits = 0;
   uint64_t shrinks = 0;
-  int in_progress = 0;  // polls of the state that still say so; -1: all
+  int in_progress = 0;  // polls of the state that still say so; negative: all
   bool revoked = false;
   bool blocking = false;  // calls return when it is no longer in progress
   ncclResult_t async = ncclSuccess;
   std::vector<fake::TaskPointer> pending;
-  std::vector<void**> windows;  // handles that are filled in when it is no longer in progress
+  std::vector<void**> windows;               // handles that are filled in when it is no longer in progress
+  std::map<ncclComm**, ncclComm*> children;  // those of communicators made from it, not filled in yet
 };

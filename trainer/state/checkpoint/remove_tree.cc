@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 namespace cohort::trainer {
 namespace {
@@ -16,10 +17,16 @@ int Remove(const char* path, const struct stat*, int, struct FTW*) {
 
 void RemoveTree(const std::filesystem::path& path, std::error_code& error) {
   constexpr int kOpenDirectories = 16;
-  errno = 0;
-  int result = ::nftw(path.c_str(), &Remove, kOpenDirectories, FTW_DEPTH | FTW_PHYS);
-  if (result < 0) result = errno == ENOENT ? 0 : errno;
-  error.assign(result, std::generic_category());
+  struct stat facts{};
+  error.clear();
+  // The walk ends early where someone else removes a directory under it.
+  while (::lstat(path.c_str(), &facts) == 0) {
+    int result = ::nftw(path.c_str(), &Remove, kOpenDirectories, FTW_DEPTH | FTW_PHYS);
+    if (result < 0) result = errno;
+    if (result == 0) return;
+    if (result != ENOENT) return error.assign(result, std::generic_category());
+  }
+  if (errno != ENOENT && errno != ENOTDIR) error.assign(errno, std::generic_category());
 }
 
 void RemoveTree(const std::filesystem::path& path) {
