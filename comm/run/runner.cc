@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cohort/comm/run/shorten.h"
+#include "cohort/comm/transport/stream_copy.h"
 #include "cohort/runtime/base/check.h"
 
 namespace cohort::comm {
@@ -15,6 +16,10 @@ namespace {
 
 // Local copies and reductions of more than this are spread over several calls of Advance.
 constexpr size_t kLocalBytesAtOnce = 256 * 1024;
+// A rank's copy of its own block, from this length on, goes past the cache: nothing of it would be left there when the
+// caller reads it, and it would drive out what is under way. Between two ranks blocks of 16 and 64 MiB take 0.74 to
+// 0.83 of the time with far CPUs, 0.68 to 0.88 with near ones; blocks of 4 MiB took 1.1.
+constexpr size_t kLocalPastCacheFrom = size_t{8} << 20;
 }  // namespace
 
 PlanRunner::PlanRunner(LinkSource* source, int rank, int size)
@@ -311,7 +316,11 @@ Progress PlanRunner::RunLocal(Lane& lane, const Step& step) {
       const Range src2 = memory_.At(step.src2);
       if (!Combine(dst.data + at, src.data + at, src2.data + at, bytes)) return Progress::kFailed;
     } else if (dst.data != src.data) {
-      std::memcpy(dst.data + at, src.data + at, bytes);
+      if (dst.bytes >= kLocalPastCacheFrom) {
+        StreamCopy(dst.data + at, src.data + at, bytes);
+      } else {
+        std::memcpy(dst.data + at, src.data + at, bytes);
+      }
     }
   }
   lane.local_moved += bytes;

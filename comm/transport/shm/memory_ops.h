@@ -64,7 +64,4 @@ inline void CopySmall(std::byte* to, const std::byte* from, size_t n) {
   }
 }
 
-// memcpy whose stores bypass the cache where the machine can; they are ordered before what follows.
-void StreamCopy(std::byte* to, const std::byte* from, size_t n);
-
 }  // namespace cohort::comm::shm

@@ -10,6 +10,7 @@
 
 #include "cohort/comm/transport/shm/memory_ops.h"
 #include "cohort/comm/transport/shm/operation_state.h"
+#include "cohort/comm/transport/stream_copy.h"
 #include "cohort/runtime/base/check.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/segment/black_box.h"

@@ -9,6 +9,7 @@
 
 #include "cohort/comm/transport/shm/memory_ops.h"
 #include "cohort/comm/transport/shm/operation_state.h"
+#include "cohort/comm/transport/stream_copy.h"
 #include "cohort/runtime/base/check.h"
 
 namespace cohort::comm::shm {

@@ -1,6 +1,13 @@
-#include "cohort/comm/transport/shm/memory_ops.h"
+#include "cohort/comm/transport/stream_copy.h"
 
-namespace cohort::comm::shm {
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace cohort::comm {
 
 void StreamCopy(std::byte* to, const std::byte* from, size_t n) {
 #if defined(__x86_64__)
@@ -29,4 +36,4 @@ void StreamCopy(std::byte* to, const std::byte* from, size_t n) {
   std::memcpy(to, from, n);
 }
 
-}  // namespace cohort::comm::shm
+}  // namespace cohort::comm
