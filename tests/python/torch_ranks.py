@@ -330,6 +330,35 @@ def unlike():
     raises(RuntimeError, lambda: (dist.barrier(), call()), "all_gather", "all_reduce", f"torch_ranks.py:{line}")
 
 
+class EndsAfterTheWait:
+    """A call that ends between a wait that was too short and the next look."""
+
+    source = None
+
+    def __init__(self, error):
+        self._error = error
+        self._waited = False
+
+    def done(self):
+        return self._waited
+
+    def wait(self, seconds=None):
+        self._waited = True
+        raise cohort.DeadlineExceededError("the operation is still pending")
+
+    def exception(self):
+        return self._error
+
+
+def late():
+    """A work has its call's outcome, not that of the last wait for it: its error, or that there is none."""
+    from cohort.torch.work import Work
+
+    assert Work([EndsAfterTheWait(None)], [torch.zeros(1)]).wait(datetime.timedelta(seconds=1))
+    work = Work([EndsAfterTheWait(cohort.InvalidArgumentError("calls do not match"))], [torch.zeros(1)])
+    raises(cohort.InvalidArgumentError, lambda: work.wait(datetime.timedelta(seconds=1)), "do not match")
+
+
 def pending():
     """The program ends in order while works are under way, with futures and callbacks, whose messages never come."""
     kept = [dist.irecv(torch.zeros(100), (RANK - 1) % SIZE, tag=tag) for tag in range(3)]

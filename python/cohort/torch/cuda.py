@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from cohort import _comm
 from cohort.torch.tensors import Staging, memory
-from cohort.torch.work import BaseWork
+from cohort.torch.work import BaseWork, ended
 
 
 class CudaStaging(Staging):
@@ -109,13 +109,8 @@ class CudaWork(BaseWork):
 
     def _block(self, seconds):
         for call in self._calls:
-            try:
-                call.wait(seconds)
-            except _comm.DeadlineExceededError:
-                if not call.done():
-                    raise _comm.DeadlineExceededError(
-                        f"the operation was not complete after {seconds} s; it goes on") from None
-                raise
+            if not ended(call, seconds):
+                raise _comm.DeadlineExceededError(f"the operation was not complete after {seconds} s; it goes on")
 
     def synchronize(self):
         self.wait()

@@ -30,6 +30,21 @@ def _keep(work):
     _kept.add(work)
 
 
+def ended(call, seconds):
+    """Waits for the call, at most `seconds`. Returns whether it has ended; raises its error, never that of the wait: the
+    call may end just after it."""
+    if not call.done():
+        try:
+            call.wait(max(seconds, 0))
+        except _comm.DeadlineExceededError:
+            if not call.done():
+                return False
+    error = call.exception()
+    if error is not None:
+        raise error
+    return True
+
+
 class Work(BaseWork):
     """Started calls, what is to be done when they are complete, and the tensors that they fill.
 
@@ -60,16 +75,8 @@ class Work(BaseWork):
         for call in self._calls:
             if until is None:
                 call.wait()
-            elif not call.done():
-                try:
-                    call.wait(max(until - time.monotonic(), 0))
-                except _comm.DeadlineExceededError:
-                    if not call.done():
-                        return False
-                    if call.exception() is not None:  # none: it ended just after the wait
-                        raise
-            elif call.exception() is not None:
-                raise call.exception()
+            elif not ended(call, until - time.monotonic()):
+                return False
         return True
 
     def _end(self, error):
