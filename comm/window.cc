@@ -1,7 +1,5 @@
 #include "cohort/comm/window.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -25,15 +23,6 @@ struct Offer {
   int64_t failed = 0;
 };
 constexpr int64_t kOfferWords = sizeof(Offer) / sizeof(int64_t);
-
-// Makes the page tables now: a page fault in a collective costs more than the collective. The pages are allocated, so
-// that this cannot fail for want of memory; kernels before 5.14 have no such advice.
-void Populate(void* data, uint64_t bytes) {
-  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
-  if (madvise(data, bytes, kPopulateWrite) == 0) return;
-  const volatile char* page = static_cast<const char*>(data);
-  for (uint64_t at = 0; at < bytes; at += 4096) (void)page[at];
-}
 
 }  // namespace
 
@@ -66,7 +55,6 @@ absl::StatusOr<Window> Window::Allocate(Communicator& communicator, Group& group
       const absl::StatusOr<void*> data = segment.Map(*block);
       window = Window(&runtime, *block, data.ok() ? *data : nullptr, bytes);
       mine = data.status();
-      if (data.ok()) Populate(*data, block->bytes);
     } else {
       mine = absl::Status(block.status().code(), "allocate_window of " + std::to_string(bytes) +
                                                      " bytes: " + std::string(block.status().message()) +
@@ -97,13 +85,7 @@ absl::StatusOr<Window> Window::Allocate(Communicator& communicator, Group& group
     const int world_rank = communicator.members()[static_cast<size_t>(rank)];
     if (other.bytes == 0 || rank == communicator.rank() || runtime.node_of(world_rank) != runtime.node()) continue;
     const runtime::SegmentBlock block{static_cast<uint64_t>(other.offset), static_cast<uint64_t>(other.bytes)};
-    runtime::SegmentBlock around;
-    const absl::StatusOr<void*> data = segment.MapNamed(block, &around);
-    if (data.ok()) {
-      Populate(*data, block.bytes);
-    } else {
-      mine = data.status();
-    }
+    if (const absl::StatusOr<void*> data = segment.MapAfresh(block); !data.ok()) mine = data.status();
   }
   // Nobody may use its window before all have mapped it, nor keep it when one could not.
   const bool any = std::any_of(offers.begin(), offers.end(), [](const Offer& other) { return other.bytes > 0; });

@@ -102,7 +102,13 @@ struct Segment::Rep {
   absl::Status Open(int rank);
   absl::Status OpenFixedPart(int rank);
   absl::Status MapPages(uint64_t offset, uint64_t bytes, int flags) COHORT_REQUIRES(map_mutex);
-  absl::Status EnsureMapped(uint64_t offset, uint64_t bytes);
+  enum class Known : uint8_t { kAsIs, kPopulate };  // what to do with pages that are mapped already
+  absl::Status EnsureMapped(uint64_t offset, uint64_t bytes, Known known = Known::kAsIs);
+  // Makes the page tables of a mapped, allocated range now.
+  void Populate(uint64_t start, uint64_t end) const;
+  // kInvalidArgument: not so.
+  absl::Status CheckInside(SegmentBlock block) const;
+  absl::Status CheckAllocated(SegmentBlock block) const;
   // The mapped range that holds the block; false when there is none.
   bool RangeAround(SegmentBlock block, SegmentBlock* around) {
     MutexLock lock(map_mutex);
@@ -174,18 +180,47 @@ absl::Status Segment::Rep::MapPages(uint64_t offset, uint64_t bytes, int flags) 
   return absl::OkStatus();
 }
 
-absl::Status Segment::Rep::EnsureMapped(uint64_t offset, uint64_t bytes) {
+absl::Status Segment::Rep::CheckInside(SegmentBlock block) const {
+  const uint64_t first = FixedBytes(local_ranks);
+  if (block.offset >= first && block.bytes <= total_bytes && block.offset <= total_bytes - block.bytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("a block of " + std::to_string(block.bytes) + " bytes at offset " +
+                                    std::to_string(block.offset) + " lies outside the node segment");
+}
+
+absl::Status Segment::Rep::CheckAllocated(SegmentBlock block) const {
+  const off_t hole = lseek(fd.get(), static_cast<off_t>(block.offset), SEEK_HOLE);
+  if (hole >= 0 && static_cast<uint64_t>(hole) >= block.offset + block.bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError("a block of " + std::to_string(block.bytes) + " bytes at offset " +
+                                    std::to_string(block.offset) + " of the node segment is not allocated");
+}
+
+void Segment::Rep::Populate(uint64_t start, uint64_t end) const {
+  constexpr int kPopulateWrite =
+      23;  // MADV_POPULATE_WRITE, which older C libraries do not have, nor kernels before 5.14
+  if (madvise(base + start, end - start, kPopulateWrite) == 0) return;
+  const volatile char* const pages = base;
+  for (uint64_t at = start; at < end; at += kPage) (void)pages[at];
+}
+
+absl::Status Segment::Rep::EnsureMapped(uint64_t offset, uint64_t bytes, Known known) {
   uint64_t start = offset / kPage * kPage;
   uint64_t end = RoundUp(offset + bytes, kPage);
   MutexLock lock(map_mutex);
   auto range = mapped.upper_bound(start);
-  if (range != mapped.begin() && std::prev(range)->second >= end) return absl::OkStatus();
+  if (range != mapped.begin() && std::prev(range)->second >= end) {
+    if (known == Known::kPopulate) Populate(start, end);
+    return absl::OkStatus();
+  }
   // Fill the gaps of [start, end), then make one range of everything that touches it.
   if (range != mapped.begin() && std::prev(range)->second >= start) --range;
   for (uint64_t at = start; at < end;) {
     auto next = mapped.upper_bound(at);
     if (next != mapped.begin() && std::prev(next)->second > at) {
-      at = std::prev(next)->second;
+      const uint64_t known_end = std::min(end, std::prev(next)->second);
+      if (known == Known::kPopulate) Populate(at, known_end);
+      at = known_end;
       continue;
     }
     const uint64_t gap_end = next == mapped.end() ? end : std::min(end, next->first);
@@ -335,7 +370,7 @@ absl::StatusOr<SegmentBlock> Segment::Rep::TakePages(uint64_t bytes) {
                                         Mebibytes(pages.largest()));
   }
   absl::Status status = Reserve(fd.get(), *offset, size);
-  if (status.ok()) status = EnsureMapped(*offset, size);
+  if (status.ok()) status = EnsureMapped(*offset, size, Known::kPopulate);
   if (!status.ok()) {
     (void)GiveBack(fd.get(), *offset, size);
     pages.Add(*offset, size);
@@ -386,26 +421,21 @@ void Segment::Free(SegmentBlock block) {
 }
 
 absl::StatusOr<void*> Segment::Map(SegmentBlock block) {
-  const uint64_t first = FixedBytes(rep_->local_ranks);
-  if (block.offset < first || block.bytes > rep_->total_bytes || block.offset > rep_->total_bytes - block.bytes) {
-    return absl::InvalidArgumentError("a block of " + std::to_string(block.bytes) + " bytes at offset " +
-                                      std::to_string(block.offset) + " lies outside the node segment");
-  }
+  COHORT_RETURN_IF_ERROR(rep_->CheckInside(block));
   COHORT_RETURN_IF_ERROR(rep_->EnsureMapped(block.offset, block.bytes));
   return static_cast<void*>(rep_->base + block.offset);
 }
 
+absl::StatusOr<void*> Segment::MapAfresh(SegmentBlock block) {
+  COHORT_RETURN_IF_ERROR(rep_->CheckInside(block));
+  COHORT_RETURN_IF_ERROR(rep_->CheckAllocated(block));
+  COHORT_RETURN_IF_ERROR(rep_->EnsureMapped(block.offset, block.bytes, Rep::Known::kPopulate));
+  return static_cast<void*>(rep_->base + block.offset);
+}
+
 absl::StatusOr<void*> Segment::MapNamed(SegmentBlock block, SegmentBlock* around) {
-  const uint64_t first = FixedBytes(rep_->local_ranks);
-  const bool outside =
-      block.offset < first || block.bytes > rep_->total_bytes || block.offset > rep_->total_bytes - block.bytes;
-  if (!outside && !rep_->RangeAround(block, around)) {
-    const off_t hole = lseek(rep_->fd.get(), static_cast<off_t>(block.offset), SEEK_HOLE);
-    if (hole < 0 || static_cast<uint64_t>(hole) < block.offset + block.bytes) {
-      return absl::InvalidArgumentError("a block of " + std::to_string(block.bytes) + " bytes at offset " +
-                                        std::to_string(block.offset) + " of the node segment is not allocated");
-    }
-  }
+  COHORT_RETURN_IF_ERROR(rep_->CheckInside(block));
+  if (!rep_->RangeAround(block, around)) COHORT_RETURN_IF_ERROR(rep_->CheckAllocated(block));
   COHORT_ASSIGN_OR_RETURN(void* data, Map(block));
   rep_->RangeAround(block, around);
   return data;

@@ -110,6 +110,10 @@ class Segment {
   // The address of `block` (anyone's) in this process. The block is mapped first if need be. kInvalidArgument: it is
   // out of range. Mappings are kept until the segment is destroyed. The call is thread-safe, and cheap the second time.
   absl::StatusOr<void*> Map(SegmentBlock block);
+  // As Map, for a block that its owner has allocated lately: if another one lay there before, its pages went away with
+  // that, and each would cost a page fault. Not cheap the second time. kInvalidArgument also if part of it is not
+  // allocated.
+  absl::StatusOr<void*> MapAfresh(SegmentBlock block);
   // As Map, for a block that a peer has named and that is not mapped here yet. kInvalidArgument also if part of it is
   // not allocated: touching that would take memory, or raise SIGBUS if there is none. *around becomes the mapped range
   // that holds the block. Blocks inside it need no further call.

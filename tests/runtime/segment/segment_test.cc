@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/futex.h"
 #include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/layout.h"
@@ -111,6 +112,36 @@ TEST(SegmentTest, AllocationsNeverOverlapAndFreedPagesGoBack) {
   for (const auto& [offset, block] : live) segment->Free(block);
   // The remaining pages are the pieces that small blocks are cut from.
   EXPECT_LE(Pages(*segment), before + 2 * 64);
+}
+
+// Whether this process's page table holds the page. Bit 63 of its entry in /proc/self/pagemap.
+bool IsPresent(const void* address) {
+  const FileDescriptor file(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  uint64_t entry = 0;
+  const auto at = static_cast<off_t>(reinterpret_cast<uintptr_t>(address) / kPage * sizeof entry);
+  EXPECT_EQ(pread(file.get(), &entry, sizeof entry, at), static_cast<ssize_t>(sizeof entry));
+  return (entry >> 63) != 0;
+}
+
+// Page faults in the middle of a collective cost more than the collective.
+TEST(SegmentTest, ABlockWhereAnotherOneLayIsThereAtOnce) {
+  const auto agent = MakeSegment(2);
+  const auto owner = Join(*agent, 0), reader = Join(*agent, 1);
+  constexpr uint64_t kBytes = 1 << 20;
+  const auto first = owner->Allocate(kBytes);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(reader->Map(*first).ok());
+  owner->Free(*first);
+  const auto second = owner->Allocate(kBytes);
+  ASSERT_TRUE(second.ok()) << second.status();
+  ASSERT_EQ(second->offset, first->offset);
+  const auto* mine = static_cast<const char*>(*owner->Map(*second));
+  const auto* theirs = static_cast<const char*>(*reader->MapAfresh(*second));
+  for (uint64_t at = 0; at < kBytes; at += kPage) {
+    ASSERT_TRUE(IsPresent(mine + at)) << at;
+    ASSERT_TRUE(IsPresent(theirs + at)) << at;
+  }
+  EXPECT_FALSE(reader->MapAfresh({.offset = 0, .bytes = kPage}).ok());
 }
 
 // Blocks that are rounded up to the first size with pages of its own come back as what they were taken as.
