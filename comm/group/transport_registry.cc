@@ -17,7 +17,7 @@
 namespace cohort::comm {
 namespace {
 
-static_assert(Tuning().fanout_bytes == shm::kEagerBytes, "predictions must know which publishes are one write");
+static_assert(Tuning().fanout_bytes == shm::kPartBytes, "predictions must know which publishes are one write");
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, runtime::KeyValueStore&) {
   return MakeShmTransport(runtime);

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "cohort/comm/run/shorten.h"
 #include "cohort/comm/transport/stream_copy.h"
 #include "cohort/runtime/base/check.h"
@@ -75,13 +76,10 @@ std::unique_ptr<ShortCall> PlanRunner::Shorten(const Plan& plan, const PlanBindi
 
 Progress PlanRunner::Advance() {
   if (failed_) return Progress::kFailed;
-  const Progress progress = AdvanceLanes();
   // After the first look at what the others have sent: the fence waits until the published message has left this CPU.
-  if (unwoken_ != nullptr) std::exchange(unwoken_, nullptr)->WakeReaders();
-  return progress;
-}
-
-Progress PlanRunner::AdvanceLanes() {
+  const absl::Cleanup wake = [this] {
+    if (unwoken_ != nullptr) std::exchange(unwoken_, nullptr)->WakeReaders();
+  };
   bool moved = false;
   bool done = true;
   for (size_t i = 0; i < lanes_in_use_; ++i) {

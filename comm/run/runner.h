@@ -95,7 +95,6 @@ class PlanRunner {
   SendQueue::Slot& NextSlot(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer);
 
   // Each returns false when the operation has failed.
-  Progress AdvanceLanes();
   bool TrySends(Lane& lane, bool* moved);
   bool RunSteps(Lane& lane, bool* moved);
   bool Post(Lane& lane, const Step& step, bool* moved);

@@ -185,7 +185,7 @@ void PrintLargeMessages(const std::function<int(size_t)>& calls) {
   for (size_t bytes : {16 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20}) {
     for (const auto& [name, window, options] :
          {std::tuple{"segment", true, ShmOptions{}}, std::tuple{"private", false, ShmOptions{}},
-          std::tuple{"bounce", false, ShmOptions{.private_reads = false}}}) {
+          std::tuple{"copies", false, ShmOptions{.private_reads = false}}}) {
       PrintRow(std::string("one way, ") + name, bytes, OneWay(bytes, window, options, calls(bytes)));
       PrintRow(std::string("exchange + reduce, ") + name, bytes, Exchange(bytes, window, true, options, calls(bytes)));
     }

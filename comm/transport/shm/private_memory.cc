@@ -38,23 +38,26 @@ ReadResult ReadWithProbe(int32_t pid, OwnEndpoint::Probe probe, uint64_t address
 
 }  // namespace
 
-PrivateMemory::PrivateMemory(int local_ranks, std::optional<bool> reads)
+PrivateMemory::PrivateMemory(int local_rank, int local_ranks, std::optional<bool> reads)
     : probe_word_(std::make_unique<uint64_t>(RandomWord())),
       peers_(static_cast<size_t>(local_ranks)),
       received_(static_cast<size_t>(local_ranks)),
-      ways_(static_cast<size_t>(local_ranks), WayChooser(runtime::Level3IsNear() ? Way::kCopied : Way::kRead)),
       reads_(reads),
-      direct_(reads.value_or(!runtime::Level3IsNear())) {}
-
-ToldTimes PrivateMemory::NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
-  ReceivedTimes& received = received_[static_cast<size_t>(peer.address().local_rank)];
-  received.Note(way, bytes, ns);
-  return received.Told(Readable(peer));
+      direct_(reads.value_or(!runtime::Level3IsNear())) {
+  const Way first = runtime::Level3IsNear() ? Way::kCopied : Way::kRead;
+  ways_.reserve(peers_.size());
+  for (int peer = 0; peer < local_ranks; ++peer) ways_.emplace_back(first, /*leads=*/local_rank < peer);
 }
 
-Way PrivateMemory::Choose(const PeerEndpoint& peer, size_t bytes, const ToldTimes& told, bool may_read) {
-  if (reads_.has_value()) return *reads_ && may_read ? Way::kRead : Way::kCopied;
-  return WaysTo(peer).Choose(bytes, told, may_read);
+ReceivedTimes& PrivateMemory::NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
+  ReceivedTimes& received = received_[static_cast<size_t>(peer.address().local_rank)];
+  received.Note(way, bytes, ns);
+  return received;
+}
+
+Way PrivateMemory::Choose(const PeerEndpoint& peer, const WayQuestion& question) {
+  if (reads_.has_value()) return *reads_ && question.may_read ? Way::kRead : Way::kCopied;
+  return WaysTo(peer).Choose(question);
 }
 
 OwnEndpoint::Probe PrivateMemory::probe() const {

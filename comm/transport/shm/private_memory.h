@@ -24,7 +24,7 @@ class PrivateMemory {
  public:
   // `reads`: true reads wherever the kernel permits it; false behaves as if every peer refused, and copies with plain
   // stores; nothing: what is quickest.
-  PrivateMemory(int local_ranks, std::optional<bool> reads);
+  PrivateMemory(int local_rank, int local_ranks, std::optional<bool> reads);
 
   // The own process's probe word, for endpoints.
   OwnEndpoint::Probe probe() const;
@@ -48,13 +48,11 @@ class PrivateMemory {
   void AddReading(uint64_t ns) { reading_ns_ += ns; }
   // The time of all such parts so far, of all peers.
   uint64_t reading_ns() const { return reading_ns_; }
-  // A message from this peer was received so, in `ns`. Returns what the peer is to be told.
-  ToldTimes NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
-  void NoteCopiedIn(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
-    WaysTo(peer).NoteCopiedIn(way, bytes, ns);
-  }
-  // The way of a message to this peer, which has told `told`. `may_read`: kRead is one of the ways.
-  Way Choose(const PeerEndpoint& peer, size_t bytes, const ToldTimes& told, bool may_read);
+  // A message from this peer was received so, in `ns`. Returns the times of all its messages.
+  ReceivedTimes& NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
+  WayChooser& WaysTo(const PeerEndpoint& peer) { return ways_[static_cast<size_t>(peer.address().local_rank)]; }
+  // The way of a message to this peer.
+  Way Choose(const PeerEndpoint& peer, const WayQuestion& question);
 
   // kPieceBytes of memory, for reductions of what was read.
   std::byte* staging();
@@ -66,7 +64,6 @@ class PrivateMemory {
     OwnEndpoint::Probe probe;
   };
   std::unique_ptr<uint64_t> probe_word_;
-  WayChooser& WaysTo(const PeerEndpoint& peer) { return ways_[static_cast<size_t>(peer.address().local_rank)]; }
 
   std::vector<Peer> peers_;              // by local rank
   std::vector<ReceivedTimes> received_;  // likewise

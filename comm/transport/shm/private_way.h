@@ -5,6 +5,8 @@
 // depends on the processor, the hypervisor and where it has put the CPUs. So the times of all ways decide, as they were
 // lately for this pair.
 //
+// If two ranks send to each other, one of them chooses for both (WayChooser).
+//
 // The receiver times every long message and one of many short ones (MessageTime) and tells the sender by words beside
 // its acknowledgements. The sender adds the time of copying the first part in. Now and then it sends a few messages
 // another way, the more rarely the slower that is.
@@ -13,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace cohort::comm::shm {
 
@@ -22,10 +25,10 @@ inline constexpr size_t kWays = 3;
 // From here on copies may go past the cache. Shorter messages lie in few lines.
 inline constexpr size_t kPastCacheFrom = 1024;
 
-// Messages below 6 KiB, up to 32 KiB, below 512 KiB, and longer ones, whose parts are 256 KiB long.
-inline constexpr size_t kWaySizes = 4;
+// Messages below 6 KiB, up to 32 KiB, below 512 KiB, below 8 MiB, and longer ones, which no cache holds.
+inline constexpr size_t kWaySizes = 5;
 constexpr size_t WaySizeOf(size_t bytes) {
-  return bytes < (6 << 10) ? 0 : bytes <= (32 << 10) ? 1 : bytes < (512 << 10) ? 2 : 3;
+  return bytes < (6 << 10) ? 0 : bytes <= (32 << 10) ? 1 : bytes < (512 << 10) ? 2 : bytes < (8 << 20) ? 3 : 4;
 }
 // The length of a run of the shortest ones, which go the same way. One of them is timed, which costs 60 ns.
 inline constexpr uint32_t kShortRun = 16;
@@ -66,7 +69,7 @@ class MessageTime {
   }
   // A part was copied out or read in `ns`.
   void AddPart(uint64_t ns) { parts_ns_ += ns; }
-  uint64_t OfRead() const { return parts_ns_; }
+  uint64_t InParts() const { return parts_ns_; }  // all that a read takes
   // `sender_reading_ns`: the time that the sender has spent on reads since it copied the first part in.
   uint64_t OfCopies(uint64_t now_ns, uint64_t reading_ns, uint64_t sender_reading_ns) const;
 
@@ -76,12 +79,28 @@ class MessageTime {
   uint64_t parts_ns_ = 0;
 };
 
+// Which copies of 6 to 32 KiB are timed: the first three that go another way than the one before, and one in four. A
+// time costs 60 ns on either side, and past the cache the wait for the stores, 200 ns between far CPUs.
+class CopySample {
+ public:
+  bool Next(Way way) {
+    if (way != way_) since_ = 0;
+    way_ = way;
+    return since_++ < 3 || since_ % 4 == 0;
+  }
+
+ private:
+  Way way_ = Way::kRead;
+  uint32_t since_ = 0;  // messages of this way
+};
+
 // The times of all ways and sizes, at one side.
 using WayTimes = std::array<std::array<WayTime, kWaySizes>, kWays>;
 
 // The times as a receiver tells them to a sender. Any words are good.
 struct ToldTimes {
-  std::array<uint64_t, 2> words{};
+  static constexpr size_t kWords = 3;
+  std::array<uint64_t, kWords> words{};
 
   // Whether the receiver can read the sender's private memory at all.
   bool can_read() const { return (words[0] & 1) != 0; }
@@ -94,24 +113,74 @@ struct ToldTimes {
   static constexpr size_t kPerWord = 6;
 };
 
+// Whether a sender is worth telling: by an eighth, or one is not known.
+constexpr bool DifferMuch(uint32_t told, uint32_t now) {
+  const uint32_t more = told < now ? now : told, less = told < now ? told : now;
+  return (more - less) * 8 > less;
+}
+
 // A receiver's view of one sender.
 class ReceivedTimes {
  public:
   void Note(Way way, size_t bytes, uint64_t ns) { times_[static_cast<size_t>(way)][WaySizeOf(bytes)].Note(bytes, ns); }
+  // In ns per KiB; 0: not known.
+  uint32_t Time(Way way, size_t size) const { return times_[static_cast<size_t>(way)][size].ns_per_kib(); }
   ToldTimes Told(bool can_read) const;
 
  private:
   WayTimes times_;
 };
 
+// The latest messages of one stream, as the writer of the stream in the other direction has to know them.
+class Arrivals {
+ public:
+  // A message of `bytes` bytes has begun to arrive.
+  void Note(Way way, size_t bytes) { latest_[WaySizeOf(bytes)] = {.way = way, .age = 0}; }
+  // The way of the latest message of this class, or nothing if more than kMostAge were sent since. Before each send.
+  std::optional<Way> Latest(size_t size) {
+    if (latest_[size].age == kMostAge) return std::nullopt;
+    ++latest_[size].age;
+    return latest_[size].way;
+  }
+
+ private:
+  static constexpr uint32_t kMostAge = 2;
+  struct Arrival {
+    Way way = Way::kCopied;
+    uint32_t age = kMostAge;  // messages sent since
+  };
+  std::array<Arrival, kWaySizes> latest_;
+};
+
+// A message whose way is to be chosen.
+struct WayQuestion {
+  size_t bytes = 0;
+  ToldTimes told;
+  bool may_read = false;         // kRead is one of the ways
+  size_t ring_bytes = 0;         // of plain copies
+  Arrivals* arrivals = nullptr;  // what the receiver sends; null: several receive
+};
+
 // A sender's choice for one receiver.
+//
+// If both send to each other, one way for both is better than two: while one copies and the other reads, each waits
+// for the other (64 KiB each way between far CPUs: 12 us, both read 9, both copy past the cache 10). So one of the two,
+// the one that leads, chooses for both, and the other takes the way of the latest message that it has received. The
+// time of a way is then the leader's work on an exchange: copying in what it sends and out what it receives, or
+// reading.
 class WayChooser {
  public:
   // `first`: the way of the first messages.
-  explicit WayChooser(Way first) : first_(first) {}
-  // The way of the next message, or run of short ones, to a receiver that has told `told`. `may_read`: kRead is one of
-  // the ways.
-  Way Choose(size_t bytes, const ToldTimes& told, bool may_read);
+  WayChooser(Way first, bool leads) : first_(first), leads_(leads) {}
+  // The way of the next message, or run of short ones.
+  Way Choose(const WayQuestion& question);
+  // The work on a whole message of `bytes` bytes to the receiver, or from it.
+  void NoteSending(Way way, size_t bytes, uint64_t ns) {
+    sending_[static_cast<size_t>(way)][WaySizeOf(bytes)].Note(bytes, ns);
+  }
+  void NoteReceiving(Way way, size_t bytes, uint64_t ns) {
+    receiving_[static_cast<size_t>(way)][WaySizeOf(bytes)].Note(bytes, ns);
+  }
   // The first part of a message of `bytes` bytes was copied in.
   void NoteCopiedIn(Way way, size_t bytes, uint64_t ns) {
     copied_in_[static_cast<size_t>(way)][WaySizeOf(bytes)].Note(bytes, ns);
@@ -124,16 +193,32 @@ class WayChooser {
   static constexpr uint32_t kTryEvery = 100;
   static constexpr uint32_t kFirstTryAfter = 12;
   static constexpr uint32_t kTries = 3;
+  // Plain copies are twice as slow while the lines of their ring are in no cache, as they are after other ways were
+  // taken for long. So if they take less than one and a half of the quickest way's time, a trial now and then is so
+  // long that the ring goes round: one in four, or one in an eighth of its messages. Costs another 2 % at most.
+  static constexpr uint32_t kLongTrialEvery = 4;
 
   struct Trial {
     uint32_t every = kFirstTryAfter;
     uint32_t since = 0;  // messages since the last one
     uint32_t number = 0;
   };
+  // The other side need not follow (it may not be able to read): no way is tried more often for its first three times.
+  static constexpr uint32_t kFirstTries = 8;
+
+  // In ns per KiB; 0: not known.
+  uint32_t TimeOf(Way way, size_t size, const ToldTimes& told) const;
+  uint32_t WorkOf(Way way, size_t size) const;
+  // How many messages (runs of short ones) a trial of plain copies has. `others`: the ways that are tried by turns.
+  static uint32_t TriesOfCopies(const Trial& trial, const WayQuestion& question, size_t others);
 
   Way first_;
+  bool leads_;
   WayTimes copied_in_;
-  std::array<std::array<Trial, kWaySizes>, 2> trials_{};  // by may_read: a link and a fan-out may share a chooser
+  WayTimes sending_, receiving_;
+  std::array<std::array<uint32_t, kWaySizes>, kWays> first_tries_{};  // of exchanges
+  // By may_read, since a link and a fan-out may share a chooser, and by whether both send.
+  std::array<std::array<std::array<Trial, kWaySizes>, 2>, 2> trials_{};
 };
 
 }  // namespace cohort::comm::shm

@@ -21,7 +21,7 @@ namespace {
 using shm::OwnEndpoint;
 using shm::PeerEndpoint;
 
-// From this many local ranks on, the large bounce buffers would cost more memory than they are worth.
+// From this many local ranks on, the large rings would cost more memory than they are worth.
 constexpr int kManyLocalRanks = 16;
 
 // A link or fan-out, as OnPeerLost needs it.
@@ -38,7 +38,7 @@ struct ShmTransport::State {
       : segment(segment),
         world_rank(world_rank),
         local_rank_of(std::move(local_rank_of)),
-        memory(segment.local_ranks(), options.private_reads) {}
+        memory(segment.local_rank(), segment.local_ranks(), options.private_reads) {}
 
   runtime::Segment& segment;
   int world_rank;
@@ -49,19 +49,21 @@ struct ShmTransport::State {
   std::unordered_set<LossTarget*> targets;
   std::vector<std::pair<int, absl::Status>> lost;
 
+  size_t grown_rings = shm::kGrownRingsBytes;
+
   bool many_ranks() const { return segment.local_ranks() >= kManyLocalRanks; }
   bool share_cpus() const { return segment.local_ranks() > segment.cpus(); }
   size_t direct_from() const { return share_cpus() ? shm::kDirectFromSharingCpus : shm::kDirectFrom; }
-  shm::StreamLimits link_limits() const {
+  shm::StreamLimits link_limits() {
     return {.direct_from = direct_from(),
             .private_from = share_cpus() ? shm::kPrivateFromSharingCpus : shm::kPrivateFrom,
-            .small_chunks_only = many_ranks()};
+            .grown_rings = many_ranks() ? nullptr : &grown_rings};
   }
-  shm::StreamLimits fanout_limits(size_t readers) const {
-    return {.longest = shm::kEagerBytes,
+  shm::StreamLimits fanout_limits(size_t readers) {
+    return {.longest = shm::kPartBytes,
             .direct_from = direct_from(),
             .private_from = share_cpus() || readers > 1 ? SIZE_MAX : shm::kPrivateFrom,
-            .small_chunks_only = many_ranks()};
+            .grown_rings = many_ranks() ? nullptr : &grown_rings};
   }
 };
 
@@ -74,7 +76,7 @@ class ShmLink final : public Link, public LossTarget {
         own_(std::move(own)),
         peers_{std::move(peer)},
         writer_(state_->segment, *own_, peers_, state_->memory, state_->link_limits()),
-        reader_(state_->segment, *own_, peers_.front(), &state_->memory) {
+        reader_(state_->segment, *own_, peers_.front(), &state_->memory, &writer_.arrivals()) {
     state_->targets.insert(this);
     for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
   }
@@ -123,7 +125,10 @@ class ShmFanout final : public Fanout, public LossTarget {
         memory_(state_->segment, state_->memory, *own_, group_rank, peers_),
         writer_(state_->segment, *own_, peers_, state_->memory, state_->fanout_limits(peers_.size())) {
     readers_.reserve(peers_.size());
-    for (PeerEndpoint& peer : peers_) readers_.emplace_back(state_->segment, *own_, peer, &state_->memory);
+    for (PeerEndpoint& peer : peers_) {
+      readers_.emplace_back(state_->segment, *own_, peer, &state_->memory,
+                            peers_.size() == 1 ? &writer_.arrivals() : nullptr);
+    }
     state_->targets.insert(this);
     for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
   }
@@ -146,7 +151,7 @@ class ShmFanout final : public Fanout, public LossTarget {
   }
   ShortSender* short_sender() override { return &writer_; }
   ShortReceiver* short_receiver(int32_t peer) override { return &ReaderOf(peer); }
-  size_t max_bytes() const override { return shm::kEagerBytes; }
+  size_t max_bytes() const override { return shm::kPartBytes; }
   MemoryAccess* memory() override { return &memory_; }
   void OnLost(int world_rank, const absl::Status& status) override {
     const bool member = std::any_of(peers_.begin(), peers_.end(), [world_rank](const PeerEndpoint& peer) {

@@ -1,9 +1,9 @@
 // The transport between ranks of one host, over the node segment. See README.md for the protocol and the figures.
 //
-// Messages up to 48 bytes travel in the cache line that announces them. Longer ones: copied once into a ring (to
-// 8 KiB), read by the receiver where they lie (memory of the segment; private memory where process_vm_readv is
-// permitted and the quickest way), else in chunks through a few buffers. Copies may bypass the sender's cache.
-// Receivers reduce straight from the slot or the peer's memory.
+// Messages up to 48 bytes travel in the cache line that announces them. Longer ones are read by the receiver where they
+// lie (memory of the segment; private memory where process_vm_readv is permitted and the quickest way), or copied into
+// a ring in parts. Copies may bypass the sender's cache. Receivers reduce straight from the slot, the ring or the
+// peer's memory.
 //
 // Nothing that a peer writes is trusted: whatever it puts into the segment, this process neither crashes nor reads or
 // writes outside the segment and the operation's own memory.

@@ -55,11 +55,13 @@ const std::byte* ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes) {
 
 }  // namespace
 
-StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory)
+StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory,
+                           Arrivals* arrivals)
     : segment_(segment),
       own_(own),
       peer_(peer),
       memory_(memory),
+      arrivals_(arrivals),
       ack_(own.ack(peer.address().own_source)),
       slot_count_(peer.address().slots),
       slot_mask_(slot_count_ - 1) {
@@ -138,9 +140,8 @@ Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, con
   std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
   if (descriptor.total != operation.bytes) return FailLength(operation, descriptor.total);
   switch (kind) {
-    case MessageKind::kEager:
-    case MessageKind::kBounce:
-      return TakeFromArea(operation, kind, descriptor);
+    case MessageKind::kCopied:
+      return TakeFromRing(operation, descriptor);
     case MessageKind::kDirect:
       return TakeDirect(operation, descriptor);
     case MessageKind::kPrivate:
@@ -161,34 +162,31 @@ Progress StreamReader::TakeFromSlot(RecvOperation& operation, const Slot& slot) 
   return Progress::kDone;
 }
 
-Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor) {
-  if (operation.moved == 0) BeginTiming(operation);
+Progress StreamReader::TakeFromRing(RecvOperation& operation, const Descriptor& descriptor) {
+  const Way way = descriptor.past_cache == 1 ? Way::kPastCache : Way::kCopied;
+  if (operation.moved == 0) BeginTiming(operation, way);
   const uint64_t length = descriptor.length;
-  const bool eager = kind == MessageKind::kEager;
-  const bool known_area = eager ? descriptor.area_bytes == kEagerRingBytes
-                                : descriptor.area_bytes == kBounceBuffers * kSmallChunkBytes ||
-                                      descriptor.area_bytes == kBounceBuffers * kLargeChunkBytes;
-  if (!known_area || length == 0 || length > operation.bytes - operation.moved ||
-      (eager && length != operation.bytes) || descriptor.position > descriptor.area_bytes ||
-      length > descriptor.area_bytes - descriptor.position || length % operation.element_bytes != 0 ||
-      descriptor.past_cache > 1) {
+  if (!IsRingSize(descriptor.area_bytes) || length == 0 || length > operation.bytes - operation.moved ||
+      descriptor.position > descriptor.area_bytes || length > descriptor.area_bytes - descriptor.position ||
+      descriptor.position % kSlotStride != 0 || descriptor.area_offset % kSlotStride != 0 ||
+      length % operation.element_bytes != 0 || descriptor.past_cache > 1) {
     return FailDamaged(operation);
   }
-  if (descriptor.area_offset != area_.offset || descriptor.area_bytes != area_.bytes) {
-    const runtime::SegmentBlock area{.offset = descriptor.area_offset, .bytes = descriptor.area_bytes};
-    absl::StatusOr<void*> data = segment_.Map(area);
+  Ring& ring = rings_[descriptor.past_cache];
+  if (descriptor.area_offset != ring.block.offset || descriptor.area_bytes != ring.block.bytes) {
+    const runtime::SegmentBlock block{.offset = descriptor.area_offset, .bytes = descriptor.area_bytes};
+    absl::StatusOr<void*> data = segment_.MapAfresh(block);
     if (!data.ok()) return FailDamaged(operation);
-    area_ = area;
-    area_data_ = static_cast<const std::byte*>(*data);
+    ring = {.block = block, .data = static_cast<const std::byte*>(*data)};
   }
-  const Way way = static_cast<Way>(descriptor.past_cache);
   const uint64_t began_ns = BeginPart();
-  Deliver(operation, area_data_ + descriptor.position, length);
+  Deliver(operation, ring.data + descriptor.position, length);
   EndPart(began_ns, way);
   if (operation.moved == operation.bytes) EndTiming(operation, way, descriptor.reading_ns);
   NextMessage();
-  if (eager) eager_unacknowledged_ += PaddedEagerBytes(length);
-  if (!eager || eager_unacknowledged_ >= kEagerAckBytes || taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
+  ring_unacknowledged_ += PaddedPartBytes(length);
+  if (ring_unacknowledged_ >= RingAckBytes(ring.block.bytes) || taken_ - acknowledged_ >= slot_count_ / 2)
+    Acknowledge();
   if (operation.moved < operation.bytes) return Progress::kMoved;
   ++turn_;
   return Progress::kDone;
@@ -213,7 +211,7 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
 }
 
 Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& descriptor) {
-  if (operation.moved == 0) BeginTiming(operation);
+  if (operation.moved == 0) BeginTiming(operation, Way::kRead);
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (memory_ == nullptr || length % operation.element_bytes != 0) return FailDamaged(operation);
   // An operand that is combined into another place is fetched to that place, which spares the cache a third buffer.
@@ -263,9 +261,22 @@ void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, s
   operation.moved += bytes;
 }
 
-void StreamReader::BeginTiming(const RecvOperation& operation) {
-  timed_ = memory_ != nullptr && operation.bytes >= kPastCacheFrom &&
-           (WaySizeOf(operation.bytes) > 0 || short_messages_++ % kShortRun == 0);
+void StreamReader::BeginTiming(const RecvOperation& operation, Way way) {
+  if (memory_ == nullptr || operation.bytes < kPastCacheFrom) {
+    timed_ = false;
+    return;
+  }
+  if (arrivals_ != nullptr) arrivals_->Note(way, operation.bytes);
+  switch (WaySizeOf(operation.bytes)) {
+    case 0:
+      timed_ = short_messages_++ % kShortRun == 0;
+      break;
+    case 1:
+      timed_ = sample_.Next(way) || way == Way::kRead;
+      break;
+    default:
+      timed_ = true;
+  }
   if (timed_) time_.Begin(memory_->Now(), memory_->reading_ns());
 }
 
@@ -279,19 +290,21 @@ void StreamReader::EndPart(uint64_t began_ns, Way way) {
 void StreamReader::EndTiming(const RecvOperation& operation, Way way, uint64_t sender_reading_ns) {
   if (!std::exchange(timed_, false)) return;
   const uint64_t took =
-      way == Way::kRead ? time_.OfRead() : time_.OfCopies(memory_->Now(), memory_->reading_ns(), sender_reading_ns);
-  const ToldTimes told = memory_->NoteReceived(peer_, way, operation.bytes, took);
-  for (size_t i = 0; i < told.words.size(); ++i) {
-    // The sender's CPU has to fetch the line again whenever it is written.
-    if (told.words[i] != ack_.told[i].load(std::memory_order_relaxed)) {
-      ack_.told[i].store(told.words[i], std::memory_order_relaxed);
-    }
-  }
+      way == Way::kRead ? time_.InParts() : time_.OfCopies(memory_->Now(), memory_->reading_ns(), sender_reading_ns);
+  memory_->WaysTo(peer_).NoteReceiving(way, operation.bytes, time_.InParts());
+  ReceivedTimes& received = memory_->NoteReceived(peer_, way, operation.bytes, took);
+  ToldTimes told;
+  for (size_t i = 0; i < told.words.size(); ++i) told.words[i] = ack_.told[i].load(std::memory_order_relaxed);
+  // The sender's CPU has to fetch the line again whenever it is written.
+  const size_t size = WaySizeOf(operation.bytes);
+  if (!DifferMuch(told.Time(way, size), received.Time(way, size))) return;
+  const ToldTimes now = received.Told(memory_->Readable(peer_));
+  for (size_t i = 0; i < now.words.size(); ++i) ack_.told[i].store(now.words[i], std::memory_order_relaxed);
 }
 
 void StreamReader::Acknowledge() {
   acknowledged_ = taken_;
-  eager_unacknowledged_ = 0;
+  ring_unacknowledged_ = 0;
   ack_.messages.store(taken_, std::memory_order_release);
   PublishFence();
   peer_.WakeAfterFence();

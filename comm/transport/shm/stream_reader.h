@@ -1,6 +1,7 @@
 // The receiving half of a link, or of one member's fan-out: reads a peer's stream of messages in order.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "cohort/comm/transport/shm/endpoint.h"
@@ -15,7 +16,9 @@ class StreamReader final : public ShortReceiver {
  public:
   // All references outlive the reader. It says in `own` how far it has read, as the peer's `own_source`. `memory` is
   // null where messages never lie in the peer's private memory.
-  StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory);
+  // `arrivals`: where the writer of the other direction wants to know what comes; or null.
+  StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory,
+               Arrivals* arrivals);
 
   // See Link::TryRecv.
   Progress TryRecv(RecvOperation& operation);
@@ -25,7 +28,7 @@ class StreamReader final : public ShortReceiver {
   Progress Attach(RecvOperation& operation);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot);
   Progress TakeFromSlot(RecvOperation& operation, const Slot& slot);
-  Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);
+  Progress TakeFromRing(RecvOperation& operation, const Descriptor& descriptor);
   // Both read memory that the sender keeps for it, and are kBlocked where the sender has closed its end meanwhile: what
   // they read may be anything, and the group's failure is on its way.
   Progress TakeDirect(RecvOperation& operation, const Descriptor& descriptor);
@@ -46,13 +49,14 @@ class StreamReader final : public ShortReceiver {
   OwnEndpoint& own_;
   PeerEndpoint& peer_;
   PrivateMemory* memory_;
+  Arrivals* const arrivals_;
   Ack& ack_;
   const Slot* slots_ = nullptr;  // the peer's, once attached
   const uint64_t slot_count_;    // a power of two
   const uint64_t slot_mask_;
 
   // Begins to time a message, when its first part was found; ends it, and tells the sender, when all is in place.
-  void BeginTiming(const RecvOperation& operation);
+  void BeginTiming(const RecvOperation& operation, Way way);
   void EndTiming(const RecvOperation& operation, Way way, uint64_t sender_reading_ns);
   // Around the work on one part.
   uint64_t BeginPart() { return timed_ ? memory_->Now() : 0; }
@@ -62,15 +66,19 @@ class StreamReader final : public ShortReceiver {
   bool timed_ = false;              // the message under way
   MessageTime time_;                // its time
   uint32_t short_messages_ = 0;     // of which one in kShortRun is timed
+  CopySample sample_;               // of the longer ones
   uint64_t tickets_ = 0;
   uint64_t turn_ = 1;
-  uint64_t taken_ = 0;                 // messages finished with
-  uint64_t acknowledged_ = 0;          // of those, the ones the writer knows of
-  uint64_t eager_unacknowledged_ = 0;  // bytes
+  uint64_t taken_ = 0;                // messages finished with
+  uint64_t acknowledged_ = 0;         // of those, the ones the writer knows of
+  uint64_t ring_unacknowledged_ = 0;  // bytes
 
-  // The payload area used last: a writer has few and keeps them.
-  runtime::SegmentBlock area_;
-  const std::byte* area_data_ = nullptr;
+  // The writer's latest rings, by Descriptor::past_cache.
+  struct Ring {
+    runtime::SegmentBlock block;
+    const std::byte* data = nullptr;
+  };
+  std::array<Ring, 2> rings_;
 };
 
 }  // namespace cohort::comm::shm

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cohort/comm/transport/shm/copy_ring.h"
 #include "cohort/comm/transport/shm/endpoint.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/private_memory.h"
@@ -17,7 +18,7 @@ struct StreamLimits {
   size_t longest = SIZE_MAX;           // more is refused
   size_t direct_from = kDirectFrom;    // from here on readers take memory of the segment from where it lies
   size_t private_from = kPrivateFrom;  // from here on readers fetch private memory themselves, where they can
-  bool small_chunks_only = false;      // bounce without the large buffers
+  size_t* grown_rings = nullptr;       // bytes that the rank may yet spend on larger rings; null: none
 };
 
 class StreamWriter final : public ShortSender {
@@ -25,6 +26,12 @@ class StreamWriter final : public ShortSender {
   // The endpoint, whose slots this writer owns, the views of its readers and `memory` outlive it.
   StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, PrivateMemory& memory,
                const StreamLimits& limits);
+  ~StreamWriter();
+  StreamWriter(const StreamWriter&) = delete;
+  StreamWriter& operator=(const StreamWriter&) = delete;
+
+  // The messages that the only reader sends in the other direction. The reader of that stream notes them.
+  Arrivals& arrivals() { return arrivals_; }
 
   // See Link::TrySend.
   Progress TrySend(SendOperation& operation) {
@@ -42,19 +49,13 @@ class StreamWriter final : public ShortSender {
   void Wake() override;
 
  private:
-  // A payload ring or a set of bounce buffers.
-  struct Bounce {
-    Area area;
-    size_t chunk_bytes = 0;
-    uint64_t used_by[kBounceBuffers] = {};  // message that last used the buffer
-    uint64_t next = 0;                      // buffers used so far
-  };
-
   Progress SendLarge(SendOperation& operation);
   Progress Announce(SendOperation& operation, MessageKind kind, const Descriptor& descriptor);
-  Progress SendEager(SendOperation& operation);
-  Progress SendChunk(SendOperation& operation, Bounce& bounce);
+  Progress SendParts(SendOperation& operation);
+  Progress SendPart(SendOperation& operation);
   Progress CheckConfirmed(SendOperation& operation, uint64_t number);
+  // Gets memory for the ring of this way, or more when it is time and there is any. An error: there is none at all.
+  absl::Status ProvideRing(CopyRing& ring);
   // The way of a message that is not read in place.
   Way ChooseWay(size_t bytes);
   // Copies a part of the operation's payload into memory that is shared.
@@ -85,21 +86,20 @@ class StreamWriter final : public ShortSender {
   uint64_t published_ = 0;  // messages in the stream so far
   uint64_t confirmed_ = 0;  // messages that all readers are finished with
 
-  // The eager ring: bytes used and given back since the beginning, and how many were used up to each message.
-  Area ring_;
-  uint64_t ring_head_ = 0;
-  uint64_t ring_tail_ = 0;
-  std::vector<uint64_t> ring_head_at_;
-
-  Bounce small_;
-  Bounce large_;
+  CopyRing copied_;
+  CopyRing past_cache_;
+  Arrivals arrivals_;
+  uint64_t private_bytes_ = 0;  // sent so far, by whatever way
+  size_t grown_bytes_ = 0;      // taken from limits_.grown_rings
 
   Way way_ = Way::kCopied;          // of the message under way
   uint64_t chosen_for_ = 0;         // the turn of that message
   bool timed_ = false;              // that message
+  uint64_t copying_in_ns_ = 0;      // its parts so far
   uint64_t reading_before_ns_ = 0;  // the rank's reads until its first part
   Way short_way_ = Way::kCopied;    // of the run of short ones
   uint32_t short_messages_ = 0;     // so far
+  CopySample sample_;               // of the longer ones
 };
 
 }  // namespace cohort::comm::shm

@@ -62,9 +62,9 @@ uint64_t Interesting(std::mt19937_64& random, size_t bytes, uint64_t segment_byt
     case 3:
       return bytes + 1;
     case 4:
-      return shm::kEagerRingBytes;
+      return shm::kFirstRingBytes;
     case 5:
-      return shm::kBounceBuffers * shm::kSmallChunkBytes;
+      return shm::kGrownPastCacheRingBytes;
     case 6:
       return segment_bytes - random() % (2 * bytes + 1);
     default:
