@@ -195,7 +195,7 @@ class WayChooser {
   static constexpr uint32_t kTries = 3;
   // Plain copies are twice as slow while the lines of their ring are in no cache, as they are after other ways were
   // taken for long. So if they take less than one and a half of the quickest way's time, a trial now and then is so
-  // long that the ring goes round: one in four, or one in an eighth of its messages. Costs another 2 % at most.
+  // long that the ring goes round: one in four, or one in an eighth of its messages. Costs another 3 % at most.
   static constexpr uint32_t kLongTrialEvery = 4;
 
   struct Trial {
