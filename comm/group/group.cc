@@ -144,14 +144,14 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
       uint64_t ticket = 0;
       bool done = false;
       if (short_call != nullptr) {
-        short_call->Post(known->InOf(arguments), known->OutOf(arguments), known->record.wire_signature);
+        short_call->Post(known->InOf(arguments), known->OutOf(arguments), known->record);
         ticket = black_box_.Start(known->record, &known->description);
         // A receive looks once: it is often made long before its message comes.
         done = short_call->Finish(known->request.kind == CollectiveKind::kRecv ? 0 : short_polls_);
         memo_.CountShortCall(done);
       }
       if (done) {
-        black_box_.Finish(ticket, runtime::CallState::kDone, /*at_once=*/true);
+        black_box_.Finish(ticket, runtime::CallState::kDone, short_call->at_once());
       } else {
         work = RepeatAsOperation(*known, arguments, short_call, ticket);
       }

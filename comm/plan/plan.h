@@ -144,6 +144,12 @@ Slice Canonical(const Slice& slice, const PlanRequest& request);
 // s in an all-to-all r * size + s.
 int64_t LengthName(const Plan& plan, const Slice& slice);
 
+// The rank that the part-th message of a publish goes to where it is sent to every other rank, from part 1 on: from the
+// next rank on, so that not all ranks begin with the same one.
+constexpr int PublishedTo(int rank, int size, int part) {
+  return rank + part < size ? rank + part : rank + part - size;
+}
+
 // True when the slices, both canonical, share a chunk.
 inline bool Overlap(const Slice& a, const Slice& b) {
   return a.chunks > 0 && b.chunks > 0 && a.buffer == b.buffer && a.first < b.first + b.chunks &&

@@ -17,6 +17,8 @@ ShortCall::ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithm
   for (Step& step : steps_) {
     if (step.kind == Step::Kind::kSend && step.bytes > kLineBytes) prepared_.push_back(&step);
     step.receive.bytes = step.bytes;
+    if (step.receiver != nullptr) step.look_cost = step.receiver->look_cost();
+    if (step.look_cost > 1) at_once_ = false;
     if (step.kind == Step::Kind::kReceiveReduce) {
       step.receive.reduce = arithmetic.kernel;
       step.receive.incoming_first = step.incoming_first;
@@ -26,14 +28,13 @@ ShortCall::ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithm
   buffers_[static_cast<size_t>(BufferId::kScratch)] = scratch_.data();
 }
 
-void ShortCall::Post(const void* in, void* out, uint64_t signature) {
+void ShortCall::Post(const void* in, void* out, const runtime::CallRecord& call) {
   // Inputs are never written: the checker refuses plans that do.
   buffers_[static_cast<size_t>(BufferId::kIn)] = const_cast<std::byte*>(static_cast<const std::byte*>(in));
   buffers_[static_cast<size_t>(BufferId::kOut)] = static_cast<std::byte*>(out);
-  signature_ = signature;
+  call_ = &call;
   Step* step = steps_.data();
-  while (step != end() && step->kind == Step::Kind::kSend &&
-         step->sender->Send(At(step->src), step->bytes, signature)) {
+  while (step != end() && step->kind == Step::Kind::kSend && step->sender->Send(At(step->src), step->bytes, call)) {
     ++step;
   }
   next_ = step;
@@ -51,10 +52,16 @@ bool ShortCall::Finish(int polls) {
   return true;
 }
 
+size_t ShortCall::done() const {
+  size_t done = 0;
+  for (const Step* step = steps_.data(); step != next_; ++step) done += step->part == 0 ? 1 : 0;
+  return parts_done() > 0 ? done - 1 : done;
+}
+
 bool ShortCall::Do(const Step& step) {
   switch (step.kind) {
     case Step::Kind::kSend:
-      if (!step.sender->Send(At(step.src), step.bytes, signature_)) return false;
+      if (!step.sender->Send(At(step.src), step.bytes, *call_)) return false;
       step.sender->Wake();
       return true;
     case Step::Kind::kReduce:

@@ -16,6 +16,7 @@
 #include "cohort/comm/reduce/reduce_kernel.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/comm/types.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
 
@@ -28,16 +29,18 @@ class ShortCall {
     BufferId buffer = BufferId::kIn;
     uint32_t offset = 0;
   };
-  // A step with lengths and links resolved. A publish is a send.
+  // A step with lengths and links resolved. A publish is a send, or one to each other rank where there is no fan-out.
   struct Step {
     enum class Kind : uint8_t { kSend, kReceive, kReceiveReduce, kReduce, kCopy } kind = Kind::kCopy;
     bool incoming_first = false;
+    uint16_t part = 0;  // of the plan's step: which of its sends
     uint32_t bytes = 0;
     uint32_t count = 0;  // elements
     Place src, src2, dst;
     ShortSender* sender = nullptr;
     ShortReceiver* receiver = nullptr;  // of the steps that receive
     // Filled by ShortCall: what is equal in all repetitions, and the addresses and signature of the latest.
+    int look_cost = 1;
     ShortReceive receive = {};
   };
   struct Arithmetic {
@@ -53,13 +56,18 @@ class ShortCall {
   ShortCall& operator=(const ShortCall&) = delete;
 
   // Begins a call: sends what its plan begins with. Readers that sleep are left asleep until Finish.
-  void Post(const void* in, void* out, uint64_t signature);
-  // Does the other steps, and looks at most `polls` times for messages that are not there. True: the call is done, its
-  // result in place. False: it goes on as an operation at step done().
+  // `call` stays until Finish has returned.
+  void Post(const void* in, void* out, const runtime::CallRecord& call);
+  // Does the other steps, and looks for messages that are not there for as long as `polls` looks into shared memory
+  // take. True: the call is done, its result in place. False: it goes on as an operation at step done().
   bool Finish(int polls);
 
-  // Steps done so far, from the first.
-  size_t done() const { return static_cast<size_t>(next_ - steps_.data()); }
+  // Whether a call that is done here has waited for no longer than about a microsecond.
+  bool at_once() const { return at_once_; }
+
+  // Steps of the plan that are done so far, from the first; and how many sends of the next one.
+  size_t done() const;
+  size_t parts_done() const { return next_ == steps_.data() + steps_.size() ? 0 : next_->part; }
   // The plan's scratch, with the results of those steps.
   std::span<const std::byte> scratch() const { return scratch_; }
 
@@ -71,9 +79,10 @@ class ShortCall {
   bool Receive(Step& step, int* polls) {
     step.receive.data = At(step.dst);
     step.receive.operand = At(step.src);
-    step.receive.signature = signature_;
+    step.receive.signature = call_->wire_signature;
     while (!step.receiver->Receive(step.receive)) {
-      if (--*polls < 0) return false;
+      *polls -= step.look_cost;
+      if (*polls < 0) return false;
     }
     return true;
   }
@@ -82,10 +91,11 @@ class ShortCall {
   std::vector<const Step*> prepared_;  // sends whose room is fetched when the call is done
   std::vector<std::byte> scratch_;
   const Arithmetic arithmetic_;
+  bool at_once_ = true;
 
   // The call under way.
   std::byte* buffers_[3] = {};  // by BufferId
-  uint64_t signature_ = 0;
+  const runtime::CallRecord* call_ = nullptr;
   Step* next_ = nullptr;  // the first that is not done
 };
 

@@ -43,6 +43,7 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding, const Short
     lane.scanned = lane.cursor;
     lane.receiving = false;
     lane.local_moved = 0;
+    lane.parts_sent = 0;
     lane.sends.Clear();
   }
   if (absl::Status bound = memory_.Bind(plan, binding_); !bound.ok()) {
@@ -57,6 +58,7 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding, const Short
       if (lane.cursor->kind == StepKind::kSend || lane.cursor->kind == StepKind::kPublish) lane.sends.NextStep();
     }
     lane.scanned = lane.cursor;
+    lane.parts_sent = static_cast<int>(begun->parts_done());
     std::byte* scratch = memory_.buffers()[static_cast<size_t>(BufferId::kScratch)];
     std::copy(begun->scratch().begin(), begun->scratch().end(), scratch);
   }
@@ -67,7 +69,9 @@ std::unique_ptr<ShortCall> PlanRunner::Shorten(const Plan& plan, const PlanBindi
   if (failed_ || lanes_.empty()) return nullptr;
   Lane& lane = *lanes_.front();
   return ShortenPlan(plan, binding, divisor,
-                     {.link = [&](int peer) { return LinkTo(lane, peer); },
+                     {.rank = rank_,
+                      .size = size_,
+                      .link = [&](int peer) { return LinkTo(lane, peer); },
                       .fanout = [&]() -> Fanout* {
                         Fanout* fanout = nullptr;
                         return FanoutOf(lane, &fanout) ? fanout : nullptr;
@@ -160,9 +164,8 @@ bool PlanRunner::Post(Lane& lane, const Step& step, bool* moved) {
     if (fanout != nullptr && range.bytes <= fanout->max_bytes()) {
       if (!PostTo(lane, range, nullptr, fanout, -1, moved)) return false;
     } else {
-      // From the next rank on, so that not all ranks begin with the same one.
-      for (int i = 1; i < size_; ++i) {
-        const int peer = rank_ + i < size_ ? rank_ + i : rank_ + i - size_;
+      for (int i = 1 + std::exchange(lane.parts_sent, 0); i < size_; ++i) {
+        const int peer = PublishedTo(rank_, size_, i);
         Link* link = LinkTo(lane, peer);
         if (link == nullptr || !PostTo(lane, range, link, nullptr, peer, moved)) return false;
       }

@@ -74,6 +74,7 @@ class PlanRunner {
     uint16_t lane = 0;
     bool receiving = false;  // `receive` is under way for the step at the cursor
     size_t local_moved = 0;  // bytes of a local step already done
+    int parts_sent = 0;      // of the publish at the cursor: how many peers have been sent it by a short call
     SendQueue sends;
     RecvOperation receive;
     const Step* scanned = nullptr;             // receives before this one are under way, or not to be tried early

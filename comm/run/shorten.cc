@@ -19,24 +19,31 @@ ShortCall::Place PlaceOf(const BoundMemory& memory, const Slice& slice) {
   return {slice.buffer, static_cast<uint32_t>(memory.At(slice).data - base)};
 }
 
-// False: there is no short stream.
-bool FindSender(const Step& step, const ShortLinks& links, ShortStep* out) {
-  out->kind = ShortStep::Kind::kSend;
-  if (step.kind == StepKind::kPublish) {
-    Fanout* fanout = links.fanout();
-    out->sender = fanout == nullptr ? nullptr : fanout->short_sender();
-  } else {
-    Link* link = links.link(step.peer);
-    out->sender = link == nullptr ? nullptr : link->short_sender();
+// Sends whose length and place are those of `send`. False: there is no short stream.
+bool FindSenders(const Step& step, const ShortLinks& links, ShortStep send, std::vector<ShortStep>* out) {
+  send.kind = ShortStep::Kind::kSend;
+  const auto add = [&](ShortSender* sender) {
+    send.sender = sender;
+    out->push_back(send);
+    ++send.part;
+    return sender != nullptr;
+  };
+  const auto add_link = [&](int peer) {
+    Link* link = links.link(peer);
+    return add(link == nullptr ? nullptr : link->short_sender());
+  };
+  if (step.kind == StepKind::kSend) return add_link(step.peer);
+  if (Fanout* fanout = links.fanout(); fanout != nullptr) return add(fanout->short_sender());
+  for (int i = 1; i < links.size; ++i) {
+    if (!add_link(PublishedTo(links.rank, links.size, i))) return false;
   }
-  return out->sender != nullptr;
+  return true;
 }
 
 bool FindReceiver(const Step& step, const ShortLinks& links, ShortStep* out) {
   out->kind = step.kind == StepKind::kRecv ? ShortStep::Kind::kReceive : ShortStep::Kind::kReceiveReduce;
-  if (step.published) {
-    Fanout* fanout = links.fanout();
-    out->receiver = fanout == nullptr ? nullptr : fanout->short_receiver(step.peer);
+  if (Fanout* fanout = step.published ? links.fanout() : nullptr; fanout != nullptr) {
+    out->receiver = fanout->short_receiver(step.peer);
   } else {
     Link* link = links.link(step.peer);
     out->receiver = link == nullptr ? nullptr : link->short_receiver();
@@ -46,32 +53,36 @@ bool FindReceiver(const Step& step, const ShortLinks& links, ShortStep* out) {
 
 // False: the step has no short way.
 bool ShortenStep(const Step& step, const BoundMemory& memory, size_t element_bytes, const ShortLinks& links,
-                 ShortStep* out) {
+                 std::vector<ShortStep>* out) {
+  ShortStep made;
   const bool sends = step.kind == StepKind::kSend || step.kind == StepKind::kPublish;
   const size_t bytes = memory.At(sends ? step.src : step.dst).bytes;
   if (bytes > kMostShortBytes) return false;
-  out->bytes = static_cast<uint32_t>(bytes);
-  out->count = static_cast<uint32_t>(bytes / element_bytes);
-  out->src = PlaceOf(memory, step.src);
-  out->src2 = PlaceOf(memory, step.src2);
-  out->dst = PlaceOf(memory, step.dst);
-  out->incoming_first = step.incoming_first;
+  made.bytes = static_cast<uint32_t>(bytes);
+  made.count = static_cast<uint32_t>(bytes / element_bytes);
+  made.src = PlaceOf(memory, step.src);
+  made.src2 = PlaceOf(memory, step.src2);
+  made.dst = PlaceOf(memory, step.dst);
+  made.incoming_first = step.incoming_first;
   switch (step.kind) {
     case StepKind::kReduce:
-      out->kind = ShortStep::Kind::kReduce;
-      return true;
+      made.kind = ShortStep::Kind::kReduce;
+      break;
     case StepKind::kCopy:
-      out->kind = ShortStep::Kind::kCopy;
-      return true;
+      made.kind = ShortStep::Kind::kCopy;
+      break;
     case StepKind::kSend:
     case StepKind::kPublish:
-      return FindSender(step, links, out);
+      return FindSenders(step, links, made, out);
     case StepKind::kRecv:
     case StepKind::kRecvReduce:
-      return FindReceiver(step, links, out);
+      if (!FindReceiver(step, links, &made)) return false;
+      break;
     default:
       return false;
   }
+  out->push_back(made);
+  return true;
 }
 
 }  // namespace
@@ -85,8 +96,9 @@ std::unique_ptr<ShortCall> ShortenPlan(const Plan& plan, const PlanBinding& bind
   if (scratch_bytes > kMostSteps * kMostShortBytes) return nullptr;
   std::vector<ShortStep> steps;
   for (const Step& step : plan.lanes[0].steps) {
-    if (!ShortenStep(step, memory, binding.element_bytes, links, &steps.emplace_back())) return nullptr;
+    if (!ShortenStep(step, memory, binding.element_bytes, links, &steps)) return nullptr;
   }
+  if (steps.size() > kMostSteps) return nullptr;
   return std::make_unique<ShortCall>(
       std::move(steps), scratch_bytes,
       ShortCall::Arithmetic{

@@ -13,6 +13,8 @@ namespace cohort::comm {
 
 // The links of the plan's lane; each outlives the short call. Null where there is none.
 struct ShortLinks {
+  int rank = 0;
+  int size = 1;
   std::function<Link*(int peer)> link;
   std::function<Fanout*()> fanout;
 };

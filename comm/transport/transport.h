@@ -65,9 +65,10 @@ inline constexpr size_t kMostShortBytes = 1024;
 
 class ShortSender {
  public:
-  // Sends at most kMostShortBytes bytes. True: they are in the stream and `data` may be reused. False: nothing was
-  // done. Readers that sleep stay asleep until Wake, which the caller calls soon.
-  virtual bool Send(const std::byte* data, size_t bytes, uint64_t signature) = 0;
+  // Sends at most kMostShortBytes bytes of `call`, with its wire_signature; transports that have room send the record
+  // along. True: they are in the stream, and `data` and `call` may be reused. False: an operation must send them.
+  // Readers that sleep stay asleep until Wake, which the caller calls soon.
+  virtual bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) = 0;
   virtual void Wake() = 0;
   // A message of `bytes` bytes will probably be the next one. Called when there is nothing else to do.
   virtual void Prepare(size_t bytes) { (void)bytes; }
@@ -91,6 +92,8 @@ class ShortReceiver {
  public:
   // True: the next message was there, was short and the expected one, and is in place. False: nothing was done.
   virtual bool Receive(const ShortReceive& receive) = 0;
+  // The cost of a look for a message that is not there, in looks into shared memory (about 4 ns).
+  virtual int look_cost() const { return 1; }
 
  protected:
   ~ShortReceiver() = default;

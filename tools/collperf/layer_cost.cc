@@ -57,6 +57,7 @@ class FanoutOfAll {
     COHORT_ASSIGN_OR_RETURN(fanout_, transport_->ConnectFanout(spec));
     rank_ = session.rank();
     ranks_ = session.ranks();
+    call_.wire_signature = 1;
     // The first message attaches each reader; an operation must do it.
     comm::SendOperation send;
     send.signature = 1;
@@ -76,7 +77,7 @@ class FanoutOfAll {
   }
   bool Send(const Operands& operands) {
     comm::ShortSender* sender = fanout_->short_sender();
-    const bool sent = sender->Send(reinterpret_cast<const std::byte*>(operands.in), sizeof operands.in, 1);
+    const bool sent = sender->Send(reinterpret_cast<const std::byte*>(operands.in), sizeof operands.in, call_);
     sender->Wake();
     return sent;
   }
@@ -101,6 +102,7 @@ class FanoutOfAll {
   std::unique_ptr<comm::ShmTransport> transport_;
   std::unique_ptr<comm::Fanout> fanout_;
   const comm::ReduceKernel kernel_ = comm::FindReduceKernel(comm::DataType::kFloat32, comm::ReduceOp::kSum);
+  runtime::CallRecord call_;
   int rank_ = 0;
   int ranks_ = 1;
 };

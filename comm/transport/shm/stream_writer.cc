@@ -89,11 +89,11 @@ Progress StreamWriter::TrySendQuietly(SendOperation& operation) {
   return Progress::kDone;
 }
 
-bool StreamWriter::Send(const std::byte* data, size_t bytes, uint64_t signature) {
+bool StreamWriter::Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) {
   if (turn_ != tickets_ + 1 || bytes > kSlotBytes) return false;  // an operation is before it
   if (!HasSlot() && !FreesSlot()) [[unlikely]]
     return false;
-  PublishShort(data, bytes, signature);
+  PublishShort(data, bytes, call.wire_signature);
   ++tickets_;
   ++turn_;
   return true;

@@ -42,7 +42,7 @@ class StreamWriter final : public ShortSender {
   }
   // The same, but leaves sleeping readers asleep until Wake.
   Progress TrySendQuietly(SendOperation& operation);
-  bool Send(const std::byte* data, size_t bytes, uint64_t signature) override;
+  bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
   void Prepare(size_t bytes) override;
   // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
   // some 300 instructions: so whoever has something else to do does it first.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/runtime/base/errno_status.h"
@@ -49,6 +51,10 @@ Connection::Written Connection::Write(FrameHeader& header, const runtime::CallRe
   if (record != nullptr) std::memcpy(partial_.head.data() + sizeof header, record, sizeof *record);
   partial_.data = data;
   partial_.data_left = header.frame_bytes;
+  if (header.frame_bytes > 0 && header.frame_bytes <= kMostShortBytes) {
+    std::memcpy(partial_.head.data() + partial_.head_end, data, header.frame_bytes);
+    partial_.head_end += std::exchange(partial_.data_left, 0);
+  }
   partial_.owner = nullptr;  // it hears of what it does not see
   WritePartial();
   if (!write_error_.ok()) return Written::kFailed;
@@ -71,12 +77,15 @@ ssize_t Connection::SendPartial(size_t head) {
   if (tls_ != nullptr) {
     return tls_->Send(partial_.head.data() + partial_.head_begin, head, partial_.data, partial_.data_left);
   }
-  iovec parts[2] = {{partial_.head.data() + partial_.head_begin, head},
-                    {const_cast<std::byte*>(partial_.data), partial_.data_left}};
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  std::byte* const head_left = partial_.head.data() + partial_.head_begin;
+  if (partial_.data_left == 0) return send(socket_.get(), head_left, head, kFlags);
+  if (head == 0) return send(socket_.get(), partial_.data, partial_.data_left, kFlags);
+  iovec parts[2] = {{head_left, head}, {const_cast<std::byte*>(partial_.data), partial_.data_left}};
   msghdr message = {};
-  message.msg_iov = head == 0 ? parts + 1 : parts;
-  message.msg_iovlen = head == 0 || partial_.data_left == 0 ? 1 : 2;
-  return sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  return sendmsg(socket_.get(), &message, kFlags);
 }
 
 // Returns whether anything moved.
@@ -173,7 +182,8 @@ void Connection::AddRail(int rail, runtime::FileDescriptor socket, std::string n
   rails_->Add(rail, std::move(socket), std::move(name));
 }
 
-bool Connection::StripeReadable() const {
+bool Connection::readable() const {
+  if (!striped_ || reading_ != Reading::kData) return readable_;
   const int rail = rails_->Next(data_left_);
   return rail == 0 ? readable_ : rails_->readable(rail);
 }
@@ -188,7 +198,7 @@ Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, b
   runtime::CallRecord record;
   const bool has_record = (header.flags & kHasRecord) != 0;
   if (has_record) {
-    std::memcpy(&record, buffer_.data() + begin_ + sizeof header, sizeof record);
+    std::memcpy(&record, buffer_.data() + sizeof header, sizeof record);
     record.site[sizeof record.site - 1] = '\0';
     record.user_op[sizeof record.user_op - 1] = '\0';
   }
@@ -198,7 +208,7 @@ Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, b
     reading_ = Reading::kHeld;
     return Step::kStop;
   }
-  begin_ += HeadBytes(header);
+  buffer_.Take(HeadBytes(header));
   taker_ = choice.kind == FrameSink::Choice::kTake ? choice.taker : nullptr;
   data_left_ = header.frame_bytes;
   const auto rails = static_cast<uint16_t>(header.flags & kRailBits);
@@ -209,16 +219,36 @@ Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, b
   return Step::kOn;
 }
 
+bool Connection::PeekShort(FrameHeader* header, const std::byte** data) {
+  if (reading_ == Reading::kData || !read_error_.ok() || (tls_ != nullptr && tls_->greeting())) return false;
+  for (bool filled = false;; filled = true) {
+    if (buffer_.size() >= sizeof *header) {
+      std::memcpy(header, buffer_.data(), sizeof *header);
+      if (header->frame_bytes > kMostShortBytes || (header->flags & kRailBits) != 0) return false;
+      const size_t head = HeadBytes(*header);
+      *data = buffer_.data() + head;
+      if (buffer_.size() >= head + header->frame_bytes) {
+        return reading_ == Reading::kHeld || CheckTagged(receive_key_, *header, frames_received_).ok();
+      }
+    }
+    if (filled) return false;
+    const std::span<std::byte> room = buffer_.Room(buffer_.capacity());
+    buffer_.Add(Receive(room.data(), room.size()));
+  }
+}
+
+void Connection::TakeShort(const FrameHeader& header) {
+  if (std::exchange(reading_, Reading::kHead) == Reading::kHead) ++frames_received_;
+  buffer_.Take(HeadBytes(header) + header.frame_bytes);
+}
+
 Connection::Step Connection::ReadHead(FrameSink& sink, bool keep, bool long_expected, size_t* budget) {
   FrameHeader header;
   size_t needed = sizeof header;
-  if (buffered() >= sizeof header) {
-    std::memcpy(&header, buffer_.data() + begin_, sizeof header);
+  if (buffer_.size() >= sizeof header) {
+    std::memcpy(&header, buffer_.data(), sizeof header);
     if (reading_ == Reading::kHeld) return Begin(sink, header, keep);
-    absl::Status right = CheckFrame(header);
-    if (right.ok() && TagOf(receive_key_, header, frames_received_) != header.tag) {
-      right = absl::PermissionDeniedError("a wrong tag");
-    }
+    const absl::Status right = CheckTagged(receive_key_, header, frames_received_);
     if (!right.ok()) {
       read_error_ = absl::UnavailableError("the connection carried what it must not: " + std::string(right.message()));
       return Step::kStop;
@@ -226,18 +256,14 @@ Connection::Step Connection::ReadHead(FrameSink& sink, bool keep, bool long_expe
     const bool striped = (header.flags & kRailBits) != 0;
     if (striped && (rails_ == nullptr || !rails_->HasAll(header.flags))) return Step::kStop;  // a welcome is on its way
     needed = HeadBytes(header);
-    if (buffered() >= needed) {
+    if (buffer_.size() >= needed) {
       ++frames_received_;
       return Begin(sink, header, keep);
     }
   }
-  if (begin_ > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
-    end_ -= std::exchange(begin_, 0);
-  }
-  const size_t most = long_expected ? kMostHeadBytes : buffer_.size();
-  const size_t got = Receive(buffer_.data() + end_, std::max(most, needed) - end_);
-  end_ += got;
+  const std::span<std::byte> room = buffer_.Room(std::max(long_expected ? kMostHeadBytes : buffer_.capacity(), needed));
+  const size_t got = Receive(room.data(), room.size());
+  buffer_.Add(got);
   *budget -= std::min(*budget, got);
   return got > 0 ? Step::kOn : Step::kStop;
 }
@@ -248,10 +274,10 @@ Connection::Step Connection::ReadData(size_t* budget) {
   std::byte* to = taker_ != nullptr ? taker_->Room(data_left_, &room) : scratch.data();
   const int rail = striped_ ? rails_->Next(data_left_) : 0;
   if (striped_) room = std::min<uint64_t>(room, rails_->Run(data_left_));
-  size_t got = rail == 0 ? std::min(room, buffered()) : 0;
+  size_t got = rail == 0 ? std::min(room, buffer_.size()) : 0;
   if (got > 0) {
-    std::memcpy(to, buffer_.data() + begin_, got);
-    begin_ += got;
+    std::memcpy(to, buffer_.data(), got);
+    buffer_.Take(got);
   } else {
     room = std::min(room, *budget);
     got = rail == 0 ? Receive(to, room) : rails_->Receive(rail, to, room, &read_error_);

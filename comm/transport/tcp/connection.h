@@ -12,9 +12,11 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/tcp/frame_buffer.h"
 #include "cohort/comm/transport/tcp/rails.h"
 #include "cohort/comm/transport/tcp/tls_stream.h"
 #include "cohort/comm/transport/tcp/wire.h"
+#include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::comm::tcp {
@@ -99,14 +101,20 @@ class Connection {
     ending_ = ending_ || ending;
   }
   // Something may be there to read. False: an event will tell.
-  bool readable() const { return striped_ && reading_ == Reading::kData ? StripeReadable() : readable_; }
+  bool readable() const;
   // Reads frames and hands them to `sink`, until nothing is left, a frame is held, `enough` (may be null) is true or
   // about a MiB has been read. `long_expected`: the next frame is probably long, so only its head goes through the
   // buffer. Returns whether anything moved; at the end of the connection read_error() is set.
   bool Read(FrameSink& sink, bool keep, bool long_expected, const bool* enough);
   const absl::Status& read_error() const { return read_error_; }
+  // Looks for a short frame (kMostShortBytes) without handing it to anybody. True: the next frame is one, is right and
+  // has come as a whole; `data` stays until the next call. Reads the socket at most once. What is no such frame is left
+  // to Read, its errors too.
+  bool PeekShort(FrameHeader* header, const std::byte** data);
+  // Consumes the frame that PeekShort has just found.
+  void TakeShort(const FrameHeader& header);
   // Bytes that were read and not used yet.
-  bool buffering() const { return buffered() > 0; }
+  bool buffering() const { return buffer_.size() > 0; }
   // A frame has been read as far as its header and waits for somebody who wants it.
   bool holding() const { return reading_ == Reading::kHeld; }
   // `taker` ends: what comes for it is dropped.
@@ -117,7 +125,8 @@ class Connection {
   enum class Step : uint8_t { kOn, kStop };
   struct Partial {
     FrameOwner* owner = nullptr;
-    std::array<std::byte, kMostHeadBytes> head;
+    // Short data are copied behind the head: one piece costs the kernel 0.2 us less than two.
+    std::array<std::byte, kMostHeadBytes + kMostShortBytes> head;
     size_t head_begin = 0;  // what is left of it
     size_t head_end = 0;
     const std::byte* data = nullptr;
@@ -135,10 +144,8 @@ class Connection {
   // Reads into `to`; 0 where there is nothing, or at the end.
   size_t Receive(std::byte* to, size_t bytes);
   ssize_t ReceiveTls(std::byte* to, size_t bytes);
-  size_t buffered() const { return end_ - begin_; }
   void FinishFrame();
   bool WriteStripes();
-  bool StripeReadable() const;
 
   runtime::FileDescriptor socket_;
   const std::unique_ptr<TlsStream> tls_;
@@ -160,11 +167,7 @@ class Connection {
   bool readable_ = true;
   bool ending_ = false;  // then only an empty read is the end
   absl::Status read_error_;
-  // Bytes that were read beyond a head: small messages come with it, by one system call.
-  static constexpr size_t kBufferBytes = kMostHeadBytes + (8 << 10);
-  size_t begin_ = 0;
-  size_t end_ = 0;
-  std::array<std::byte, kBufferBytes> buffer_;
+  FrameBuffer<kMostHeadBytes + (8 << 10)> buffer_;
 };
 
 }  // namespace cohort::comm::tcp

@@ -1,6 +1,8 @@
 #include "cohort/comm/transport/tcp/link_receiver.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -14,6 +16,22 @@ using Choice = FrameSink::Choice;
 constexpr size_t kStageBytes = 128 << 10;
 // Messages from here on are read straight into their place, with a system call of their own for the head.
 constexpr size_t kLongMessage = 8 << 10;
+
+// Puts a short message's data in place.
+void TakeShort(const ShortReceive& receive, const std::byte* data) {
+  if (receive.reduce == nullptr) {
+    if (receive.bytes > 0) std::memcpy(receive.data, data, receive.bytes);
+    return;
+  }
+  // Kernels want elements at their natural alignment, which a place in a stream does not have.
+  alignas(std::max_align_t) std::array<std::byte, kMostShortBytes> aligned;
+  std::memcpy(aligned.data(), data, receive.bytes);
+  if (receive.incoming_first) {
+    receive.reduce(receive.data, aligned.data(), receive.operand, receive.count);
+  } else {
+    receive.reduce(receive.data, receive.operand, aligned.data(), receive.count);
+  }
+}
 
 }  // namespace
 
@@ -63,6 +81,49 @@ Progress LinkReceiver::Result(Posted& posted, bool moved) {
     return Progress::kFailed;
   }
   return moved ? Progress::kMoved : Progress::kBlocked;
+}
+
+// Whether the frame is all of the message that is received next.
+bool LinkReceiver::IsWhole(const FrameHeader& header, const ShortReceive& receive) const {
+  return header.message == next_posted_ && header.offset == 0 && header.frame_bytes == receive.bytes &&
+         header.message_bytes == receive.bytes && header.signature == receive.signature;
+}
+
+bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
+  if (!posted_.empty()) return false;
+  if (!arrivals_.empty()) return ReceiveArrival(receive);
+  FrameHeader header;
+  const std::byte* data = nullptr;
+  if (!peer_->keeper->PeekShort(*peer_, &header, &data)) return false;
+  const bool of_link = header.group == key_.group && header.epoch == key_.epoch && header.lane == key_.lane;
+  if (!of_link || (header.flags & kGrantOnly) != 0) {
+    peer_->keeper->ReadFor(*peer_, /*long_expected=*/false, nullptr);  // the message may be behind it
+    return false;
+  }
+  if (!IsWhole(header, receive) || next_message_ != header.message || next_offset_ != 0) return false;
+  TakeShort(receive, data);
+  peer_->connection->TakeShort(header);
+  *granted = header.granted;
+  ++next_message_;
+  EndShort(header);
+  return true;
+}
+
+bool LinkReceiver::ReceiveArrival(const ShortReceive& receive) {
+  Arrival& arrival = arrivals_.front();
+  if (!IsWhole(arrival.header, receive) || arrival.filled != arrival.header.frame_bytes) return false;
+  TakeShort(receive, arrival.data.data.get());
+  kept_ -= FlowLimits::Charge(arrival.header.frame_bytes);
+  buffers_->Put(std::exchange(arrival.data, {}));
+  spare_arrivals_.splice(spare_arrivals_.begin(), arrivals_, arrivals_.begin());
+  EndShort(spare_arrivals_.front().header);
+  return true;
+}
+
+void LinkReceiver::EndShort(const FrameHeader& header) {
+  ++next_posted_;
+  consumed_ += FlowLimits::Charge(header.frame_bytes);
+  ReportIfDue();
 }
 
 LinkReceiver::Posted* LinkReceiver::PostedFor(uint64_t message) {

@@ -36,6 +36,9 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
 
   // A frame for this link, its data not read. kStop: the connection is lost.
   FrameSink::Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again);
+  // Receives a short message whole, from the frames that came early or from the connection. False: nothing was done.
+  // `granted`: what the frame has granted to this side's sender.
+  bool Receive(const ShortReceive& receive, uint64_t* granted);
   std::byte* Room(uint64_t left, size_t* bytes) override;
   void Filled(size_t bytes) override;
   void EndFrame() override;
@@ -65,6 +68,9 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
   };
 
   Posted& Post(RecvOperation& operation);
+  bool IsWhole(const FrameHeader& header, const ShortReceive& receive) const;
+  bool ReceiveArrival(const ShortReceive& receive);
+  void EndShort(const FrameHeader& header);
   Progress Result(Posted& posted, bool moved);
   bool TakeArrivals();
   Posted* PostedFor(uint64_t message);

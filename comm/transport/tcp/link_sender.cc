@@ -15,7 +15,11 @@ Progress LinkSender::TrySend(SendOperation& operation) {
     posted = &posted_.back();
     *posted = Posted();
     posted->operation = &operation;
-    posted->message = next_message_++;
+    if (short_ != Short::kNone) {
+      TakeUpShort(*posted);
+    } else {
+      posted->message = next_message_++;
+    }
     operation.state = posted;
     ++*pending_operations_;
     if (peer_->state == PeerState::kUnknown) peer_->keeper->WantConnection(*peer_);
@@ -24,6 +28,31 @@ Progress LinkSender::TrySend(SendOperation& operation) {
   if (stalled_ && peer_->state == PeerState::kConnected) peer_->keeper->ReadFor(*peer_, false, nullptr);
   Pump();
   return Result(*posted);
+}
+
+bool LinkSender::Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) {
+  if (peer_->state != PeerState::kConnected || !posted_.empty() || short_ != Short::kNone) return false;
+  if (limits_.FrameBytes(bytes, granted_ - sent_) != static_cast<int64_t>(bytes)) return false;
+  FrameHeader header;
+  header.frame_bytes = static_cast<uint32_t>(bytes);
+  header.signature = call.wire_signature;
+  header.message = next_message_;
+  header.message_bytes = bytes;
+  const Connection::Written written = WriteFrame(header, &call, data);
+  if (written == Connection::Written::kBusy || written == Connection::Written::kFailed) return false;
+  ++next_message_;
+  // An operation goes on with it, so that this process knows of something to do.
+  if (written == Connection::Written::kPartly) short_ = Short::kPartly;
+  return written == Connection::Written::kAll;
+}
+
+// The operation for a message that Send has begun.
+void LinkSender::TakeUpShort(Posted& posted) {
+  posted.message = next_message_ - 1;
+  posted.framed = posted.operation->bytes;
+  posted.begun = posted.moved = true;
+  posted.done = std::exchange(short_, Short::kNone) == Short::kSent;
+  if (!posted.done) in_flight_ = &posted;
 }
 
 Progress LinkSender::Result(Posted& posted) {
@@ -66,28 +95,14 @@ LinkSender::Pumped LinkSender::BeginFrame(Posted& posted) {
     return Pumped::kBlocked;
   }
   FrameHeader header;
-  header.lane = static_cast<uint16_t>(key_.lane);
-  header.epoch = key_.epoch;
   header.frame_bytes = static_cast<uint32_t>(bytes);
-  header.group = key_.group;
   header.signature = operation.signature;
   header.message = posted.message;
   header.message_bytes = operation.bytes;
   header.offset = posted.framed;
-  header.granted = receiver_->Granted();
-  // The first message of an operation on this link carries the whole call, so that a mismatch can name both.
-  const bool first = operation.call != nullptr && operation.signature != last_signature_;
-  const Connection::Written written =
-      peer_->connection->Write(header, first ? operation.call : nullptr, operation.data + posted.framed, this);
-  if (written == Connection::Written::kBusy) return Pumped::kBlocked;
-  if (written == Connection::Written::kFailed) {
-    peer_->keeper->OnWriteError(*peer_);
-    return Pumped::kBlocked;
-  }
-  receiver_->NoteReported(header.granted);
+  const Connection::Written written = WriteFrame(header, operation.call, operation.data + posted.framed);
+  if (written == Connection::Written::kBusy || written == Connection::Written::kFailed) return Pumped::kBlocked;
   if (peer_->may_add_rails && header.frame_bytes >= kStripedFrom) peer_->keeper->WantConnection(*peer_);
-  if (first) last_signature_ = operation.signature;
-  sent_ += FlowLimits::Charge(header.frame_bytes);
   posted.framed += header.frame_bytes;
   posted.begun = posted.moved = true;
   if (written == Connection::Written::kPartly) {
@@ -98,7 +113,26 @@ LinkSender::Pumped LinkSender::BeginFrame(Posted& posted) {
   return Pumped::kOn;
 }
 
+// Fills what is the link's in the header, and writes the frame.
+Connection::Written LinkSender::WriteFrame(FrameHeader& header, const runtime::CallRecord* call,
+                                           const std::byte* data) {
+  header.lane = static_cast<uint16_t>(key_.lane);
+  header.epoch = key_.epoch;
+  header.group = key_.group;
+  header.granted = receiver_->Granted();
+  // The first message of an operation on this link carries the whole call, so that a mismatch can name both.
+  const bool first = call != nullptr && header.signature != last_signature_;
+  const Connection::Written written = peer_->connection->Write(header, first ? call : nullptr, data, this);
+  if (written == Connection::Written::kFailed) peer_->keeper->OnWriteError(*peer_);
+  if (written == Connection::Written::kFailed || written == Connection::Written::kBusy) return written;
+  receiver_->NoteReported(header.granted);
+  if (first) last_signature_ = header.signature;
+  sent_ += FlowLimits::Charge(header.frame_bytes);
+  return written;
+}
+
 void LinkSender::FrameSent() {
+  if (short_ == Short::kPartly) short_ = Short::kSent;
   Posted* posted = std::exchange(in_flight_, nullptr);
   if (posted == nullptr) return;
   posted->moved = true;

@@ -15,7 +15,7 @@ namespace cohort::comm::tcp {
 
 class LinkReceiver;
 
-class LinkSender : public FrameOwner {
+class LinkSender : public FrameOwner, public ShortSender {
  public:
   LinkSender(const LinkKey& key, Peer* peer, const FlowLimits& limits, size_t* pending_operations)
       : key_(key), peer_(peer), limits_(limits), pending_operations_(pending_operations), granted_(limits.window) {}
@@ -26,6 +26,8 @@ class LinkSender : public FrameOwner {
   void set_receiver(LinkReceiver* receiver) { receiver_ = receiver; }
 
   Progress TrySend(SendOperation& operation);
+  bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
+  void Wake() override {}  // the socket does
   // The peer has granted sending up to this place.
   void OnGrant(uint64_t granted);
   // Forgets all operations; afterwards neither they nor their memory are touched.
@@ -43,9 +45,13 @@ class LinkSender : public FrameOwner {
     bool moved = false;
   };
   enum class Pumped : uint8_t { kOn, kBlocked };
+  // A short message that the socket took partly: the operation that comes for it finds it begun.
+  enum class Short : uint8_t { kNone, kPartly, kSent };
 
   void Pump();
   Pumped BeginFrame(Posted& posted);
+  Connection::Written WriteFrame(FrameHeader& header, const runtime::CallRecord* call, const std::byte* data);
+  void TakeUpShort(Posted& posted);
   void SetStalled(bool stalled);
   Progress Result(Posted& posted);
   void Forget(Posted& posted);
@@ -59,6 +65,7 @@ class LinkSender : public FrameOwner {
   std::list<Posted> posted_, spare_;  // whose nodes are reused by splicing
   Posted* in_flight_ = nullptr;       // its latest frame is taken partly
   bool stalled_ = false;              // waits for a grant
+  Short short_ = Short::kNone;
   uint64_t next_message_ = 0;
   uint64_t sent_ = 0;  // Charge() of all frames begun
   uint64_t granted_;

@@ -50,6 +50,8 @@ class PeerKeeper {
   // Reads from the peer's connection, as long as `enough` (may be null) is false. `long_expected`: the data of a long
   // message probably come next.
   virtual bool ReadFor(Peer& peer, bool long_expected, const bool* enough) = 0;
+  // Looks for a short frame of the peer's (Connection::PeekShort), and from time to time after everything else.
+  virtual bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) = 0;
   // Writing has failed. What the peer sent before can still be read; then it fails.
   virtual void OnWriteError(Peer& peer) = 0;
   // link.ReportGrant() could not report yet: calls it again from Poll, until it does.

@@ -13,12 +13,14 @@
 #include "cohort/comm/transport/tcp/dialer.h"
 #include "cohort/comm/transport/tcp/entrance.h"
 #include "cohort/comm/transport/tcp/handshake.h"
+#include "cohort/comm/transport/tcp/link.h"
 #include "cohort/comm/transport/tcp/link_table.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/rail_ports.h"
 #include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/comm/transport/tcp/socket/watch.h"
 #include "cohort/comm/transport/tcp/tls_stream.h"
+#include "cohort/runtime/base/cpu_budget.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -40,20 +42,15 @@ constexpr uint64_t kListener = uint64_t{1} << 40;
 constexpr uint64_t kAccepted = uint64_t{1} << 41;
 constexpr uint64_t kDialed = uint64_t{1} << 62;
 
-class TcpTransport;
-
-class TcpLink : public Link {
- public:
-  TcpLink(TcpTransport* transport, LinkState* state) : transport_(transport), state_(state) {}
-  ~TcpLink() override;
-  Progress TrySend(SendOperation& operation) override { return state_->sender.TrySend(operation); }
-  Progress TryRecv(RecvOperation& operation) override { return state_->receiver.TryRecv(operation); }
-  bool wants_early_receives() const override { return true; }
-
- private:
-  TcpTransport* const transport_;
-  LinkState* const state_;
-};
+std::string Describe(const runtime::Identity& identity, const std::string& interface, const RailPorts& rail_ports,
+                     bool encrypt) {
+  std::string text = "TCP sockets on " + interface;
+  if (!identity.data_interface_ip.empty()) text += " (" + identity.data_interface_ip + ")";
+  const int rails = static_cast<int>(rail_ports.addresses().size());
+  for (int rail = 1; rail <= rails; ++rail) text += ", " + rail_ports.NameOf(rail);
+  if (encrypt) text += ", encrypted by " + DescribeEncryption();
+  return text + (identity.nodes_share_host ? ": nodes share this host" : "");
+}
 
 class TcpTransport : public Transport, public PeerKeeper {
  public:
@@ -84,12 +81,12 @@ class TcpTransport : public Transport, public PeerKeeper {
   void WantConnection(Peer& peer) override;
   void FailPeer(Peer& peer, const absl::Status& status) override;
   bool ReadFor(Peer& peer, bool long_expected, const bool* enough) override;
+  bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override;
   void OnWriteError(Peer& peer) override;
   void ReportLater(LinkReceiver& link) override;
 
   FrameSink::Choice OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
                             bool again);
-  void Release(LinkState* link) { links_.Release(link); }
 
  private:
   Peer* FindPeer(int world_rank);
@@ -104,10 +101,11 @@ class TcpTransport : public Transport, public PeerKeeper {
   bool ReadFrom(Peer& peer, bool keep, bool long_expected, const bool* enough);
   bool ReportGrants();
   void Forget(LinkState& link);
-  std::string Describe() const;
 
   const runtime::Identity identity_;
   const bool encrypt_;
+  const bool shares_cpu_ =
+      runtime::Oversubscribed(identity_.nodes_share_host ? identity_.world_size : identity_.local_world_size);
   const FlowLimits limits_;
   const HandshakeTerms terms_;
   std::string interface_;            // for people
@@ -141,8 +139,6 @@ class PeerSink : public FrameSink {
   Peer* const peer_;
 };
 
-TcpLink::~TcpLink() { transport_->Release(state_); }
-
 absl::Status TcpTransport::Init(const TcpOptions& options, std::string* description) {
   TakeDescriptors();
   interface_ = "all interfaces";
@@ -161,18 +157,9 @@ absl::Status TcpTransport::Init(const TcpOptions& options, std::string* descript
     COHORT_RETURN_IF_ERROR(rail_ports_.Open(options.further_ips, options.port_range, buffer_bytes));
   }
   links_.set_released([this](LinkState& link) { Forget(link); });
-  if (description != nullptr) *description = Describe();
+  if (description != nullptr) *description = Describe(identity_, interface_, rail_ports_, encrypt_);
   return book_.Publish(identity_.rank,
                        ToText(Published{terms_.configuration, entrance_.addresses(), rail_ports_.addresses()}));
-}
-
-std::string TcpTransport::Describe() const {
-  std::string text = "TCP sockets on " + interface_;
-  if (!identity_.data_interface_ip.empty()) text += " (" + identity_.data_interface_ip + ")";
-  const int rails = static_cast<int>(rail_ports_.addresses().size());
-  for (int rail = 1; rail <= rails; ++rail) text += ", " + rail_ports_.NameOf(rail);
-  if (encrypt_) text += ", encrypted by " + DescribeEncryption();
-  return text + (identity_.nodes_share_host ? ": nodes share this host" : "");
 }
 
 TcpTransport::~TcpTransport() {
@@ -218,7 +205,7 @@ absl::StatusOr<std::unique_ptr<Link>> TcpTransport::Connect(const LinkSpec& spec
   if (peer->state == PeerState::kFailed && links_.Find(key) == nullptr) return peer->status;
   LinkState* link = links_.Claim(key, *peer);
   if (link == nullptr) return absl::InternalError("a link was made twice");
-  return std::make_unique<TcpLink>(this, link);
+  return std::make_unique<TcpLink>(&links_, link, shares_cpu_);
 }
 
 void TcpTransport::Forget(LinkState& link) {
@@ -394,6 +381,21 @@ bool TcpTransport::ReadFor(Peer& peer, bool long_expected, const bool* enough) {
   const bool moved = ReadFrom(peer, /*keep=*/false, long_expected, enough);
   if (peer.state == PeerState::kConnected && (peer.connection->readable() || peer.connection->buffering())) Note(peer);
   return moved;
+}
+
+bool TcpTransport::PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) {
+  if (peer.state != PeerState::kConnected) return false;
+  // A rank may make short calls alone; other peers wait for it too.
+  if ((polls_ + 1) % kPollsPerLook == 0) {
+    Poll();
+  } else {
+    ++polls_;
+  }
+  if (peer.state != PeerState::kConnected) return false;
+  Connection& connection = *peer.connection;
+  const bool found = connection.PeekShort(header, data);
+  if (!found && (connection.readable() || connection.buffering() || !connection.read_error().ok())) Note(peer);
+  return found;
 }
 
 void TcpTransport::OnWriteError(Peer& peer) {

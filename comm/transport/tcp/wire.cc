@@ -28,6 +28,12 @@ uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t n
   return net::SipHash(key, &numbered, sizeof numbered);
 }
 
+absl::Status CheckTagged(const net::SessionKey& key, const FrameHeader& header, uint64_t number) {
+  absl::Status right = CheckFrame(header);
+  if (right.ok() && TagOf(key, header, number) != header.tag) right = absl::PermissionDeniedError("a wrong tag");
+  return right;
+}
+
 absl::Status CheckFrame(const FrameHeader& header) {
   if (header.magic != kFrameMagic) return absl::InvalidArgumentError("not a frame of this version");
   if ((header.flags & ~(kHasRecord | kGrantOnly | kRailBits)) != 0) return absl::InvalidArgumentError("unknown flags");

@@ -76,6 +76,8 @@ uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t n
 
 // Whether the header makes sense, trusting nothing of it: kInvalidArgument says what does not.
 absl::Status CheckFrame(const FrameHeader& header);
+// The same, and whether its tag is that of the `number`-th: kPermissionDenied.
+absl::Status CheckTagged(const net::SessionKey& key, const FrameHeader& header, uint64_t number);
 // How many bytes come before the data.
 inline size_t HeadBytes(const FrameHeader& header) {
   return sizeof header + ((header.flags & kHasRecord) != 0 ? sizeof(runtime::CallRecord) : 0);

@@ -13,6 +13,8 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cohort/comm/algorithm/registry.h"
@@ -26,14 +28,42 @@ namespace {
 
 using testing::LocalWorld;
 
+runtime::CallRecord CallOf(uint64_t signature) {
+  runtime::CallRecord call;
+  call.wire_signature = signature;
+  return call;
+}
+
+// A link whose short stream is full now and then.
+class FullLink final : public Link, public ShortSender {
+ public:
+  FullLink(std::unique_ptr<Link> link, uint64_t seed) : link_(std::move(link)), random_(seed) {}
+  Progress TrySend(SendOperation& operation) override { return link_->TrySend(operation); }
+  Progress TryRecv(RecvOperation& operation) override { return link_->TryRecv(operation); }
+  ShortSender* short_sender() override { return this; }
+  ShortReceiver* short_receiver() override { return link_->short_receiver(); }
+  bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override {
+    return random_() % 8 != 0 && link_->short_sender()->Send(data, bytes, call);
+  }
+  void Wake() override { link_->short_sender()->Wake(); }
+
+ private:
+  const std::unique_ptr<Link> link_;
+  std::mt19937_64 random_;
+};
+
+// With a fan-out; or without, over links that are full now and then.
 class WorldLinks final : public LinkSource {
  public:
-  WorldLinks(LocalWorld& world, int rank, int size, uint64_t group)
-      : world_(world), rank_(rank), size_(size), group_(group) {}
+  WorldLinks(LocalWorld& world, int rank, int size, uint64_t group, bool fanout)
+      : world_(world), rank_(rank), size_(size), group_(group), fanout_(fanout) {}
   absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) override {
-    return world_.Connect(rank_, peer, group_, lane);
+    auto link = world_.Connect(rank_, peer, group_, lane);
+    if (fanout_) return link;
+    return std::make_unique<FullLink>(std::move(link), group_ * 64 + static_cast<uint64_t>(rank_ * 8 + peer));
   }
   absl::StatusOr<std::unique_ptr<Fanout>> MakeFanout(uint16_t) override {
+    if (!fanout_) return nullptr;
     return world_.ConnectFanout(rank_, size_, group_);
   }
 
@@ -42,13 +72,15 @@ class WorldLinks final : public LinkSource {
   const int rank_;
   const int size_;
   const uint64_t group_;
+  const bool fanout_;
 };
 
 // A rank of one algorithm's calls.
 class Rank {
  public:
-  Rank(LocalWorld& world, const AlgorithmInfo& algorithm, int rank, int size, uint64_t group, int64_t count)
-      : links_(world, rank, size, group), runner_(&links_, rank, size) {
+  Rank(LocalWorld& world, const AlgorithmInfo& algorithm, int rank, int size, uint64_t group, int64_t count,
+       bool fanout)
+      : links_(world, rank, size, group, fanout), runner_(&links_, rank, size) {
     PlanRequest request{.kind = algorithm.kind, .size = size, .rank = rank, .pieces = PartsOf(algorithm, size)};
     if (HasRoot(algorithm.kind)) request.root = size - 1;
     const absl::StatusOr<Plan> plan = BuildPlan(algorithm, request);
@@ -83,7 +115,8 @@ class Rank {
   bool Shorten() { return (short_call_ = runner_.Shorten(plan_, binding_, 1)) != nullptr; }
   void Post() {
     begun_ = true;
-    short_call_->Post(in_.data(), out_.data(), binding_.signature);
+    call_ = CallOf(binding_.signature);
+    short_call_->Post(in_.data(), out_.data(), call_);
   }
   bool Finish() { return short_call_->Finish(0); }
   size_t done() const { return short_call_->done(); }
@@ -97,6 +130,7 @@ class Rank {
   PlanBinding binding_;
   std::vector<int32_t> in_, out_;
   std::unique_ptr<ShortCall> short_call_;
+  runtime::CallRecord call_;
   bool begun_ = false;
 };
 
@@ -141,10 +175,10 @@ void RunMixed(std::vector<std::unique_ptr<Rank>>& ranks, std::mt19937_64& random
   }
 }
 
-class ShortCallTest : public ::testing::TestWithParam<int> {};
+class ShortCallTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
-  const int size = GetParam();
+  const auto [size, fanout] = GetParam();
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -164,7 +198,7 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
       ++group;
       std::vector<std::unique_ptr<Rank>> ranks;
       for (int rank = 0; rank < size; ++rank) {
-        ranks.push_back(std::make_unique<Rank>(world, algorithm, rank, size, group, count));
+        ranks.push_back(std::make_unique<Rank>(world, algorithm, rank, size, group, count, fanout));
       }
       // The general way gives the expected results, and makes the links.
       ++signature;
@@ -183,7 +217,8 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
       if (!all_short) {
         const Plan& plan = ranks[0]->plan();
         const bool long_messages = count * size * int64_t{sizeof(int32_t)} > int64_t{kMostShortBytes};
-        EXPECT_TRUE(plan.lanes.size() > 1 || plan.lanes[0].steps.size() > 64 || long_messages);
+        const size_t parts = fanout ? 1 : static_cast<size_t>(size) - 1;  // of a publish
+        EXPECT_TRUE(plan.lanes.size() > 1 || plan.lanes[0].steps.size() * parts > 64 || long_messages);
         continue;
       }
       kinds.insert(algorithm.kind);
@@ -203,7 +238,7 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
   EXPECT_EQ(kinds.size(), 9u);  // the eight operations and barrier
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShortCallTest, ::testing::Values(2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, ShortCallTest, ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Bool()));
 
 // A message of another call is left for the operation, which says what differs.
 TEST(ShortCallMismatchTest, IsLeftToTheOperation) {
@@ -214,10 +249,10 @@ TEST(ShortCallMismatchTest, IsLeftToTheOperation) {
   std::array<std::byte, 64> to{};
   RecvOperation first = testing::RecvOf(to.data(), 8, 1);
   EXPECT_EQ(b->TryRecv(first), Progress::kBlocked);  // attaches
-  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, 1));
+  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, CallOf(1)));
   EXPECT_EQ(b->TryRecv(first), Progress::kDone);
 
-  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, 2));
+  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, CallOf(2)));
   const ShortReceive other{.data = to.data(), .bytes = 8, .signature = 3};
   EXPECT_FALSE(b->short_receiver()->Receive(other));
   const ShortReceive longer{.data = to.data(), .bytes = 16, .signature = 2};
@@ -240,11 +275,11 @@ TEST(ShortCallOrderTest, WaitsForOperationsBeforeIt) {
   EXPECT_EQ(b->TryRecv(recv), Progress::kBlocked);
   EXPECT_FALSE(b->short_receiver()->Receive({.data = small.data(), .bytes = 8, .signature = 2}));
   while (a->TrySend(send) == Progress::kMoved && send.moved > 0 && send.moved < data.size()) {
-    EXPECT_FALSE(a->short_sender()->Send(data.data(), 8, 2));
+    EXPECT_FALSE(a->short_sender()->Send(data.data(), 8, CallOf(2)));
   }
   ASSERT_TRUE(testing::DriveAll({[&] { return a->TrySend(send); }, [&] { return b->TryRecv(recv); }}));
   EXPECT_EQ(large, data);
-  EXPECT_TRUE(a->short_sender()->Send(data.data(), 8, 2));
+  EXPECT_TRUE(a->short_sender()->Send(data.data(), 8, CallOf(2)));
   EXPECT_TRUE(b->short_receiver()->Receive({.data = small.data(), .bytes = 8, .signature = 2}));
   EXPECT_EQ(std::memcmp(small.data(), data.data(), 8), 0);
 }
@@ -255,7 +290,7 @@ TEST(ShortCallOrderTest, StopsWhenTheStreamIsFull) {
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   int sent = 0;
   uint64_t value = 0;
-  while (a->short_sender()->Send(reinterpret_cast<const std::byte*>(&(++value)), 8, 1)) ASSERT_LT(++sent, 1000);
+  while (a->short_sender()->Send(reinterpret_cast<const std::byte*>(&(++value)), 8, CallOf(1))) ASSERT_LT(++sent, 1000);
   EXPECT_GE(sent, 8);
   uint64_t received = 0;
   RecvOperation first = testing::RecvOf(reinterpret_cast<std::byte*>(&received), 8, 1);
@@ -266,7 +301,7 @@ TEST(ShortCallOrderTest, StopsWhenTheStreamIsFull) {
         b->short_receiver()->Receive({.data = reinterpret_cast<std::byte*>(&received), .bytes = 8, .signature = 1}));
     EXPECT_EQ(received, static_cast<uint64_t>(i) + 1);
   }
-  EXPECT_TRUE(a->short_sender()->Send(reinterpret_cast<const std::byte*>(&value), 8, 1));
+  EXPECT_TRUE(a->short_sender()->Send(reinterpret_cast<const std::byte*>(&value), 8, CallOf(1)));
 }
 
 }  // namespace

@@ -125,7 +125,9 @@ TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
     auto peer = world.Connect(1, 0);
     std::byte first{};
     RecvOperation attaches = RecvOf(&first, 1);
-    ASSERT_TRUE(peer->short_sender()->Send(&first, 1, kSignature));
+    runtime::CallRecord call;
+    call.wire_signature = kSignature;
+    ASSERT_TRUE(peer->short_sender()->Send(&first, 1, call));
     ASSERT_EQ(victim->TryRecv(attaches), Progress::kDone);
     Attacker attacker(world);
     const size_t bytes = std::vector<size_t>{0, 8, 48, 49, 1024, 1025, 8192}[random() % 7];

@@ -72,7 +72,7 @@ class Side : public PeerKeeper, public FrameSink {
 
   void Step() {
     const size_t which = input_->Below(kEnds);
-    switch (input_->Below(9)) {
+    switch (input_->Below(11)) {
       case 0:
       case 1:
         return WriteFrame(which);
@@ -91,6 +91,10 @@ class Side : public PeerKeeper, public FrameSink {
       case 7:
         if (input_->Below(8) == 0) links_.EndGroup(which, 1);
         return;
+      case 8:
+        return ReceiveShort(which);
+      case 9:
+        return SendShort(which);
       default:
         if (input_->Below(16) == 0) FailPeer(peer_, absl::UnavailableError("lost"));
         return;
@@ -110,6 +114,9 @@ class Side : public PeerKeeper, public FrameSink {
     const bool moved = connection.Read(*this, peer.stalled_sends > 0, long_expected, enough);
     if (!connection.read_error().ok()) FailPeer(peer, connection.read_error());
     return moved;
+  }
+  bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override {
+    return peer.state == PeerState::kConnected && peer.connection->PeekShort(header, data);
   }
   void OnWriteError(Peer&) override {}
   void ReportLater(LinkReceiver& link) override {
@@ -190,6 +197,42 @@ class Side : public PeerKeeper, public FrameSink {
     if (Link(which) == nullptr || ends_[which].sends.size() > 8) return;
     auto send = std::make_unique<Send>();
     send->data.resize(input_->Byte() * 64, kData);
+    send->operation.data = send->data.data();
+    send->operation.bytes = send->data.size();
+    send->operation.signature = kSignature;
+    ends_[which].sends.push_back(std::move(send));
+    TryAll(which);
+  }
+
+  void ReceiveShort(size_t which) {
+    if (Link(which) == nullptr) return;
+    const std::vector<std::byte> operand(input_->Byte() * 16);
+    std::vector<std::byte> data(operand.size());
+    ShortReceive receive{.data = data.data(), .bytes = data.size(), .signature = kSignature};
+    if (data.size() > kMostShortBytes) return;
+    if (input_->Bool()) {
+      receive.operand = operand.data();
+      receive.reduce = &Xor;
+      receive.incoming_first = input_->Bool();
+      receive.count = data.size() / 4;
+    }
+    uint64_t granted = 0;
+    if (ends_[which].link->receiver.Receive(receive, &granted)) {
+      FuzzCheck(std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == kData; }));
+      ends_[which].link->sender.OnGrant(granted);
+    }
+    closed_.reset();
+  }
+
+  // A refused one goes on as an operation.
+  void SendShort(size_t which) {
+    if (Link(which) == nullptr || ends_[which].sends.size() > 8) return;
+    const std::vector<std::byte> data(input_->Byte() * 4, kData);
+    runtime::CallRecord call;
+    call.wire_signature = kSignature;
+    if (ends_[which].link->sender.Send(data.data(), data.size(), call)) return;
+    auto send = std::make_unique<struct Send>();
+    send->data = data;
     send->operation.data = send->data.data();
     send->operation.bytes = send->data.size();
     send->operation.signature = kSignature;
