@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cohort/comm/window.h"
+#include "cohort/runtime/base/sanitizer.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
@@ -434,6 +435,7 @@ TEST(RepeatedCallTest, ThreadsDoNotDisturbEachOther) {
 
 // Two groups' calls in opposite order, after both have been repeated often: the ranks wait for each other.
 TEST(RepeatedCallTest, RanksThatWaitForEachOtherAreTold) {
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "its own thread is one that might make the call";
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     auto other = self.world->Duplicate();
     if (!other.ok()) return other.status().ToString();
