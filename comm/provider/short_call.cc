@@ -18,7 +18,7 @@ ShortCall::ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithm
     if (step.kind == Step::Kind::kSend && step.bytes > kLineBytes) prepared_.push_back(&step);
     step.receive.bytes = step.bytes;
     if (step.receiver != nullptr) step.look_cost = step.receiver->look_cost();
-    if (step.look_cost > 1) at_once_ = false;
+    if (step.look_cost > 1 || (step.sender != nullptr && step.sender->calls_kernel())) at_once_ = false;
     if (step.kind == Step::Kind::kReceiveReduce) {
       step.receive.reduce = arithmetic.kernel;
       step.receive.incoming_first = step.incoming_first;

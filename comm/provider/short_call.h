@@ -1,5 +1,5 @@
 // The short way of a small call that repeats an earlier one: the steps of its plan, or the one step of a send or a
-// receive, each done whole or not at all, with no operation, queue or Work. Where a message does not come soon, the
+// receive, done with no operation, queue or Work. Where a message does not come soon, the
 // call becomes an operation that goes on at the step where the short way stopped.
 //
 // Nothing fails here. Whatever is out of order (another signature, a damaged slot, a full stream) leaves the step
@@ -62,7 +62,7 @@ class ShortCall {
   // take. True: the call is done, its result in place. False: it goes on as an operation at step done().
   bool Finish(int polls);
 
-  // Whether a call that is done here has waited for no longer than about a microsecond.
+  // Whether a call that is done here has taken no longer than about a microsecond.
   bool at_once() const { return at_once_; }
 
   // Steps of the plan that are done so far, from the first; and how many sends of the next one.

@@ -59,19 +59,22 @@ struct RecvOperation {
   runtime::CallRecord peer_call;
 };
 
-// Short messages, for calls that are over at once: sent and received whole or not at all, by the same streams as
-// operations. Nothing fails here. A message that is out of order in any way is left where it is, for TryRecv.
+// Short messages, for calls that are over at once: received whole or not at all, by the same streams as operations.
+// Nothing fails here. A message that is out of order in any way is left where it is, for TryRecv.
 inline constexpr size_t kMostShortBytes = 1024;
 
 class ShortSender {
  public:
   // Sends at most kMostShortBytes bytes of `call`, with its wire_signature; transports that have room send the record
-  // along. True: they are in the stream, and `data` and `call` may be reused. False: an operation must send them.
-  // Readers that sleep stay asleep until Wake, which the caller calls soon.
+  // along. True: they are in the stream, and `data` and `call` may be reused. False: not yet. The next to be sent must
+  // be the same, by Send or TrySend; where a part of them is in the stream already, TrySend alone goes on. Readers that
+  // sleep stay asleep until Wake, which the caller calls soon.
   virtual bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) = 0;
   virtual void Wake() = 0;
   // A message of `bytes` bytes will probably be the next one. Called when there is nothing else to do.
   virtual void Prepare(size_t bytes) { (void)bytes; }
+  // Whether a message takes a system call, which the record of a call should count as time.
+  virtual bool calls_kernel() const { return false; }
 
  protected:
   ~ShortSender() = default;

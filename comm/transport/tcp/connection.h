@@ -108,8 +108,8 @@ class Connection {
   bool Read(FrameSink& sink, bool keep, bool long_expected, const bool* enough);
   const absl::Status& read_error() const { return read_error_; }
   // Looks for a short frame (kMostShortBytes) without handing it to anybody. True: the next frame is one, is right and
-  // has come as a whole; `data` stays until the next call. Reads the socket at most once. What is no such frame is left
-  // to Read, its errors too.
+  // has come as a whole; `data` stays until something else is read. Reads the socket at most once. What is no such
+  // frame is left to Read, its errors too.
   bool PeekShort(FrameHeader* header, const std::byte** data);
   // Consumes the frame that PeekShort has just found.
   void TakeShort(const FrameHeader& header);

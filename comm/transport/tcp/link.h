@@ -25,7 +25,7 @@ class TcpLink : public Link, public ShortReceiver {
   bool Receive(const ShortReceive& receive) override {
     uint64_t granted = 0;
     if (!state_->receiver.Receive(receive, &granted)) return false;
-    state_->sender.OnGrant(granted);
+    if (granted > 0) state_->sender.OnGrant(granted);
     return true;
   }
   int look_cost() const override { return look_cost_; }

@@ -96,14 +96,18 @@ bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
   const std::byte* data = nullptr;
   if (!peer_->keeper->PeekShort(*peer_, &header, &data)) return false;
   const bool of_link = header.group == key_.group && header.epoch == key_.epoch && header.lane == key_.lane;
-  if (!of_link || (header.flags & kGrantOnly) != 0) {
+  if (!of_link || (header.flags & kGrantOnly) != 0 || !IsWhole(header, receive) || next_message_ != header.message ||
+      next_offset_ != 0) {
     peer_->keeper->ReadFor(*peer_, /*long_expected=*/false, nullptr);  // the message may be behind it
     return false;
   }
-  if (!IsWhole(header, receive) || next_message_ != header.message || next_offset_ != 0) return false;
+  if ((header.flags & kHasRecord) != 0) {
+    std::memcpy(&records_[next_record_++ % records_.size()], data - sizeof(runtime::CallRecord),
+                sizeof(runtime::CallRecord));
+  }
   TakeShort(receive, data);
-  peer_->connection->TakeShort(header);
   *granted = header.granted;
+  peer_->keeper->TakeShort(*peer_, header);
   ++next_message_;
   EndShort(header);
   return true;

@@ -37,7 +37,7 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
   // A frame for this link, its data not read. kStop: the connection is lost.
   FrameSink::Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again);
   // Receives a short message whole, from the frames that came early or from the connection. False: nothing was done.
-  // `granted`: what the frame has granted to this side's sender.
+  // `granted`: what the frame grants to this side's sender, where that was not told before.
   bool Receive(const ShortReceive& receive, uint64_t* granted);
   std::byte* Room(uint64_t left, size_t* bytes) override;
   void Filled(size_t bytes) override;

@@ -28,6 +28,7 @@ class LinkSender : public FrameOwner, public ShortSender {
   Progress TrySend(SendOperation& operation);
   bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
   void Wake() override {}  // the socket does
+  bool calls_kernel() const override { return true; }
   // The peer has granted sending up to this place.
   void OnGrant(uint64_t granted);
   // Forgets all operations; afterwards neither they nor their memory are touched.

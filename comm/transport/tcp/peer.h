@@ -47,15 +47,32 @@ class PeerKeeper {
   virtual void WantConnection(Peer& peer) = 0;
   // The peer can't be used any more. The first status stays.
   virtual void FailPeer(Peer& peer, const absl::Status& status) = 0;
+  // A frame of the peer's, as FrameSink::OnFrame.
+  virtual FrameSink::Choice OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
+                                    bool again) = 0;
   // Reads from the peer's connection, as long as `enough` (may be null) is false. `long_expected`: the data of a long
   // message probably come next.
   virtual bool ReadFor(Peer& peer, bool long_expected, const bool* enough) = 0;
-  // Looks for a short frame of the peer's (Connection::PeekShort), and from time to time after everything else.
+  // Connection::PeekShort and TakeShort of a peer. PeekShort polls the transport now and then; the peer may fail then,
+  // which is no frame. Whoever does not take a frame that was found calls ReadFor.
   virtual bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) = 0;
+  virtual void TakeShort(Peer& peer, const FrameHeader& header) = 0;
   // Writing has failed. What the peer sent before can still be read; then it fails.
   virtual void OnWriteError(Peer& peer) = 0;
   // link.ReportGrant() could not report yet: calls it again from Poll, until it does.
   virtual void ReportLater(LinkReceiver& link) = 0;
+};
+
+// Hands a peer's frames to its keeper.
+class PeerSink : public FrameSink {
+ public:
+  explicit PeerSink(Peer* peer) : peer_(peer) {}
+  Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) override {
+    return peer_->keeper->OnFrame(*peer_, header, record, keep, again);
+  }
+
+ private:
+  Peer* const peer_;
 };
 
 }  // namespace cohort::comm::tcp

@@ -82,11 +82,11 @@ class TcpTransport : public Transport, public PeerKeeper {
   void FailPeer(Peer& peer, const absl::Status& status) override;
   bool ReadFor(Peer& peer, bool long_expected, const bool* enough) override;
   bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override;
+  void TakeShort(Peer& peer, const FrameHeader& header) override;
   void OnWriteError(Peer& peer) override;
   void ReportLater(LinkReceiver& link) override;
-
   FrameSink::Choice OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
-                            bool again);
+                            bool again) override;
 
  private:
   Peer* FindPeer(int world_rank);
@@ -97,10 +97,9 @@ class TcpTransport : public Transport, public PeerKeeper {
   bool Handshakes();
   bool Look();
   void Note(Peer& peer);
+  void NoteLeft(Peer& peer);
   bool ReadNoted(bool keep);
   bool ReadFrom(Peer& peer, bool keep, bool long_expected, const bool* enough);
-  bool ReportGrants();
-  void Forget(LinkState& link);
 
   const runtime::Identity identity_;
   const bool encrypt_;
@@ -122,21 +121,9 @@ class TcpTransport : public Transport, public PeerKeeper {
   size_t pending_operations_ = 0;
   size_t awaited_peers_ = 0;
   uint32_t polls_ = 0;
+  uint32_t short_looks_ = 0;
   LinkTable links_;
   net::AddressBook book_;  // last: its thread signals the watch
-};
-
-// Hands a peer's frames to the transport.
-class PeerSink : public FrameSink {
- public:
-  PeerSink(TcpTransport* transport, Peer* peer) : transport_(transport), peer_(peer) {}
-  Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) override {
-    return transport_->OnFrame(*peer_, header, record, keep, again);
-  }
-
- private:
-  TcpTransport* const transport_;
-  Peer* const peer_;
 };
 
 absl::Status TcpTransport::Init(const TcpOptions& options, std::string* description) {
@@ -156,7 +143,10 @@ absl::Status TcpTransport::Init(const TcpOptions& options, std::string* descript
   if (!encrypt_) {
     COHORT_RETURN_IF_ERROR(rail_ports_.Open(options.further_ips, options.port_range, buffer_bytes));
   }
-  links_.set_released([this](LinkState& link) { Forget(link); });
+  links_.set_released([this](LinkState& link) {
+    std::erase(reports_due_, &link.receiver);
+    if (link.peer->last_link == &link) link.peer->last_link = nullptr;
+  });
   if (description != nullptr) *description = Describe(identity_, interface_, rail_ports_, encrypt_);
   return book_.Publish(identity_.rank,
                        ToText(Published{terms_.configuration, entrance_.addresses(), rail_ports_.addresses()}));
@@ -190,7 +180,7 @@ Peer* TcpTransport::FindPeer(int world_rank) {
     peer->keeper = this;
     peer->awaited_peers = &awaited_peers_;
     peer->may_add_rails = !rail_ports_.empty();
-    peer->sink = std::make_unique<PeerSink>(this, peer.get());
+    peer->sink = std::make_unique<PeerSink>(peer.get());
   }
   return peer.get();
 }
@@ -206,11 +196,6 @@ absl::StatusOr<std::unique_ptr<Link>> TcpTransport::Connect(const LinkSpec& spec
   LinkState* link = links_.Claim(key, *peer);
   if (link == nullptr) return absl::InternalError("a link was made twice");
   return std::make_unique<TcpLink>(&links_, link, shares_cpu_);
-}
-
-void TcpTransport::Forget(LinkState& link) {
-  std::erase(reports_due_, &link.receiver);
-  if (link.peer->last_link == &link) link.peer->last_link = nullptr;
 }
 
 // ---- connections ----
@@ -377,25 +362,35 @@ bool TcpTransport::ReadFrom(Peer& peer, bool keep, bool long_expected, const boo
 }
 
 bool TcpTransport::ReadFor(Peer& peer, bool long_expected, const bool* enough) {
-  if (!peer.connection->readable() && !peer.in_ready && awaited_peers_ > kMostReadDirectly) return false;
+  const Connection& connection = *peer.connection;
+  const bool knows_of_none = !connection.readable() && !connection.buffering() && !peer.in_ready;
+  if (knows_of_none && awaited_peers_ > kMostReadDirectly) return false;
   const bool moved = ReadFrom(peer, /*keep=*/false, long_expected, enough);
-  if (peer.state == PeerState::kConnected && (peer.connection->readable() || peer.connection->buffering())) Note(peer);
+  if (peer.state == PeerState::kConnected) NoteLeft(peer);
   return moved;
 }
 
 bool TcpTransport::PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) {
-  if (peer.state != PeerState::kConnected) return false;
-  // A rank may make short calls alone; other peers wait for it too.
-  if ((polls_ + 1) % kPollsPerLook == 0) {
+  // A rank may make short calls alone, and other peers wait for it too. Operations have somebody who polls for them.
+  if (pending_operations_ == 0 && ++short_looks_ % kPollsPerLook == 0) {
+    Look();
     Poll();
-  } else {
-    ++polls_;
   }
   if (peer.state != PeerState::kConnected) return false;
-  Connection& connection = *peer.connection;
-  const bool found = connection.PeekShort(header, data);
-  if (!found && (connection.readable() || connection.buffering() || !connection.read_error().ok())) Note(peer);
+  const bool found = peer.connection->PeekShort(header, data);
+  if (!found) NoteLeft(peer);
   return found;
+}
+
+void TcpTransport::TakeShort(Peer& peer, const FrameHeader& header) {
+  peer.connection->TakeShort(header);
+  NoteLeft(peer);
+}
+
+// Notes a peer whose socket or buffer may hold more: no event may come for that.
+void TcpTransport::NoteLeft(Peer& peer) {
+  const Connection& connection = *peer.connection;
+  if (connection.readable() || connection.buffering() || !connection.read_error().ok()) Note(peer);
 }
 
 void TcpTransport::OnWriteError(Peer& peer) {
@@ -451,7 +446,11 @@ bool TcpTransport::Poll() {
   if (++polls_ % kPollsPerLook == 0 || greeting || awaited_peers_ > kMostReadDirectly) Look();
   if (greeting || entrance_.due() || rail_ports_.due()) moved |= Handshakes();
   if (!ready_.empty()) moved |= ReadNoted(/*keep=*/false);
-  if (!reports_due_.empty()) moved |= ReportGrants();
+  const auto reported = [](LinkReceiver* link) {
+    link->report_queued = !link->ReportGrant();
+    return !link->report_queued;
+  };
+  moved |= std::erase_if(reports_due_, reported) > 0;
   if (!closed_.empty()) closed_.clear();
   return moved;
 }
@@ -475,15 +474,6 @@ int TcpTransport::Arm(bool* ready) {
 
 void TcpTransport::ReportLater(LinkReceiver& link) {
   if (!std::exchange(link.report_queued, true)) reports_due_.push_back(&link);
-}
-
-bool TcpTransport::ReportGrants() {
-  const size_t before = reports_due_.size();
-  std::erase_if(reports_due_, [](LinkReceiver* link) {
-    link->report_queued = !link->ReportGrant();
-    return !link->report_queued;
-  });
-  return reports_due_.size() != before;
 }
 
 }  // namespace

@@ -435,7 +435,7 @@ TEST(RepeatedCallTest, ThreadsDoNotDisturbEachOther) {
 
 // Two groups' calls in opposite order, after both have been repeated often: the ranks wait for each other.
 TEST(RepeatedCallTest, RanksThatWaitForEachOtherAreTold) {
-  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "its own thread is one that might make the call";
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "the sanitizer's thread counts as one that may yet make the call";
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     auto other = self.world->Duplicate();
     if (!other.ok()) return other.status().ToString();

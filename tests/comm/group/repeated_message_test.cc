@@ -482,7 +482,7 @@ TEST(ShortMessageTest, ADeathAmongThemIsNamed) {
 }
 
 TEST(ShortMessageTest, RanksThatWaitForEachOtherAreTold) {
-  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "its own thread is one that might make the call";
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "the sanitizer's thread counts as one that may yet make the call";
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     int32_t data[2] = {};
     for (int i = 0; i < 100; ++i) {

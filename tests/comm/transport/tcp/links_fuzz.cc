@@ -51,11 +51,12 @@ struct End {
   uint64_t message = 0;
 };
 
-class Side : public PeerKeeper, public FrameSink {
+class Side : public PeerKeeper {
  public:
   Side(FuzzInput* input, int socket, int other) : input_(input), other_(other), links_(kLimits, &pending_) {
     peer_.world_rank = kPeer;
     peer_.keeper = this;
+    peer_.sink = std::make_unique<PeerSink>(&peer_);
     peer_.awaited_peers = &awaited_;
     peer_.state = PeerState::kConnected;
     peer_.connection = std::make_unique<Connection>(runtime::FileDescriptor(socket), kKey, kKey);
@@ -111,31 +112,33 @@ class Side : public PeerKeeper, public FrameSink {
   bool ReadFor(Peer& peer, bool long_expected, const bool* enough) override {
     Connection& connection = *peer.connection;
     connection.OnEvent(false);
-    const bool moved = connection.Read(*this, peer.stalled_sends > 0, long_expected, enough);
+    const bool moved = connection.Read(*peer_.sink, peer.stalled_sends > 0, long_expected, enough);
     if (!connection.read_error().ok()) FailPeer(peer, connection.read_error());
     return moved;
   }
   bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override {
     return peer.state == PeerState::kConnected && peer.connection->PeekShort(header, data);
   }
+  void TakeShort(Peer& peer, const FrameHeader& header) override { peer.connection->TakeShort(header); }
   void OnWriteError(Peer&) override {}
   void ReportLater(LinkReceiver& link) override {
     if (!std::exchange(link.report_queued, true)) reports_due_.push_back(&link);
   }
 
-  Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) override {
+  FrameSink::Choice OnFrame(Peer&, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
+                            bool again) override {
     const LinkKey key = {header.group, header.epoch, header.lane, kPeer};
     LinkState* link = links_.Find(key);
     const bool grant = (header.flags & kGrantOnly) != 0;
     if (link == nullptr) {
-      if (grant || links_.Ended(key)) return {Choice::kDrop, nullptr};
-      if (!keep) return {Choice::kHold, nullptr};
+      if (grant || links_.Ended(key)) return {FrameSink::Choice::kDrop, nullptr};
+      if (!keep) return {FrameSink::Choice::kHold, nullptr};
       link = links_.MakeUnclaimed(key, peer_);
       FuzzCheck(link != nullptr);
     }
     peer_.last_link = link;
     link->sender.OnGrant(header.granted);
-    if (grant) return {Choice::kDrop, nullptr};
+    if (grant) return {FrameSink::Choice::kDrop, nullptr};
     return link->receiver.OnFrame(header, record, keep, again);
   }
 
@@ -263,7 +266,7 @@ class Side : public PeerKeeper, public FrameSink {
       peer_.connection->OnEvent(false);
       peer_.connection->Flush();
       Connection& connection = *peer_.connection;
-      connection.Read(*this, keep, false, nullptr);
+      connection.Read(*peer_.sink, keep, false, nullptr);
       if (!connection.read_error().ok()) FailPeer(peer_, connection.read_error());
     }
     std::erase_if(reports_due_, [](LinkReceiver* link) {

@@ -34,11 +34,12 @@ runtime::CallRecord CallOf(uint64_t signature) {
 }
 
 // One process of a pair: the transport's part without polling.
-class Side : public PeerKeeper, public FrameSink {
+class Side : public PeerKeeper {
  public:
   Side(runtime::FileDescriptor socket, int peer_rank) {
     peer_.world_rank = peer_rank;
     peer_.keeper = this;
+    peer_.sink = std::make_unique<PeerSink>(&peer_);
     peer_.awaited_peers = &awaited_;
     peer_.state = PeerState::kConnected;
     peer_.connection = std::make_unique<Connection>(std::move(socket), net::SessionKey{}, net::SessionKey{});
@@ -64,7 +65,7 @@ class Side : public PeerKeeper, public FrameSink {
   // Reads what is there; frames that nobody waits for are kept.
   bool Read(bool keep) {
     peer_.connection->OnEvent(false);
-    return peer_.connection->Read(*this, keep, false, nullptr);
+    return peer_.connection->Read(*peer_.sink, keep, false, nullptr);
   }
   Connection& connection() { return *peer_.connection; }
 
@@ -72,18 +73,20 @@ class Side : public PeerKeeper, public FrameSink {
   void FailPeer(Peer&, const absl::Status& status) override { ADD_FAILURE() << status; }
   bool ReadFor(Peer&, bool, const bool* enough) override {
     peer_.connection->OnEvent(false);
-    return peer_.connection->Read(*this, false, false, enough);
+    return peer_.connection->Read(*peer_.sink, false, false, enough);
   }
   bool PeekShort(Peer&, FrameHeader* header, const std::byte** data) override {
     return peer_.connection->PeekShort(header, data);
   }
+  void TakeShort(Peer&, const FrameHeader& header) override { peer_.connection->TakeShort(header); }
   void OnWriteError(Peer&) override { ADD_FAILURE() << peer_.connection->write_error(); }
   void ReportLater(LinkReceiver&) override { ADD_FAILURE() << "a report did not fit"; }
-  Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) override {
+  FrameSink::Choice OnFrame(Peer&, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
+                            bool again) override {
     LinkState* state = links_.Find({header.group, header.epoch, header.lane, peer_.world_rank});
-    if (state == nullptr) return {Choice::kDrop, nullptr};
+    if (state == nullptr) return {FrameSink::Choice::kDrop, nullptr};
     state->sender.OnGrant(header.granted);
-    if ((header.flags & kGrantOnly) != 0) return {Choice::kDrop, nullptr};
+    if ((header.flags & kGrantOnly) != 0) return {FrameSink::Choice::kDrop, nullptr};
     return state->receiver.OnFrame(header, record, keep, again);
   }
 
