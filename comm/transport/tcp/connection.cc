@@ -197,11 +197,7 @@ Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, b
   const bool again = reading_ == Reading::kHeld;
   runtime::CallRecord record;
   const bool has_record = (header.flags & kHasRecord) != 0;
-  if (has_record) {
-    std::memcpy(&record, buffer_.data() + sizeof header, sizeof record);
-    record.site[sizeof record.site - 1] = '\0';
-    record.user_op[sizeof record.user_op - 1] = '\0';
-  }
+  if (has_record) record = RecordAt(buffer_.data() + sizeof header);
   const FrameSink::Choice choice = sink.OnFrame(header, has_record ? &record : nullptr, keep, again);
   if (choice.kind == FrameSink::Choice::kStop) return Step::kStop;
   if (choice.kind == FrameSink::Choice::kHold) {

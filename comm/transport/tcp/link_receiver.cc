@@ -102,8 +102,7 @@ bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
     return false;
   }
   if ((header.flags & kHasRecord) != 0) {
-    std::memcpy(&records_[next_record_++ % records_.size()], data - sizeof(runtime::CallRecord),
-                sizeof(runtime::CallRecord));
+    records_[next_record_++ % records_.size()] = RecordAt(data - sizeof(runtime::CallRecord));
   }
   TakeShort(receive, data);
   *granted = header.granted;

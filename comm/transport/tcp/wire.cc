@@ -1,5 +1,7 @@
 #include "cohort/comm/transport/tcp/wire.h"
 
+#include <cstring>
+
 #include "cohort/runtime/segment/wait_graph.h"
 
 namespace cohort::comm::tcp {
@@ -26,6 +28,14 @@ uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t n
   FrameHeader numbered = header;
   numbered.tag = number;
   return net::SipHash(key, &numbered, sizeof numbered);
+}
+
+runtime::CallRecord RecordAt(const std::byte* place) {
+  runtime::CallRecord record;
+  std::memcpy(&record, place, sizeof record);
+  record.site[sizeof record.site - 1] = '\0';
+  record.user_op[sizeof record.user_op - 1] = '\0';
+  return record;
 }
 
 absl::Status CheckTagged(const net::SessionKey& key, const FrameHeader& header, uint64_t number) {

@@ -78,6 +78,8 @@ uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t n
 absl::Status CheckFrame(const FrameHeader& header);
 // The same, and whether its tag is that of the `number`-th: kPermissionDenied.
 absl::Status CheckTagged(const net::SessionKey& key, const FrameHeader& header, uint64_t number);
+// The record at this place, its texts ended whatever the peer has sent.
+runtime::CallRecord RecordAt(const std::byte* place);
 // How many bytes come before the data.
 inline size_t HeadBytes(const FrameHeader& header) {
   return sizeof header + ((header.flags & kHasRecord) != 0 ? sizeof(runtime::CallRecord) : 0);

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <random>
+#include <string>
 
 namespace cohort::comm::tcp {
 namespace {
@@ -130,6 +133,14 @@ TEST(TcpWire, WindowsOfLargeWorldsAreSmaller) {
   EXPECT_LE(LimitsOf(1000).window * 1000, uint64_t{256} << 20);
   EXPECT_EQ(LimitsOf(1'000'000).window, uint64_t{64} << 10);
   EXPECT_NE(ConfigurationOf(LimitsOf(2)), ConfigurationOf(LimitsOf(1000)));
+}
+
+TEST(TcpWire, TextsOfARecordEndWhateverThePeerSends) {
+  std::array<std::byte, sizeof(runtime::CallRecord)> sent;
+  sent.fill(std::byte{'x'});
+  const runtime::CallRecord record = RecordAt(sent.data());
+  EXPECT_EQ(std::string(record.site), std::string(sizeof record.site - 1, 'x'));
+  EXPECT_EQ(std::string(record.user_op), std::string(sizeof record.user_op - 1, 'x'));
 }
 
 }  // namespace
