@@ -41,13 +41,17 @@ std::vector<Running> ContestantsOf(Session& session, Transport transport, const 
         (operation == Operation::kReduceScatter || operation == Operation::kSendRecv || wanted.compute_us > 0)) {
       continue;
     }
-    const bool windows = spec.ours && transport == Transport::kSharedMemory && operation != Operation::kBarrier;
+    if (spec.bare && (operation == Operation::kSendRecv || wanted.compute_us > 0)) continue;
+    const bool windows =
+        (spec.ours || spec.bare) && transport == Transport::kSharedMemory && operation != Operation::kBarrier;
     for (int variant = windows ? 1 : 0; variant >= 0; --variant) {
-      const std::string name = !spec.ours ? spec.name : variant == 1 ? "window" : "private";
-      running.push_back({.system = static_cast<int>(i),
-                         .variant = variant,
-                         .samples = {},
-                         .contestant = {.name = name, .ours = spec.ours, .uses_ucx = spec.uses_ucx, .turns = {}}});
+      const std::string name =
+          spec.ours ? (variant == 1 ? "window" : "private") : spec.name + (variant == 1 ? "-window" : "");
+      running.push_back(
+          {.system = static_cast<int>(i),
+           .variant = variant,
+           .samples = {},
+           .contestant = {.name = name, .ours = spec.ours, .uses_ucx = spec.uses_ucx, .bare = spec.bare, .turns = {}}});
     }
   }
   return running;
@@ -154,7 +158,7 @@ const Contestant* PointResult::Find(const std::string& name) const {
 const Contestant* PointResult::BestPeer(bool only_ucx) const {
   const Contestant* best = nullptr;
   for (const Contestant& contestant : contestants) {
-    if (contestant.ours || (only_ucx && !contestant.uses_ucx) || contestant.median_us <= 0) continue;
+    if (contestant.ours || contestant.bare || (only_ucx && !contestant.uses_ucx) || contestant.median_us <= 0) continue;
     if (best == nullptr || contestant.median_us < best->median_us) best = &contestant;
   }
   return best;

@@ -37,11 +37,12 @@ struct Turn {
   std::string placement() const;
 };
 
-// One contestant: a peer, or ours in one kind of memory.
+// One contestant: a peer, ours in one kind of memory, or the bare pair in one ("bare-window", "bare").
 struct Contestant {
   std::string name;  // "window", "private", "openmpi", ...
   bool ours = false;
   bool uses_ucx = false;
+  bool bare = false;  // no system: what the machine leaves to any
   std::vector<Turn> turns = {};
   double median_us = 0;  // the median of those that count; 0: none counts
   double p99_us = 0;     // of all calls
@@ -66,7 +67,8 @@ struct PointResult : Wanted {
   std::vector<Contestant> contestants;
 
   const Contestant* Find(const std::string& name) const;
-  // The peer with the least median; null where there is none. `only_ucx`: among those that use UCX.
+  // The peer with the least median, the bare pair not among them; null where there is none. `only_ucx`: among those
+  // that use UCX.
   const Contestant* BestPeer(bool only_ucx = false) const;
 };
 

@@ -71,6 +71,18 @@ std::string RateText(const PointResult& point) {
   return text;
 }
 
+// The bare pair's times, behind each ours / it and it / the best peer.
+std::string BareText(const PointResult& point) {
+  std::string text;
+  for (const auto& [bare, ours] : {std::pair{"bare-window", "window"}, std::pair{"bare", "private"}}) {
+    const Contestant* floor = point.Find(bare);
+    if (floor == nullptr || floor->median_us <= 0) continue;
+    text += std::string(text.empty() ? " || " : " | ") + bare + Padded(TimeText(floor->median_us), 8) + " " +
+            RatioText(Ratio(point.Find(ours), floor)) + " " + RatioText(Ratio(floor, point.BestPeer()));
+  }
+  return text;
+}
+
 struct FlagRange {
   double least = 0;
   double most = 0;
@@ -101,7 +113,8 @@ std::string PointHead(Transport transport, int ranks) {
          "\n# us: the median of the turns' medians; behind a peer ours / its time, in windows and in private memory:\n"
          "# the median of the turns' ratios, which is not the quotient of the times. At the end the placement of the "
          "CPUs;\n# turns in another one are not counted. \"rewritten\": every rank wrote its input again before each "
-         "call\n";
+         "call. \"bare\": nothing but copies and flags, or plain sockets, "
+         "between two ranks;\n# behind it ours / its time and its time / the best peer's\n";
 }
 
 std::string PointRow(const PointResult& point) {
@@ -117,7 +130,7 @@ std::string PointRow(const PointResult& point) {
     if (ours != nullptr) row += " | " + ours->name + Padded(TimeText(ours->median_us), 8);
   }
   for (const Contestant& peer : point.contestants) {
-    if (peer.ours) continue;
+    if (peer.ours || peer.bare) continue;
     row += " | " + peer.name + Padded(TimeText(peer.median_us), 8) + " " + RatioText(Ratio(window, &peer)) + " " +
            RatioText(Ratio(plain, &peer));
   }
@@ -125,7 +138,7 @@ std::string PointRow(const PointResult& point) {
   if (best != nullptr) {
     row += " || best " + best->name + ": " + RatioText(Ratio(window, best)) + " " + RatioText(Ratio(plain, best));
   }
-  row += RateText(point) + PlacementText(point);
+  row += BareText(point) + RateText(point) + PlacementText(point);
   for (const Contestant& contestant : point.contestants) {
     if (contestant.wrong > 0) row += " WRONG: " + contestant.name + " " + std::to_string(contestant.wrong);
   }

@@ -105,6 +105,15 @@ Peer Gloo() {
   return {.name = "gloo", .launcher = "", .program = "compare_gloo_rank", .remedy = kSetup, .has_shared_memory = false};
 }
 
+// The steps of each collective with plain copies and flags, or plain sockets.
+Peer Bare() {
+  return {.name = "bare",
+          .launcher = "",
+          .program = "compare_bare_rank",
+          .remedy = "tools/dev bench peers builds it",
+          .bare = true};
+}
+
 void Append(const Settings& more, Settings* settings) {
   settings->options.insert(settings->options.end(), more.options.begin(), more.options.end());
   settings->environment.insert(settings->environment.end(), more.environment.begin(), more.environment.end());
@@ -113,8 +122,8 @@ void Append(const Settings& more, Settings* settings) {
 }  // namespace
 
 std::span<const Peer> Peers() {
-  static const std::vector<Peer> peers = {DebianOpenMpi(), DebianOpenMpiUcx(), OpenMpi5(), OpenMpi5Ucx(),
-                                          DebianMpich(),   Mpich5(),           IntelMpi(), Gloo()};
+  static const std::vector<Peer> peers = {DebianOpenMpi(), DebianOpenMpiUcx(), OpenMpi5(), OpenMpi5Ucx(), DebianMpich(),
+                                          Mpich5(),        IntelMpi(),         Gloo(),     Bare()};
   return peers;
 }
 

@@ -30,6 +30,9 @@ SystemSpec Ours(Transport transport, const SessionPlace& place) {
 
 // Empty where the peer can be started.
 std::string ReasonMissing(const Peer& peer, const SessionPlace& place) {
+  if (peer.bare && (place.ranks != 2 || place.ranks > sysconf(_SC_NPROCESSORS_ONLN))) {
+    return "it is two ranks with a CPU each";
+  }
   const std::string launcher = WithFolder(peer.launcher, PeersFolder(place));
   if (!launcher.empty() && !CanRun(launcher)) {
     return "there is no " + WithFolder(peer.launcher, "build/peers") + "; " + peer.remedy;
@@ -45,14 +48,16 @@ SystemSpec SpecOf(const Peer& peer, Transport transport, const SessionPlace& pla
   const Settings settings = SettingsOf(peer, transport, cpus_are_shared);
   SystemSpec spec{.name = peer.name,
                   .commands = {},
-                  .settings = SettingsText(settings),
+                  .settings = peer.bare ? "plain copies and flags, or plain sockets" : SettingsText(settings),
                   .uses_ucx = peer.uses_ucx,
+                  .bare = peer.bare,
                   .spins = peer.spins};
   for (const auto& [name, value] : settings.environment) {
     spec.environment.emplace_back(name, WithFolder(value, PeersFolder(place)));
   }
   const std::string ranks = std::to_string(place.ranks);
-  const Command program = {place.bin + "/" + peer.program, place.memory, ranks};
+  Command program = {place.bin + "/" + peer.program, place.memory, ranks};
+  if (peer.bare) program.push_back(transport == Transport::kTcp ? "tcp" : "shm");
   if (peer.launcher.empty()) {
     spec.commands.assign(static_cast<size_t>(place.ranks), program);
   } else {

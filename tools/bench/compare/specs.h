@@ -18,6 +18,7 @@ struct SystemSpec {
   std::string settings = {};  // for the output
   bool ours = false;
   bool uses_ucx = false;
+  bool bare = false;
   // Spins without yielding: a call takes milliseconds where ranks share CPUs.
   bool spins = false;
 };

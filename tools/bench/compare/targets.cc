@@ -110,6 +110,14 @@ std::string SpreadTargets(const Points& points) {
     int above = 0;
     for (const double ratio : spread.ratios) above += ratio > kWorstRatio ? 1 : 0;
     if (above > 0) text += "  points above 1.05: " + std::to_string(above) + "\n";
+    const std::string bare = std::string(row.memory) == "window" ? "bare-window" : "bare";
+    const Spread floor = SpreadOf(points, row.transport, bare, row.peer);
+    if (!floor.ratios.empty()) {
+      text += "  what the machine leaves between 2 ranks: " + Fixed(measure::GeometricMean(floor.ratios), 2) +
+              " x the " + row.peer + " peer, worst " + Fixed(floor.worst, 2) + " x (" + floor.where + "); ours takes " +
+              Fixed(measure::GeometricMean(SpreadOf(points, row.transport, row.memory, bare).ratios), 2) +
+              " x that, no target\n";
+    }
     const Spread rewritten = SpreadOf(points, row.transport, row.memory, row.peer, true);
     if (!rewritten.ratios.empty()) {
       text += "  with input rewritten before each call: geometric mean of " + std::to_string(rewritten.ratios.size()) +

@@ -1,4 +1,4 @@
-"""The comparison with other systems: ours alone, or with every peer whose program has been built.
+"""The comparison with other systems: ours beside the bare pair, or with every peer whose program has been built.
 
   compare_test.py <compare_conductor> <compare_cohort_rank> <dlaunch> ours|peers
 """
@@ -21,12 +21,14 @@ def main():
     if WHO == "peers" and not peers:
         print("skipped: comparison with other systems: their programs are not built; tools/dev bench peers does it")
         return 77
-    transports = {"ours": ["shm"], "peers": ["shm", "tcp"]}[WHO]
+    has_bare = WHO == "ours" and len(os.sched_getaffinity(0)) >= 2
+    more = ["broadcast", "reduce", "gather", "all_gather", "reduce_scatter", "all_to_all"] if WHO == "ours" else []
+    sizes = ["8", "4K", "256K"] if WHO == "ours" else ["8", "4K"]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
-        command = [CONDUCTOR, "--quick", "--ranks", "2", "--ops", "all_reduce", "scatter", "barrier", "--bytes", "8", "4K",
-                   "--alternations", "1", "--rewrite", "--messages", "--overlap",
-                   "--results", folder, "--peers", *(peers if WHO == "peers" else ["none"]),
-                   "--transport", *transports]
+        command = [CONDUCTOR, "--quick", "--ranks", "2", "--ops", "all_reduce", "scatter", "barrier", *more,
+                   "--bytes", *sizes, "--alternations", "1", "--rewrite", "--messages", "--overlap",
+                   "--results", folder, "--peers", *(peers if WHO == "peers" else ["bare"]),
+                   "--transport", "shm", "tcp"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False,
                               env=dict(os.environ, TMPDIR=temporary))
         print(done.stdout, done.stderr)
@@ -39,10 +41,11 @@ def main():
         assert {row["op"] for row in rows if row["messages"] == "64"} == {"send_recv"}
         assert {row["op"] for row in rows if float(row["compute_us"]) > 0} == {"all_reduce"}
         assert all(float(row["flag_least_ns"]) > 0 for row in rows if int(row["turns"]) > 0), rows
-        for transport in transports:
+        for transport in ("shm", "tcp"):
             seen = {row["system"] for row in rows if row["transport"] == transport}
             ours = {"private", "window"} if transport == "shm" else {"private"}
-            missing = (ours | set(peers if WHO == "peers" else ())) - seen
+            bare = ({"bare", "bare-window"} if transport == "shm" else {"bare"}) if has_bare else set()
+            missing = (ours | bare | set(peers if WHO == "peers" else ())) - seen
             # Gloo knows TCP only. Another system may fail to start on a strange machine: the output says why.
             assert not missing - {"gloo"} or "given up" in done.stdout, (transport, missing)
         left = [name for name in os.listdir(temporary) if name.startswith("compare-")]

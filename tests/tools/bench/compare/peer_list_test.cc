@@ -62,11 +62,19 @@ TEST(PeerList, TheFolderOfThePeersReplacesItsMark) {
   EXPECT_EQ(WithFolder("/usr/bin/mpirun", "/far"), "/usr/bin/mpirun");
 }
 
+TEST(PeerList, TheBarePairHasTwoRanks) {
+  std::vector<std::string> missing;
+  const SessionPlace place{.bin = "/nowhere/a/bin", .memory = "memory", .folder = "folder", .ranks = 4};
+  EXPECT_THAT(SystemsFor(Transport::kTcp, place, &missing), SizeIs(1));
+  EXPECT_THAT(missing, Contains("bare (it is two ranks with a CPU each)"));
+}
+
 TEST(PeerList, AbsentPeersAreNamedWithWhatHelps) {
   std::vector<std::string> missing;
   const SessionPlace place{.bin = "/nowhere/a/bin", .memory = "memory", .folder = "folder", .ranks = 2};
   EXPECT_THAT(SystemsFor(Transport::kTcp, place, &missing), SizeIs(1));
   EXPECT_THAT(missing, SizeIs(Peers().size()));
+  std::erase_if(missing, [](const std::string& text) { return text.rfind("bare ", 0) == 0; });
   EXPECT_THAT(missing, Each(HasSubstr("tools/dev setup --peers")));
   EXPECT_THAT(missing, Each(Not(HasSubstr("{peers}"))));
   EXPECT_THAT(missing,

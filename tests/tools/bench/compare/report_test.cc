@@ -71,6 +71,21 @@ TEST(Comparison, RowsNameTheBestPeerAndWrongResults) {
               HasSubstr("shm,2,all_reduce,65536,mpich,20.0000,60.0000,7,0.0500,0.0000,0,,3,0.0,0.0,1,0.000"));
 }
 
+// It is what the machine leaves to any system, so being quicker than all of them is no merit of its own.
+TEST(Comparison, TheBarePairIsNoPeer) {
+  PointResult point = Point(3, 10, 20);
+  Contestant bare = *point.Find("openmpi");
+  bare.name = "bare-window";
+  bare.bare = true;
+  for (Turn& turn : bare.turns) turn.median_us /= 5;
+  bare.median_us = 2;
+  point.contestants.push_back(bare);
+  EXPECT_EQ(point.BestPeer()->name, "openmpi");
+  EXPECT_THAT(PointRow(point), ContainsRegex("best openmpi: 0.30 - .. bare-window +2.00 1.50 0.20"));
+  EXPECT_THAT(TargetTable({point}), HasSubstr("what the machine leaves between 2 ranks: 0.20 x the best peer"));
+  EXPECT_THAT(TargetTable({point}), HasSubstr("ours takes 1.50 x that"));
+}
+
 Turn At(double us, double before_ns, double after_ns) {
   return {.median_us = us, .flag_before_ns = before_ns, .flag_after_ns = after_ns};
 }

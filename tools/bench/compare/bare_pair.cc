@@ -1,0 +1,46 @@
+#include "tools/bench/compare/bare_pair.h"
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/whole_file.h"
+
+namespace cohort::bench {
+namespace {
+
+std::string NoteOf(const std::string& folder) { return folder + "/bare"; }
+
+}  // namespace
+
+void TakeBytes(const BareStep& step, const std::byte* arrived, size_t at, size_t bytes) {
+  static const comm::ReduceKernel sum = comm::FindReduceKernel(comm::DataType::kFloat32, comm::ReduceOp::kSum);
+  if (step.addend == nullptr) {
+    std::memcpy(step.receive + at, arrived, bytes);
+  } else {
+    sum(step.receive + at, step.addend + at, arrived, bytes / sizeof(float));
+  }
+}
+
+absl::Status LeaveNote(const std::string& folder, const std::string& note) {
+  return runtime::WriteWholeFile(NoteOf(folder), note);
+}
+
+absl::StatusOr<std::string> ReadNote(const std::string& folder) {
+  const runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(30));
+  while (!deadline.passed()) {
+    std::ifstream file(NoteOf(folder));
+    std::stringstream text;
+    if (file) text << file.rdbuf();
+    if (!text.str().empty()) return text.str();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return absl::DeadlineExceededError("the other rank left no note in " + folder);
+}
+
+}  // namespace cohort::bench
