@@ -1,18 +1,23 @@
 #include "tools/bench/compare/bare_pair.h"
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/transport/stream_copy.h"
+#include "cohort/comm/types.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/whole_file.h"
 
 namespace cohort::bench {
 namespace {
+
+constexpr size_t kLeavesCaches = 1 << 20;
 
 std::string NoteOf(const std::string& folder) { return folder + "/bare"; }
 
@@ -24,6 +29,14 @@ void TakeBytes(const BareStep& step, const std::byte* arrived, size_t at, size_t
     std::memcpy(step.receive + at, arrived, bytes);
   } else {
     sum(step.receive + at, step.addend + at, arrived, bytes / sizeof(float));
+  }
+}
+
+void CopyBlock(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes < kLeavesCaches) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  } else {
+    comm::StreamCopy(to, from, bytes);
   }
 }
 
@@ -41,6 +54,11 @@ absl::StatusOr<std::string> ReadNote(const std::string& folder) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return absl::DeadlineExceededError("the other rank left no note in " + folder);
+}
+
+void EndRank(const char* what) {
+  std::perror(what);
+  std::_Exit(1);
 }
 
 }  // namespace cohort::bench

@@ -1,8 +1,7 @@
 // A rank of the bare pair in a comparison: each collective of two ranks as the steps that it cannot do without. Where
-// there are several ways to carry them out, each is tried at a new point, and the quickest is kept.
+// there are several ways to carry them out, each is tried before the first call at a new point, and the quickest kept.
 #include <sched.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,10 +9,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "cohort/comm/transport/stream_copy.h"
 #include "tools/bench/compare/bare_pair.h"
 #include "tools/bench/compare/system.h"
 #include "tools/measure/clock.h"
@@ -24,19 +23,9 @@ namespace {
 using measure::Operation;
 
 constexpr size_t kMostWays = 8;
-constexpr int kTries = 2;                     // of each way; with few ways all lie before the first timed call
+constexpr int kMostTries = 5;  // of each way
+constexpr uint64_t kEnoughNs = 100'000'000;
 constexpr size_t kWholeAllReduce = 16 << 10;  // up to here both send their whole input, above it a half twice
-constexpr size_t kLeavesCaches = 1 << 20;
-constexpr uint64_t kNever = ~uint64_t{0} >> 1;
-
-// A rank's own block.
-void CopyOwn(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes < kLeavesCaches) {
-    std::memcpy(to, from, bytes);
-  } else {
-    comm::StreamCopy(to, from, bytes);
-  }
-}
 
 class Bare final : public System {
  public:
@@ -45,27 +34,16 @@ class Bare final : public System {
   int ranks() const override { return 2; }
   std::string Run(const SystemCall& call) override {
     if (call.operation == Operation::kSendRecv || call.compute_us > 0) return "is not compared here";
-    Choice& choice = choices_[static_cast<size_t>(call.variant)];
-    const bool window = call.variant == 1;
-    const int tries = pair_->ways(window) * kTries;
-    if (choice.calls == tries) {
-      pair_->UseWay(window, choice.way);
-      Carry(call);
-      return "";
-    }
-    const int way = choice.calls++ % pair_->ways(window);
-    pair_->UseWay(window, way);
-    const uint64_t begin = measure::Ticks();
+    std::optional<int>& way = ways_[static_cast<size_t>(call.variant)];
+    if (!way.has_value()) way = QuickestWay(call);
+    pair_->UseWay(call.variant == 1, *way);
     Carry(call);
-    auto& least = choice.least[static_cast<size_t>(way)];
-    least = std::min(least, measure::Ticks() - begin);
-    if (choice.calls == tries) Choose(pair_->ways(window), &choice);
     return "";
   }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
-    choices_[static_cast<size_t>(variant)] = {};
+    ways_[static_cast<size_t>(variant)].reset();
     if (variant == 0) return System::Allocate(variant, buffer, bytes);
-    return bytes == 0 ? nullptr : pair_->Window(buffer);
+    return bytes == 0 ? nullptr : pair_->Window(buffer, static_cast<size_t>(bytes));
   }
   void Release(int variant) override {
     if (variant == 0) return System::Release(variant);
@@ -73,40 +51,47 @@ class Bare final : public System {
   }
 
  private:
-  // The choice of a way for one kind of memory at one point.
-  struct Choice {
-    Choice() { least.fill(kNever); }
-    int calls = 0;  // while ways are tried
-    int way = 0;    // afterwards
-    std::array<uint64_t, kMostWays> least;
-  };
-
-  // The way whose slower rank is the quickest.
-  void Choose(int ways, Choice* choice) {
-    uint64_t least = kNever;
-    for (int way = 0; way < ways; ++way) {
-      const uint64_t own = choice->least[static_cast<size_t>(way)];
-      const uint64_t took = std::max(own, pair_->Swap(own));
-      if (took < least) choice->way = way;
-      least = std::min(least, took);
-    }
-  }
+  int QuickestWay(const SystemCall& call);
   void Carry(const SystemCall& call);
   void AllReduce(const std::byte* in, std::byte* out, size_t bytes);
 
   std::unique_ptr<BarePair> pair_;
   const int rank_;
-  std::array<Choice, 2> choices_;
+  std::array<std::optional<int>, 2> ways_;  // for private memory and for windows at this point; none: not tried yet
 };
+
+// The way whose slower rank is the quickest, by the least of some tries. Swap lets neither rank begin a try before the
+// other has ended the one before.
+int Bare::QuickestWay(const SystemCall& call) {
+  const bool window = call.variant == 1;
+  std::array<uint64_t, kMostWays> least;
+  least.fill(~uint64_t{0});
+  const uint64_t start = measure::Ticks();
+  for (int round = 0; round < kMostTries; ++round) {
+    const double ns = static_cast<double>(measure::Ticks() - start) * measure::NanosecondsPerTick();
+    const auto own = static_cast<uint64_t>(ns);
+    // The first round pays for memory that nobody has touched.
+    if (std::max(own, pair_->Swap(own)) > kEnoughNs && round > 1) break;
+    for (int way = 0; way < pair_->ways(window); ++way) {
+      pair_->UseWay(window, way);
+      (void)pair_->Swap(0);
+      const uint64_t begin = measure::Ticks();
+      Carry(call);
+      const uint64_t took = measure::Ticks() - begin;
+      auto& known = least[static_cast<size_t>(way)];
+      known = std::min(known, std::max(took, pair_->Swap(took)));
+    }
+  }
+  return static_cast<int>(std::min_element(least.begin(), least.end()) - least.begin());
+}
 
 void Bare::AllReduce(const std::byte* in, std::byte* out, size_t bytes) {
   if (bytes <= kWholeAllReduce) {
     return pair_->Run({.send = in, .send_bytes = bytes, .receive = out, .receive_bytes = bytes, .addend = in});
   }
   const size_t half = bytes / 2 / sizeof(float) * sizeof(float);
-  const std::array<size_t, 3> bounds = {0, half, bytes};
-  const size_t own = bounds[static_cast<size_t>(rank_)];
-  const size_t own_bytes = bounds[static_cast<size_t>(rank_) + 1] - own;
+  const size_t own = rank_ == 0 ? 0 : half;
+  const size_t own_bytes = rank_ == 0 ? half : bytes - half;
   const size_t others = rank_ == 0 ? half : 0;
   const size_t others_bytes = bytes - own_bytes;
   pair_->Run({.send = in + others,
@@ -126,43 +111,66 @@ void Bare::Carry(const SystemCall& call) {
   const size_t own = static_cast<size_t>(rank_) * bytes;
   const size_t others = bytes - own;
   const bool is_root = rank_ == call.root;
-  const BareStep send{.send = in, .send_bytes = bytes};
+  BareStep step;
   switch (call.operation) {
     case Operation::kBroadcast:
-      return pair_->Run(is_root ? send : BareStep{.receive = out, .receive_bytes = bytes});
+      step = is_root ? BareStep{.send = in, .send_bytes = bytes} : BareStep{.receive = out, .receive_bytes = bytes};
+      break;
     case Operation::kReduce:
-      return pair_->Run(is_root ? BareStep{.receive = out, .receive_bytes = bytes, .addend = in, .one_way_sum = true}
-                                : BareStep{.send = in, .send_bytes = bytes, .one_way_sum = true});
+      step = is_root ? BareStep{.receive = out, .receive_bytes = bytes, .addend = in}
+                     : BareStep{.send = in, .send_bytes = bytes};
+      step.one_way_sum = true;
+      break;
     case Operation::kAllReduce:
       return AllReduce(in, out, bytes);
-    case Operation::kGather:
-      if (!is_root) return pair_->Run(send);
-      CopyOwn(out + own, in, bytes);
-      return pair_->Run({.receive = out + others, .receive_bytes = bytes});
+    case Operation::kGather:  // the root has its own block to copy
+      step = is_root ? BareStep{.receive = out + others,
+                                .receive_bytes = bytes,
+                                .own_from = in,
+                                .own_to = out + own,
+                                .own_bytes = bytes}
+                     : BareStep{.send = in, .send_bytes = bytes};
+      step.taken = 0;
+      break;
     case Operation::kScatter:
-      if (!is_root) return pair_->Run({.receive = out, .receive_bytes = bytes});
-      pair_->Run({.send = in + others, .send_bytes = bytes});
-      CopyOwn(out, in + own, bytes);
-      return;
+      step = is_root ? BareStep{.send = in + others,
+                                .send_bytes = bytes,
+                                .own_from = in + own,
+                                .own_to = out,
+                                .own_bytes = bytes}
+                     : BareStep{.receive = out, .receive_bytes = bytes};
+      step.taken = 1;
+      break;
     case Operation::kAllGather:
-      pair_->Run({.send = in, .send_bytes = bytes, .receive = out + others, .receive_bytes = bytes});
-      CopyOwn(out + own, in, bytes);
-      return;
+      step = {.send = in,
+              .send_bytes = bytes,
+              .receive = out + others,
+              .receive_bytes = bytes,
+              .own_from = in,
+              .own_to = out + own,
+              .own_bytes = bytes};
+      break;
     case Operation::kReduceScatter:
-      return pair_->Run(
-          {.send = in + others, .send_bytes = bytes, .receive = out, .receive_bytes = bytes, .addend = in + own});
+      step = {.send = in + others, .send_bytes = bytes, .receive = out, .receive_bytes = bytes, .addend = in + own};
+      break;
     case Operation::kAllToAll:
-      pair_->Run({.send = in + others, .send_bytes = bytes, .receive = out + others, .receive_bytes = bytes});
-      CopyOwn(out + own, in + own, bytes);
-      return;
+      step = {.send = in + others,
+              .send_bytes = bytes,
+              .receive = out + others,
+              .receive_bytes = bytes,
+              .own_from = in + own,
+              .own_to = out + own,
+              .own_bytes = bytes};
+      break;
     case Operation::kBarrier: {
       const std::byte token{};
       std::byte arrived{};
       return pair_->Run({.send = &token, .send_bytes = 1, .receive = &arrived, .receive_bytes = 1});
     }
     case Operation::kSendRecv:
-      break;
+      return;
   }
+  pair_->Run(step);
 }
 
 void KeepToCpu(int rank) {
@@ -181,6 +189,9 @@ void KeepToCpu(int rank) {
 int Main(int argc, char** argv) {
   if (argc != 7) return 2;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a rank that waits would do so for ever
+#ifdef PR_SET_PTRACER
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // the other rank is no ancestor, and reads this one's memory
+#endif
   const int rank = std::atoi(argv[6]);
   KeepToCpu(rank);
   auto pair = std::strcmp(argv[3], "tcp") == 0 ? JoinBareSockets(argv[5], rank) : JoinBareMemory(argv[5], rank);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cohort/runtime/base/errno_status.h"
@@ -16,21 +17,17 @@
 namespace cohort::bench {
 namespace {
 
-constexpr size_t kStaging = 256 << 10;  // of what is added
+constexpr size_t kSumBytes = 256 << 10;  // for what comes to be added
 
 class BareSockets final : public BarePair {
  public:
-  explicit BareSockets(runtime::FileDescriptor socket) : socket_(std::move(socket)), staging_(kStaging) {}
+  explicit BareSockets(runtime::FileDescriptor socket) : socket_(std::move(socket)), staging_(kSumBytes) {}
 
   void Run(const BareStep& step) override {
-    size_t sent = 0;
-    size_t received = 0;
-    while (sent < step.send_bytes || received < step.receive_bytes) {
-      if (sent < step.send_bytes) {
-        const ssize_t n = ::send(socket_.get(), step.send + sent, step.send_bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n > 0) sent += static_cast<size_t>(n);
-        if (n < 0 && errno != EAGAIN) std::_Exit(1);
-      }
+    size_t sent = Send(step, 0);
+    CopyBlock(step.own_to, step.own_from, step.own_bytes);
+    for (size_t received = 0; sent < step.send_bytes || received < step.receive_bytes;) {
+      sent += Send(step, sent);
       if (received < step.receive_bytes) received += Receive(step, received);
     }
   }
@@ -45,16 +42,22 @@ class BareSockets final : public BarePair {
          .receive_bytes = sizeof other});
     return other;
   }
-  std::byte* Window(int /*buffer*/) override { return nullptr; }
+  std::byte* Window(int /*buffer*/, size_t /*bytes*/) override { return nullptr; }
   void ReleaseWindows() override {}
 
  private:
+  size_t Send(const BareStep& step, size_t at) {
+    if (at == step.send_bytes) return 0;
+    const ssize_t n = ::send(socket_.get(), step.send + at, step.send_bytes - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN) EndRank("send");
+    return n < 0 ? 0 : static_cast<size_t>(n);
+  }
   size_t Receive(const BareStep& step, size_t at) {
     const bool adds = step.addend != nullptr;
     const size_t left = step.receive_bytes - at;
     std::byte* const to = adds ? staging_.data() + partial_ : step.receive + at;
-    const ssize_t n = ::recv(socket_.get(), to, adds ? std::min(left, kStaging) - partial_ : left, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN)) std::_Exit(1);
+    const ssize_t n = ::recv(socket_.get(), to, adds ? std::min(left, kSumBytes) - partial_ : left, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN)) EndRank("recv");
     if (n < 0) return 0;
     if (!adds) return static_cast<size_t>(n);
     partial_ += static_cast<size_t>(n);
@@ -67,7 +70,7 @@ class BareSockets final : public BarePair {
 
   runtime::FileDescriptor socket_;
   std::vector<std::byte> staging_;
-  size_t partial_ = 0;  // of an element
+  size_t partial_ = 0;  // bytes of an element that has not come whole
 };
 
 absl::StatusOr<runtime::FileDescriptor> Listen(sockaddr_in* address) {

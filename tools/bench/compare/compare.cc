@@ -131,6 +131,7 @@ std::string Turn::placement() const {
 void CountOnePlacement(bool cpus_are_shared, PointResult* point) {
   std::map<std::string, int> turns;
   for (const Contestant& contestant : point->contestants) {
+    if (contestant.bare) continue;  // bound to CPUs, as not all systems are
     for (const Turn& turn : contestant.turns) {
       const std::string placement = turn.placement();
       if (placement == "near" || placement == "far") ++turns[placement];

@@ -42,7 +42,7 @@ struct Contestant {
   std::string name;  // "window", "private", "openmpi", ...
   bool ours = false;
   bool uses_ucx = false;
-  bool bare = false;  // no system: what the machine leaves to any
+  bool bare = false;  // the bare pair, which is no system
   std::vector<Turn> turns = {};
   double median_us = 0;  // the median of those that count; 0: none counts
   double p99_us = 0;     // of all calls

@@ -105,7 +105,7 @@ Peer Gloo() {
   return {.name = "gloo", .launcher = "", .program = "compare_gloo_rank", .remedy = kSetup, .has_shared_memory = false};
 }
 
-// The steps of each collective with plain copies and flags, or plain sockets.
+// Two ranks of nothing but copies and flags, or plain sockets (bare_pair.h).
 Peer Bare() {
   return {.name = "bare",
           .launcher = "",

@@ -26,7 +26,7 @@ struct Peer {
   bool uses_ucx = false;
   bool spins = false;  // without yielding: a call takes milliseconds where ranks share CPUs
   bool has_shared_memory = true;
-  // No system but what the machine leaves to any: stands beside the peers, is none of them, and has two ranks.
+  // The bare pair: it stands beside the peers and is none of them. For two ranks with a CPU each.
   bool bare = false;
   // The recommendations of the peer's documentation for one host, by the case.
   Settings always = {};

@@ -114,12 +114,14 @@ absl::Status Session::Launch(int system) {
   return Await(system, static_cast<uint32_t>(ranks_), kStartPatience);
 }
 
-bool Session::AnyProcessEnded(int system) {
+size_t Session::ProcessesEnded(int system) {
+  size_t ended = 0;
   for (const pid_t pid : started_[static_cast<size_t>(system)].pids) {
     siginfo_t info{};
-    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) return true;
+    const bool unknown = waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0;
+    ended += unknown || info.si_pid != 0 ? 1 : 0;
   }
-  return false;
+  return ended;
 }
 
 // Until `answers` ranks have answered in all since the start.
@@ -133,7 +135,11 @@ absl::Status Session::Await(int system, uint32_t answers, std::chrono::seconds p
     if (deadline.passed()) {
       return absl::DeadlineExceededError("no answer within " + std::to_string(patience.count()) + " s");
     }
-    if (AnyProcessEnded(system)) return absl::UnavailableError("its processes have ended");
+    // Told to exit, a rank that is a command of its own may end before the other has answered.
+    const size_t ended = ProcessesEnded(system);
+    const bool leaves = memory()->command.action == Action::kExit;
+    if (leaves && ended == started_[static_cast<size_t>(system)].pids.size()) break;
+    if (!leaves && ended > 0) return absl::UnavailableError("its processes have ended");
     runtime::FutexWait(slot.answers, seen, runtime::FutexScope::kShared, Deadline::After(std::chrono::seconds(1)));
   }
   if (slot.failures.load() == 0) return absl::OkStatus();

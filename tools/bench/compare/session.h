@@ -53,7 +53,7 @@ class Session {
   absl::Status Launch(int system);
   absl::Status Await(int system, uint32_t answers, std::chrono::seconds patience);
   void GiveUp(int system, const absl::Status& status);
-  bool AnyProcessEnded(int system);
+  size_t ProcessesEnded(int system);
   void EndProcesses(int system);
   std::string LogOf(int system) const { return folder_ + "/" + std::to_string(system) + ".log"; }
 

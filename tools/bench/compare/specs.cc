@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "cohort/runtime/base/cpu_budget.h"
+
 namespace cohort::bench {
 namespace {
 
@@ -30,7 +32,7 @@ SystemSpec Ours(Transport transport, const SessionPlace& place) {
 
 // Empty where the peer can be started.
 std::string ReasonMissing(const Peer& peer, const SessionPlace& place) {
-  if (peer.bare && (place.ranks != 2 || place.ranks > sysconf(_SC_NPROCESSORS_ONLN))) {
+  if (peer.bare && (place.ranks != 2 || runtime::Oversubscribed(place.ranks))) {
     return "it is two ranks with a CPU each";
   }
   const std::string launcher = WithFolder(peer.launcher, PeersFolder(place));

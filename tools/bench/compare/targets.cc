@@ -46,6 +46,7 @@ std::string AllReduceTargets(const Points& points) {
   const Contestant* ours = small == nullptr ? nullptr : small->Find("private");
   text += Line("all_reduce 8 B, 2 ranks, one host: median", ours == nullptr ? 0 : ours->median_us, 0.40, " us");
   text += Line("all_reduce 8 B, 2 ranks, one host: of the best peer", RatioAt(points, 2, 8, "private"), 0.70, " x");
+  text += Line("  or of the bare pair", small == nullptr ? 0 : Ratio(ours, small->Find("bare")), 1.25, " x");
   const struct {
     const char* memory;
     int64_t bytes;
@@ -113,8 +114,9 @@ std::string SpreadTargets(const Points& points) {
     const std::string bare = std::string(row.memory) == "window" ? "bare-window" : "bare";
     const Spread floor = SpreadOf(points, row.transport, bare, row.peer);
     if (!floor.ratios.empty()) {
-      text += "  what the machine leaves between 2 ranks: " + Fixed(measure::GeometricMean(floor.ratios), 2) +
-              " x the " + row.peer + " peer, worst " + Fixed(floor.worst, 2) + " x (" + floor.where + "); ours takes " +
+      text += "  the bare pair at " + std::to_string(floor.ratios.size()) +
+              " points: " + Fixed(measure::GeometricMean(floor.ratios), 2) + " x the " + row.peer + " peer, worst " +
+              Fixed(floor.worst, 2) + " x (" + floor.where + "); ours takes " +
               Fixed(measure::GeometricMean(SpreadOf(points, row.transport, row.memory, bare).ratios), 2) +
               " x that, no target\n";
     }

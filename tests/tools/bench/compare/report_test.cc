@@ -71,7 +71,7 @@ TEST(Comparison, RowsNameTheBestPeerAndWrongResults) {
               HasSubstr("shm,2,all_reduce,65536,mpich,20.0000,60.0000,7,0.0500,0.0000,0,,3,0.0,0.0,1,0.000"));
 }
 
-// It is what the machine leaves to any system, so being quicker than all of them is no merit of its own.
+// Being quicker than all systems is no merit of its own: it does none of their other work.
 TEST(Comparison, TheBarePairIsNoPeer) {
   PointResult point = Point(3, 10, 20);
   Contestant bare = *point.Find("openmpi");
@@ -82,7 +82,7 @@ TEST(Comparison, TheBarePairIsNoPeer) {
   point.contestants.push_back(bare);
   EXPECT_EQ(point.BestPeer()->name, "openmpi");
   EXPECT_THAT(PointRow(point), ContainsRegex("best openmpi: 0.30 - .. bare-window +2.00 1.50 0.20"));
-  EXPECT_THAT(TargetTable({point}), HasSubstr("what the machine leaves between 2 ranks: 0.20 x the best peer"));
+  EXPECT_THAT(TargetTable({point}), HasSubstr("the bare pair at 1 points: 0.20 x the best peer"));
   EXPECT_THAT(TargetTable({point}), HasSubstr("ours takes 1.50 x that"));
 }
 
