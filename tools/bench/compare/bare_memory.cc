@@ -1,6 +1,7 @@
 // Two ranks over shared memory: a line and its stamp for a small message, and for a longer one each way in which a
 // message can travel between processes: copied through a ring, with plain stores or past the cache, read by
 // process_vm_readv, and from windows read in place.
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -51,8 +52,24 @@ struct Side {
 constexpr size_t kWindowsAt = (2 * sizeof(Side) + 4095) / 4096 * 4096;
 constexpr size_t kMemoryBytes = kWindowsAt + 4 * kWindowBytes;  // pages come when they are touched
 
+// A wait that spins, and yields where it lasts so long that the other rank may need this CPU.
+class Spin {
+ public:
+  void Once() {
+    if (++spins_ < kPatience) {
+      runtime::Pause();
+    } else {
+      ::sched_yield();
+    }
+  }
+
+ private:
+  static constexpr int kPatience = 20'000;
+  int spins_ = 0;
+};
+
 void WaitFor(const std::atomic<uint64_t>& counter, uint64_t value) {
-  while (counter.load(std::memory_order_acquire) < value) runtime::Pause();
+  for (Spin spin; counter.load(std::memory_order_acquire) < value;) spin.Once();
 }
 
 struct Ring {
@@ -280,6 +297,7 @@ void BareMemory::RunRing(const BareStep& step, const Ring& ring) {
   size_t sent = 0;
   size_t received = 0;
   size_t own = 0;
+  Spin spin;
   while (sent < step.send_bytes || received < step.receive_bytes || own < step.own_bytes) {
     const size_t before = sent + received;
     if (sent < step.send_bytes && written == room_until) {
@@ -302,7 +320,11 @@ void BareMemory::RunRing(const BareStep& step, const Ring& ring) {
       own_.taken.store(++read, std::memory_order_release);
       received += bytes;
     }
-    if (sent + received == before && own < step.own_bytes) {
+    if (sent + received != before) {
+      spin = Spin();
+    } else if (own == step.own_bytes) {
+      spin.Once();
+    } else {
       const size_t bytes = std::min(kOwnPart, step.own_bytes - own);
       std::memcpy(step.own_to + own, step.own_from + own, bytes);
       own += bytes;
