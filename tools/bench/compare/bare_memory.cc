@@ -121,14 +121,6 @@ class BareMemory final : public BarePair {
     in_window_ = window;
     way_ = way;
   }
-  uint64_t Swap(uint64_t value) override {
-    uint64_t other = 0;
-    RunSmall({.send = reinterpret_cast<const std::byte*>(&value),
-              .send_bytes = sizeof value,
-              .receive = reinterpret_cast<std::byte*>(&other),
-              .receive_bytes = sizeof other});
-    return other;
-  }
   std::byte* Window(int buffer, size_t bytes) override {
     return bytes > kWindowBytes ? nullptr : windows_ + static_cast<size_t>(buffer) * kWindowBytes;
   }

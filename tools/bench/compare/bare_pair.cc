@@ -23,6 +23,15 @@ std::string NoteOf(const std::string& folder) { return folder + "/bare"; }
 
 }  // namespace
 
+uint64_t BarePair::Swap(uint64_t value) {
+  uint64_t other = 0;
+  Run({.send = reinterpret_cast<const std::byte*>(&value),
+       .send_bytes = sizeof value,
+       .receive = reinterpret_cast<std::byte*>(&other),
+       .receive_bytes = sizeof other});
+  return other;
+}
+
 void TakeBytes(const BareStep& step, const std::byte* arrived, size_t at, size_t bytes) {
   static const comm::ReduceKernel sum = comm::FindReduceKernel(comm::DataType::kFloat32, comm::ReduceOp::kSum);
   if (step.addend == nullptr) {

@@ -52,7 +52,7 @@ class BarePair {
   virtual int ways(bool window) const = 0;
   virtual void UseWay(bool window, int way) = 0;
   // Returns the other rank's `value`, after both have called this.
-  virtual uint64_t Swap(uint64_t value) = 0;
+  uint64_t Swap(uint64_t value);
   // Memory of this rank that the other can use in place, for `buffer` 0 or 1, until it is given back; null where there
   // is none of so many bytes.
   virtual std::byte* Window(int buffer, size_t bytes) = 0;

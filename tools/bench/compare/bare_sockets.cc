@@ -34,14 +34,6 @@ class BareSockets final : public BarePair {
   bool TwinSums() const override { return false; }
   int ways(bool /*window*/) const override { return 1; }
   void UseWay(bool /*window*/, int /*way*/) override {}
-  uint64_t Swap(uint64_t value) override {
-    uint64_t other = 0;
-    Run({.send = reinterpret_cast<const std::byte*>(&value),
-         .send_bytes = sizeof value,
-         .receive = reinterpret_cast<std::byte*>(&other),
-         .receive_bytes = sizeof other});
-    return other;
-  }
   std::byte* Window(int /*buffer*/, size_t /*bytes*/) override { return nullptr; }
   void ReleaseWindows() override {}
 

@@ -61,14 +61,14 @@ struct Buffers {
   float* out;
 };
 
+float InputOf(int rank, size_t i) { return static_cast<float>((i + 1) % 1000 + 1000 * static_cast<size_t>(rank)); }
+
 void Fill(int rank, size_t count, const Buffers& buffers) {
   for (size_t i = 0; i < count; ++i) {
-    buffers.in[i] = static_cast<float>((i + 1) % 1000 + 1000 * static_cast<size_t>(rank));
+    buffers.in[i] = InputOf(rank, i);
     buffers.out[i] = -1;
   }
 }
-
-float InputOf(int rank, size_t i) { return static_cast<float>((i + 1) % 1000 + 1000 * static_cast<size_t>(rank)); }
 
 // Sends the inputs one way or both, copied or added, in every way; each element of the outputs is compared.
 void TryEveryStep(Ranks& ranks, bool window, size_t count) {
