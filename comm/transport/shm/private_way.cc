@@ -47,11 +47,13 @@ uint32_t WayChooser::WorkOf(Way way, size_t size) const {
   return receiving + sending_[static_cast<size_t>(way)][size].ns_per_kib();
 }
 
-uint32_t WayChooser::TriesOfCopies(const Trial& trial, const WayQuestion& question, size_t others) {
+WayTrial::Rounds WayChooser::RoundsOf(const WayQuestion& question) {
   const size_t once = WaySizeOf(question.bytes) == 0 ? kShortRun * question.bytes : question.bytes;
-  const size_t round = question.ring_bytes / std::max<size_t>(once, 1);
-  const size_t every = std::max<size_t>(kLongTrialEvery, round / 8);
-  return kTries + static_cast<uint32_t>(trial.number / others % every == 1 ? round : 0);
+  WayTrial::Rounds rounds{};
+  for (size_t i = 0; i < kWays; ++i) {
+    rounds[i] = static_cast<uint32_t>((question.ring_bytes[i] + once - 1) / std::max<size_t>(once, 1));
+  }
+  return rounds;
 }
 
 Way WayChooser::Choose(const WayQuestion& question) {
@@ -60,37 +62,19 @@ Way WayChooser::Choose(const WayQuestion& question) {
       size == 0 || question.arrivals == nullptr ? std::nullopt : question.arrivals->Latest(size);
   const bool exchange = heard.has_value();
   if (exchange && !leads_ && (question.may_read || *heard != Way::kRead)) return *heard;
-  std::array<Way, kWays> ways{};  // those that there are, the quickest first
-  std::array<uint32_t, kWays> times{};
-  size_t count = 0;
+  RankedWays ranked;
   for (size_t i = 0; i < kWays; ++i) {
     const Way way = static_cast<Way>((static_cast<size_t>(first_) + i) % kWays);
     if (way == Way::kRead && !question.may_read) continue;
     const uint32_t time = exchange ? WorkOf(way, size) : TimeOf(way, size, question.told);
-    if (time == 0) {
-      if (!exchange || first_tries_[static_cast<size_t>(way)][size]++ < kFirstTries) return way;
-      continue;
+    if (time > 0) {
+      ranked.Add(way, time);
+    } else if (!exchange || first_tries_[static_cast<size_t>(way)][size]++ < kFirstTries) {
+      return way;
     }
-    size_t place = count++;
-    for (; place > 0 && times[place - 1] > time; --place) {
-      ways[place] = ways[place - 1];
-      times[place] = times[place - 1];
-    }
-    ways[place] = way;
-    times[place] = time;
   }
-  if (count == 0) return question.may_read ? first_ : Way::kCopied;
-  if (count == 1) return ways[0];
-  Trial& trial = trials_[question.may_read ? 1 : 0][exchange ? 1 : 0][size];
-  const size_t other = 1 + trial.number % (count - 1);
-  const uint32_t next_try = trial.every * times[other] / times[0];
-  ++trial.since;
-  if (trial.since <= next_try) return ways[0];
-  const bool promising = ways[other] == Way::kCopied && 2 * times[other] < 3 * times[0];
-  if (trial.since >= next_try + (promising ? TriesOfCopies(trial, question, count - 1) : kTries)) {
-    trial = {.every = std::min(2 * trial.every, kTryEvery), .since = 0, .number = trial.number + 1};
-  }
-  return ways[other];
+  if (ranked.count == 0) return question.may_read ? first_ : Way::kCopied;
+  return trials_[question.may_read ? 1 : 0][exchange ? 1 : 0][size].Next(ranked, RoundsOf(question));
 }
 
 }  // namespace cohort::comm::shm

@@ -17,10 +17,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace cohort::comm::shm {
+#include "cohort/comm/transport/shm/way_trial.h"
 
-enum class Way : uint8_t { kCopied = 0, kPastCache = 1, kRead = 2 };
-inline constexpr size_t kWays = 3;
+namespace cohort::comm::shm {
 
 // From here on copies may go past the cache. Shorter messages lie in few lines.
 inline constexpr size_t kPastCacheFrom = 1024;
@@ -156,9 +155,9 @@ class Arrivals {
 struct WayQuestion {
   size_t bytes = 0;
   ToldTimes told;
-  bool may_read = false;         // kRead is one of the ways
-  size_t ring_bytes = 0;         // of plain copies
-  Arrivals* arrivals = nullptr;  // what the receiver sends; null: several receive
+  bool may_read = false;                   // kRead is one of the ways
+  std::array<size_t, kWays> ring_bytes{};  // by way
+  Arrivals* arrivals = nullptr;            // what the receiver sends; null: several receive
 };
 
 // A sender's choice for one receiver.
@@ -187,30 +186,14 @@ class WayChooser {
   }
 
  private:
-  // After so many messages (runs of short ones), times the ratio of the two ways, another way is tried by kTries
-  // messages. Costs at most 3 % of the time in the long run, whatever the ratio. The first time it is sooner, then
-  // twice as late each time: the first messages touch memory that nobody has touched, which may make any way look slow.
-  static constexpr uint32_t kTryEvery = 100;
-  static constexpr uint32_t kFirstTryAfter = 12;
-  static constexpr uint32_t kTries = 3;
-  // Plain copies are twice as slow while the lines of their ring are in no cache, as they are after other ways were
-  // taken for long. So if they take less than one and a half of the quickest way's time, a trial now and then is so
-  // long that the ring goes round: one in four, or one in an eighth of its messages. Costs another 3 % at most.
-  static constexpr uint32_t kLongTrialEvery = 4;
-
-  struct Trial {
-    uint32_t every = kFirstTryAfter;
-    uint32_t since = 0;  // messages since the last one
-    uint32_t number = 0;
-  };
   // The other side need not follow (it may not be able to read): no way is tried more often for its first three times.
   static constexpr uint32_t kFirstTries = 8;
 
   // In ns per KiB; 0: not known.
   uint32_t TimeOf(Way way, size_t size, const ToldTimes& told) const;
   uint32_t WorkOf(Way way, size_t size) const;
-  // How many messages (runs of short ones) a trial of plain copies has. `others`: the ways that are tried by turns.
-  static uint32_t TriesOfCopies(const Trial& trial, const WayQuestion& question, size_t others);
+  // By way: the messages (runs of short ones) in which its ring goes round.
+  static WayTrial::Rounds RoundsOf(const WayQuestion& question);
 
   Way first_;
   bool leads_;
@@ -218,7 +201,7 @@ class WayChooser {
   WayTimes sending_, receiving_;
   std::array<std::array<uint32_t, kWaySizes>, kWays> first_tries_{};  // of exchanges
   // By may_read, since a link and a fan-out may share a chooser, and by whether both send.
-  std::array<std::array<std::array<Trial, kWaySizes>, 2>, 2> trials_{};
+  std::array<std::array<std::array<WayTrial, kWaySizes>, 2>, 2> trials_{};
 };
 
 }  // namespace cohort::comm::shm

@@ -173,7 +173,7 @@ Way StreamWriter::ChooseWay(size_t bytes) {
   const Way way = memory_.Choose(reader, {.bytes = bytes,
                                           .told = told,
                                           .may_read = bytes >= limits_.private_from && told.can_read(),
-                                          .ring_bytes = copied_.bytes(),
+                                          .ring_bytes = {copied_.bytes(), past_cache_.bytes()},
                                           .arrivals = readers_.size() == 1 ? &arrivals_ : nullptr});
   if (is_short) short_way_ = way;
   timed_ = WaySizeOf(bytes) != 1 || sample_.Next(way);
