@@ -51,7 +51,7 @@ WayTrial::Rounds WayChooser::RoundsOf(const WayQuestion& question) {
   const size_t once = WaySizeOf(question.bytes) == 0 ? kShortRun * question.bytes : question.bytes;
   WayTrial::Rounds rounds{};
   for (size_t i = 0; i < kWays; ++i) {
-    rounds[i] = static_cast<uint32_t>((question.ring_bytes[i] + once - 1) / std::max<size_t>(once, 1));
+    rounds[i] = static_cast<uint32_t>(question.ring_bytes[i] / std::max<size_t>(once, 1));
   }
   return rounds;
 }

@@ -33,7 +33,7 @@ struct RankedWays {
 // The messages (or runs of short ones) of one class.
 class WayTrial {
  public:
-  // By way: the messages in which its ring goes round. 0: it has none.
+  // By way: the messages in which its ring goes round. 0: it has none, or goes round within a message.
   using Rounds = std::array<uint32_t, kWays>;
 
   // The way of the next message.

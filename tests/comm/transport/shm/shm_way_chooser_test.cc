@@ -49,7 +49,7 @@ TEST(ReceivedTimes, AreToldInThreeWords) {
   ReceivedTimes times;
   EXPECT_TRUE(times.Told(true).can_read());
   EXPECT_FALSE(times.Told(false).can_read());
-  const size_t bytes[] = {2 << 10, 8 << 10, 64 << 10, 4 << 20, 64 << 20};
+  const size_t bytes[] = {2 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20, 64 << 20};
   const Way ways[] = {Way::kCopied, Way::kPastCache, Way::kRead};
   const auto time_of = [](Way way, size_t size) {
     return static_cast<uint32_t>(10 + 300 * static_cast<int>(way) + size);
