@@ -47,15 +47,6 @@ uint32_t WayChooser::WorkOf(Way way, size_t size) const {
   return receiving + sending_[static_cast<size_t>(way)][size].ns_per_kib();
 }
 
-WayTrial::Rounds WayChooser::RoundsOf(const WayQuestion& question) {
-  const size_t once = WaySizeOf(question.bytes) == 0 ? kShortRun * question.bytes : question.bytes;
-  WayTrial::Rounds rounds{};
-  for (size_t i = 0; i < kWays; ++i) {
-    rounds[i] = static_cast<uint32_t>(question.ring_bytes[i] / std::max<size_t>(once, 1));
-  }
-  return rounds;
-}
-
 Way WayChooser::Choose(const WayQuestion& question) {
   const size_t size = WaySizeOf(question.bytes);
   const std::optional<Way> heard =
@@ -74,7 +65,8 @@ Way WayChooser::Choose(const WayQuestion& question) {
     }
   }
   if (ranked.count == 0) return question.may_read ? first_ : Way::kCopied;
-  return trials_[question.may_read ? 1 : 0][exchange ? 1 : 0][size].Next(ranked, RoundsOf(question));
+  const WayRings rings{.bytes = question.ring_bytes, .message_bytes = (size == 0 ? kShortRun : 1) * question.bytes};
+  return trials_[question.may_read ? 1 : 0][exchange ? 1 : 0][size].Next(ranked, rings);
 }
 
 }  // namespace cohort::comm::shm

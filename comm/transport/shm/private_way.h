@@ -155,7 +155,7 @@ class Arrivals {
 
 // A message whose way is to be chosen.
 struct WayQuestion {
-  size_t bytes = 0;
+  size_t bytes = 0;  // at least 1
   ToldTimes told;
   bool may_read = false;                   // kRead is one of the ways
   std::array<size_t, kWays> ring_bytes{};  // by way
@@ -194,8 +194,6 @@ class WayChooser {
   // In ns per KiB; 0: not known.
   uint32_t TimeOf(Way way, size_t size, const ToldTimes& told) const;
   uint32_t WorkOf(Way way, size_t size) const;
-  // By way: the messages (runs of short ones) in which its ring goes round.
-  static WayTrial::Rounds RoundsOf(const WayQuestion& question);
 
   Way first_;
   bool leads_;

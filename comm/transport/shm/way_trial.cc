@@ -24,7 +24,7 @@ uint32_t WayTrial::LengthOf(LongTrials& longs, uint32_t round) {
   return kTries + round;
 }
 
-Way WayTrial::Next(const RankedWays& ranked, const Rounds& rounds) {
+Way WayTrial::Next(const RankedWays& ranked, const WayRings& rings) {
   const Way quickest = ranked.ways[0];
   const Way before = std::exchange(quickest_, quickest);
   longs_[static_cast<size_t>(quickest)].in_vain = 0;
@@ -34,15 +34,12 @@ Way WayTrial::Next(const RankedWays& ranked, const Rounds& rounds) {
     const auto place = static_cast<size_t>(std::find(ranked.ways.begin(), known, before) - ranked.ways.begin());
     const bool lost = place > 0 && place < ranked.count;
     const size_t other = lost ? place : 1 + number_ % (ranked.count - 1);
+    if (!lost && ++since_ <= every_ * ranked.times[other] / ranked.times[0]) return quickest;
     const Way way = ranked.ways[other];
-    const uint32_t round = rounds[static_cast<size_t>(way)];
+    const uint32_t round = rings.RoundOf(way);
     const bool promising = round > 0 && ranked.times[other] < kPromising * ranked.times[0];
-    if (lost && promising) {
-      left_ = kTries + round;
-    } else {
-      if (lost || ++since_ <= every_ * ranked.times[other] / ranked.times[0]) return quickest;
-      left_ = promising ? LengthOf(longs_[static_cast<size_t>(way)], round) : kTries;
-    }
+    if (lost && !promising) return quickest;
+    left_ = lost ? kTries + round : promising ? LengthOf(longs_[static_cast<size_t>(way)], round) : kTries;
     tried_ = way;
   }
   if (--left_ == 0) {

@@ -30,14 +30,20 @@ struct RankedWays {
   void Add(Way way, uint32_t time);
 };
 
+// The rings, by way, and the bytes that a message (or a run of short ones) puts into one.
+struct WayRings {
+  std::array<size_t, kWays> bytes{};  // 0: the way has none
+  size_t message_bytes = 1;
+
+  // The messages in which the ring goes round. 0: there is none, or it goes round within a message.
+  uint32_t RoundOf(Way way) const { return static_cast<uint32_t>(bytes[static_cast<size_t>(way)] / message_bytes); }
+};
+
 // The messages (or runs of short ones) of one class.
 class WayTrial {
  public:
-  // By way: the messages in which its ring goes round. 0: it has none, or goes round within a message.
-  using Rounds = std::array<uint32_t, kWays>;
-
   // The way of the next message.
-  Way Next(const RankedWays& ranked, const Rounds& rounds);
+  Way Next(const RankedWays& ranked, const WayRings& rings);
 
  private:
   // After so many messages, times the ratio of the two ways, another way is tried by kTries messages. Costs at most 3 %
@@ -47,9 +53,9 @@ class WayTrial {
   static constexpr uint32_t kTries = 3;
   // A way with a ring is promising if it takes less than so many times the quickest way's time.
   static constexpr uint32_t kPromising = 3;
-  // The second trial of a promising way is long, then one in an eighth of the round, twice as rarely after
-  // each that did not make it the quickest way, so often at most. Costs another 4 % at most in the beginning, and an
-  // eighth of that in the long run.
+  // The second trial of a promising way is long, then one in an eighth of the round, twice as rarely after each that
+  // did not make it the quickest way, so often at most. Costs another 4 % at most in the beginning, and an eighth of
+  // that in the long run.
   static constexpr uint32_t kMostInVain = 4;
 
   struct LongTrials {
