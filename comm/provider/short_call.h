@@ -16,6 +16,7 @@
 #include "cohort/comm/reduce/reduce_kernel.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/comm/types.h"
+#include "cohort/runtime/engine/wait_policy.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
@@ -83,6 +84,7 @@ class ShortCall {
     while (!step.receiver->Receive(step.receive)) {
       *polls -= step.look_cost;
       if (*polls < 0) return false;
+      runtime::Pause();
     }
     return true;
   }

@@ -33,7 +33,7 @@ class TcpLink : public Link, public ShortReceiver {
  private:
   // Looks into a socket, in looks into shared memory: 16 of them fit into a short call, about 4 us. Where another rank
   // should run rather than this one look again, one fits.
-  static constexpr int kLook = 16;
+  static constexpr int kLook = 4;
   static constexpr int kLookOnce = 1 << 20;
 
   LinkTable* const table_;
