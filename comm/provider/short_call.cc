@@ -5,17 +5,11 @@
 #include "cohort/comm/reduce/reduce.h"
 
 namespace cohort::comm {
-namespace {
-
-// A message of one line is written faster than it is prepared.
-constexpr size_t kLineBytes = 64;
-
-}  // namespace
 
 ShortCall::ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithmetic& arithmetic)
     : steps_(std::move(steps)), scratch_(scratch_bytes), arithmetic_(arithmetic), next_(steps_.data()) {
   for (Step& step : steps_) {
-    if (step.kind == Step::Kind::kSend && step.bytes > kLineBytes) prepared_.push_back(&step);
+    if (step.kind == Step::Kind::kSend) prepared_.push_back(&step);
     step.receive.bytes = step.bytes;
     if (step.receiver != nullptr) step.look_cost = step.receiver->look_cost();
     if (step.look_cost > 1 || (step.sender != nullptr && step.sender->calls_kernel())) at_once_ = false;
