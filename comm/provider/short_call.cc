@@ -1,15 +1,26 @@
 #include "cohort/comm/provider/short_call.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cohort/comm/reduce/reduce.h"
 
 namespace cohort::comm {
+namespace {
+
+// Longer messages are not prepared where both sides have one: each would fetch lines while the other still reads (1
+// KiB, far, 1.06 us instead of 0.90; 512 B 0.46 instead of 0.66).
+constexpr size_t kMostPreparedInExchange = 512;
+
+}  // namespace
 
 ShortCall::ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithmetic& arithmetic)
     : steps_(std::move(steps)), scratch_(scratch_bytes), arithmetic_(arithmetic), next_(steps_.data()) {
+  const bool receives =
+      std::any_of(steps_.begin(), steps_.end(), [](const Step& step) { return step.receiver != nullptr; });
   for (Step& step : steps_) {
-    if (step.kind == Step::Kind::kSend) prepared_.push_back(&step);
+    const bool prepares = !receives || step.bytes <= kMostPreparedInExchange;
+    if (step.kind == Step::Kind::kSend && prepares) prepared_.push_back(&step);
     step.receive.bytes = step.bytes;
     if (step.receiver != nullptr) step.look_cost = step.receiver->look_cost();
     if (step.look_cost > 1 || (step.sender != nullptr && step.sender->calls_kernel())) at_once_ = false;
@@ -36,6 +47,7 @@ void ShortCall::Post(const void* in, void* out, const runtime::CallRecord& call)
 
 bool ShortCall::Finish(int polls) {
   for (const Step* sent = steps_.data(); sent != next_; ++sent) sent->sender->Wake();
+  if (polls > 0 && next_ != end() && next_->receiver != nullptr) WaitForOthers();
   for (; next_ != end(); ++next_) {
     if (next_->receiver != nullptr ? !Receive(*next_, &polls) : !Do(*next_)) return false;
   }
@@ -44,6 +56,12 @@ bool ShortCall::Finish(int polls) {
     DivideBy(arithmetic_.dtype, buffers_[static_cast<size_t>(BufferId::kOut)], arithmetic_.count, arithmetic_.divisor);
   }
   return true;
+}
+
+// A rank that has nothing to send comes to its look sooner than one that has.
+void ShortCall::WaitForOthers() const {
+  const int pauses = next_->receiver->early_pauses() + (next_ == steps_.data() ? 1 : 0);
+  for (int i = 0; i < pauses; ++i) runtime::Pause();
 }
 
 size_t ShortCall::done() const {

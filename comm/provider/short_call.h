@@ -37,7 +37,7 @@ class ShortCall {
     uint16_t part = 0;  // of the plan's step: which of its sends
     uint32_t bytes = 0;
     uint32_t count = 0;  // elements
-    Place src, src2, dst;
+    Place src = {}, src2 = {}, dst = {};
     ShortSender* sender = nullptr;
     ShortReceiver* receiver = nullptr;  // of the steps that receive
     // Filled by ShortCall: what is equal in all repetitions, and the addresses and signature of the latest.
@@ -75,6 +75,8 @@ class ShortCall {
  private:
   std::byte* At(const Place& place) const { return buffers_[static_cast<size_t>(place.buffer)] + place.offset; }
   Step* end() { return steps_.data() + steps_.size(); }
+  // Leaves those that call at the same time the time to send, before the first look for a message.
+  void WaitForOthers() const;
   // Both: false when nothing was done.
   bool Do(const Step& step);
   bool Receive(Step& step, int* polls) {
@@ -90,7 +92,7 @@ class ShortCall {
   }
 
   std::vector<Step> steps_;
-  std::vector<const Step*> prepared_;  // sends whose room is fetched when the call is done
+  std::vector<const Step*> prepared_;  // sends whose room is fetched when the call is done (Prepare)
   std::vector<std::byte> scratch_;
   const Arithmetic arithmetic_;
   bool at_once_ = true;

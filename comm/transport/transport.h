@@ -97,9 +97,13 @@ class ShortReceiver {
   virtual bool Receive(const ShortReceive& receive) = 0;
   // The cost of a look for a message that is not there, in looks into shared memory (about 15 ns with a pause).
   virtual int look_cost() const { return 1; }
+  // Pauses to make before the first look for a message that is being sent at about this time.
+  int early_pauses() const { return early_pauses_; }
 
  protected:
   ~ShortReceiver() = default;
+
+  int early_pauses_ = 0;
 };
 
 // Names one ordered pair of byte streams, one in each direction.

@@ -22,12 +22,17 @@
 
 namespace cohort::comm::shm {
 
-inline constexpr uint64_t kEndpointMagic = 0x3630'4d48'5354'5243;  // "CRTSHM06": changes with the layout
+inline constexpr uint64_t kEndpointMagic = 0x3730'4d48'5354'5243;  // "CRTSHM07": changes with the layout
 inline constexpr size_t kSlotStride = 128;
 inline constexpr size_t kInlineBytes = 48;
 inline constexpr size_t kSlotBytes = kMostShortBytes;  // of payload behind the line
 inline constexpr uint32_t kLinkSlots = 16;
 inline constexpr uint32_t kFanoutSlots = 32;
+// The slot of a stream's message `number`, counted from 0, where there are `mask` + 1: from the last to the first. A
+// reader's CPU that sees ascending lines fetches those behind the message as well. They belong to an older message, not
+// to the next one, for which the writer's CPU has its lines ready. 1 KiB one way, far: 0.66 to 0.77 us instead of 1.0.
+constexpr uint64_t SlotOf(uint64_t number, uint64_t mask) { return ~number & mask; }
+static_assert(SlotOf(0, 15) == 15 && SlotOf(15, 15) == 0 && SlotOf(16, 15) == 15);
 
 // A ring of bytes for payloads that are copied: in once, and out (or into a reduction) once. Long messages go in parts,
 // so that both sides copy at the same time.

@@ -78,7 +78,7 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   if (slots_ == nullptr) [[unlikely]] {
     if (const Progress attached = Attach(operation); attached != Progress::kDone) return attached;
   }
-  const Slot& slot = slots_[taken_ & slot_mask_];
+  const Slot& slot = slots_[SlotOf(taken_, slot_mask_)];
   const Line& line = slot.line;
   const uint64_t stamp = line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return Progress::kBlocked;
@@ -104,9 +104,14 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
 
 bool StreamReader::Receive(const ShortReceive& receive) {
   if (slots_ == nullptr || turn_ != tickets_ + 1) return false;
-  const Slot& slot = slots_[taken_ & slot_mask_];
+  const Slot& slot = slots_[SlotOf(taken_, slot_mask_)];
+  const uint64_t began_ns = HopTime::Times(taken_) ? runtime::SteadyNow() : 0;
   const uint64_t stamp = slot.line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return false;
+  if (began_ns != 0) {
+    hop_.Add(runtime::SteadyNow() - began_ns);
+    early_pauses_ = hop_.pauses();
+  }
   if (slot.line.signature != receive.signature) return false;
   const std::byte* payload = ShortPayload(slot, stamp, receive.bytes);
   if (payload == nullptr) return false;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/hop_time.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/private_memory.h"
 #include "cohort/comm/transport/transport.h"
@@ -62,6 +63,7 @@ class StreamReader final : public ShortReceiver {
   uint64_t BeginPart() { return timed_ ? memory_->Now() : 0; }
   void EndPart(uint64_t began_ns, Way way);
 
+  HopTime hop_;
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
   bool timed_ = false;              // the message under way
   MessageTime time_;                // its time

@@ -56,7 +56,7 @@ StreamWriter::~StreamWriter() {
 // Both are in line where a short message is sent.
 inline void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature,
                                   size_t inline_bytes) {
-  const uint64_t index = published_ & slot_mask_;
+  const uint64_t index = SlotOf(published_, slot_mask_);
   Line& line = slots_[index].line;
   CopySmall(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
   line.signature = signature;
@@ -105,13 +105,13 @@ bool StreamWriter::FreesSlot() {
 }
 
 void StreamWriter::Prepare(size_t bytes) {
-  const auto* slot = reinterpret_cast<const std::byte*>(&slots_[published_ & slot_mask_]);
+  const auto* slot = reinterpret_cast<const std::byte*>(&slots_[SlotOf(published_, slot_mask_)]);
   const size_t used = bytes <= kInlineBytes ? sizeof(Line) : sizeof(Line) + std::min(bytes, kSlotBytes);
   for (size_t at = 0; at < used; at += sizeof(Line)) PrefetchForWriting(slot + at);
 }
 
 void StreamWriter::PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature) {
-  std::memcpy(slots_[published_ & slot_mask_].payload, data, bytes);
+  std::memcpy(slots_[SlotOf(published_, slot_mask_)].payload, data, bytes);
   const uint64_t total = bytes;
   Publish(MessageKind::kSlot, &total, sizeof total, signature, 0);
 }

@@ -284,6 +284,42 @@ TEST(ShortCallOrderTest, WaitsForOperationsBeforeIt) {
   EXPECT_EQ(std::memcmp(small.data(), data.data(), 8), 0);
 }
 
+// Notes what it is told to prepare.
+class NotedSender final : public ShortSender {
+ public:
+  bool Send(const std::byte*, size_t, const runtime::CallRecord&) override { return true; }
+  void Wake() override {}
+  void Prepare(size_t bytes) override { prepared.push_back(bytes); }
+  std::vector<size_t> prepared;
+};
+
+class PromptReceiver final : public ShortReceiver {
+ public:
+  bool Receive(const ShortReceive&) override { return true; }
+};
+
+// The room of the next message is fetched once the call is done; that of a long one only where nothing is received.
+TEST(ShortCallPrepareTest, FetchesTheRoomOfTheNextMessage) {
+  for (const bool receives : {false, true}) {
+    for (const uint32_t bytes : {8u, 512u, 1024u}) {
+      NotedSender sender;
+      PromptReceiver receiver;
+      using Step = ShortCall::Step;
+      std::vector<Step> steps = {{.kind = Step::Kind::kSend, .bytes = bytes, .sender = &sender}};
+      if (receives) steps.push_back({.kind = Step::Kind::kReceive, .bytes = bytes, .receiver = &receiver});
+      ShortCall call(steps, 0, {});
+      std::array<std::byte, 1024> data{};
+      const runtime::CallRecord record = CallOf(1);
+      call.Post(data.data(), data.data(), record);
+      EXPECT_TRUE(sender.prepared.empty());
+      ASSERT_TRUE(call.Finish(1));
+      const bool expected = !receives || bytes <= 512;
+      EXPECT_EQ(sender.prepared, expected ? std::vector<size_t>{bytes} : std::vector<size_t>{})
+          << bytes << (receives ? " received as well" : "");
+    }
+  }
+}
+
 // A sender that is never confirmed stops when its slots are used, and goes on when they are read.
 TEST(ShortCallOrderTest, StopsWhenTheStreamIsFull) {
   LocalWorld world(2);

@@ -34,6 +34,9 @@ struct Attacker {
   size_t bytes = 0;
   shm::Ack* ack = nullptr;
   shm::Slot* slots = nullptr;
+
+  // The line of message `number`, counted from 0.
+  shm::Line& LineOf(uint64_t number) const { return slots[shm::SlotOf(number, shm::kLinkSlots - 1)].line; }
 };
 
 // A receive buffer with guards around it.
@@ -92,7 +95,7 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
       recv.operand = operand.data();
     }
     for (int i = 0; i < 8; ++i) {
-      shm::Line& line = attacker.slots[i].line;
+      shm::Line& line = attacker.LineOf(static_cast<uint64_t>(i));
       shm::Descriptor descriptor{.total = random() % 4 == 0 ? Interesting(random, bytes, segment_bytes) : bytes,
                                  .length = Interesting(random, bytes, segment_bytes),
                                  .area_offset = Interesting(random, bytes, segment_bytes),
@@ -136,7 +139,7 @@ TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
     const size_t inline_bytes = random() % 2 == 0 ? bytes % 256 : random() % 256;
     const uint64_t signature = random() % 4 == 0 ? random() : kSignature;
     const uint64_t number = random() % 4 == 0 ? random() % 40 : 2;
-    shm::Line& line = attacker.slots[1].line;
+    shm::Line& line = attacker.LineOf(1);
     std::memcpy(line.payload, &total, sizeof total);
     line.signature = signature;
     line.stamp.store(shm::Stamp(number, kind, inline_bytes));

@@ -1,0 +1,46 @@
+// How long a reader waits before it looks for a line that is being written.
+#include <gtest/gtest.h>
+
+#include "cohort/comm/transport/shm/hop_time.h"
+
+namespace cohort::comm::shm {
+namespace {
+
+int PausesAfter(uint64_t first_ns, uint64_t second_ns) {
+  HopTime hop;
+  hop.Add(first_ns);
+  hop.Add(second_ns);
+  return hop.pauses();
+}
+
+TEST(HopTimeTest, WaitsOnlyWhereLinesTravelFar) {
+  EXPECT_EQ(HopTime().pauses(), 0);
+  EXPECT_EQ(PausesAfter(60, 60), 0);
+  EXPECT_EQ(PausesAfter(160, 160), 1);
+  EXPECT_EQ(PausesAfter(250, 250), 2);
+}
+
+TEST(HopTimeTest, ALookThatWasInterruptedDoesNotCount) {
+  EXPECT_EQ(PausesAfter(60, 100'000), 0);
+  EXPECT_EQ(PausesAfter(100'000, 60), 0);
+}
+
+TEST(HopTimeTest, FollowsRanksThatMove) {
+  HopTime hop;
+  for (int i = 0; i < 3; ++i) hop.Add(250);
+  EXPECT_EQ(hop.pauses(), 2);
+  hop.Add(50);
+  EXPECT_EQ(hop.pauses(), 0);
+  hop.Add(250);
+  hop.Add(250);
+  EXPECT_EQ(hop.pauses(), 2);
+}
+
+TEST(HopTimeTest, TimesOneMessageInSixteen) {
+  int timed = 0;
+  for (uint64_t message = 0; message < 160; ++message) timed += HopTime::Times(message) ? 1 : 0;
+  EXPECT_EQ(timed, 10);
+}
+
+}  // namespace
+}  // namespace cohort::comm::shm
