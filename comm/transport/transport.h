@@ -95,7 +95,7 @@ class ShortReceiver {
  public:
   // True: the next message was there, was short and the expected one, and is in place. False: nothing was done.
   virtual bool Receive(const ShortReceive& receive) = 0;
-  // The cost of a look for a message that is not there, in looks into shared memory (about 15 ns with a pause).
+  // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
   virtual int look_cost() const { return 1; }
   // Pauses to make before the first look for a message that is being sent at about this time.
   int early_pauses() const { return early_pauses_; }
