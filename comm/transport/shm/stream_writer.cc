@@ -231,15 +231,16 @@ Progress StreamWriter::SendPart(SendOperation& operation) {
   if (operation.moved == 0) {
     if (absl::Status status = ProvideRing(ring); !status.ok()) return Fail(operation, std::move(status));
   }
-  const size_t length = std::min(PartBytes(operation.bytes, ring.bytes()), operation.bytes - operation.moved);
-  std::optional<uint64_t> position = ring.Place(length);
+  const size_t rest = operation.bytes - operation.moved;
+  const size_t length = std::min(PartBytes(operation.bytes, ring.bytes()), rest);
+  std::optional<uint64_t> position = ring.Place(rest);
   if (!position.has_value()) {
     if (!Refresh(&operation.error)) return Progress::kFailed;
-    position = ring.Place(length);
+    position = ring.Place(rest);
     if (!position.has_value()) return Progress::kBlocked;
   }
   CopyIn(operation, ring.At(*position), length);
-  ring.Take(*position, length, published_ + 1);
+  ring.Take(length, published_ + 1);
   if (operation.moved == 0) reading_before_ns_ = memory_.reading_ns();
   const uint64_t reading_ns = memory_.reading_ns() - reading_before_ns_;
   const Descriptor descriptor{.total = operation.bytes,
