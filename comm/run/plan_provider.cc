@@ -112,7 +112,7 @@ absl::Status PlanProvider::Begin(bool fallback) {
   const AcceptedCall& call = queue_.front()->call;
   algorithm_ = fallback ? call.service.fallback : call.service.algorithm;
   pieces_ = fallback ? call.service.fallback_pieces : call.service.pieces;
-  staged_ = ReductionStage::Needed(call.request, *FindAlgorithm(algorithm_));
+  staged_ = ReductionStage::Needed(call.request, algorithm_);
   if (!staged_) [[likely]]
     return StartPlan();
   if (!stage_.Begin(call.request, group_->rank, group_->size)) {
@@ -158,7 +158,7 @@ PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
 
 std::unique_ptr<ShortCall> PlanProvider::Shorten(const CollectiveRequest& request, const ServicePlan& service) {
   if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > int64_t{kMostShortBytes} ||
-      ReductionStage::Needed(request, *FindAlgorithm(service.algorithm))) {
+      ReductionStage::Needed(request, service.algorithm)) {
     return nullptr;
   }
   const absl::StatusOr<const Plan*> plan =

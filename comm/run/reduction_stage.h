@@ -22,10 +22,11 @@ constexpr bool ComputesWide(const CollectiveRequest& request) {
 // One call at a time; its memory is kept for the next one.
 class ReductionStage {
  public:
-  // Whether a call that `algorithm` serves needs a stage. All members decide alike.
-  static bool Needed(const CollectiveRequest& request, const AlgorithmInfo& algorithm) {
+  // Whether a call that the algorithm with this id serves needs a stage. All members decide alike.
+  static bool Needed(const CollectiveRequest& request, uint16_t algorithm) {
     if (!Reduces(request.kind)) return false;
-    return request.op == ReduceOp::kPreMulSum || (ComputesWide(request) && !algorithm.traits.folds_once);
+    return request.op == ReduceOp::kPreMulSum ||
+           (ComputesWide(request) && !FindAlgorithm(algorithm)->traits.folds_once);
   }
 
   // Begins a call of rank `rank` of `size`. False: there is no memory for `bytes()` bytes.
