@@ -23,7 +23,8 @@ ShortCall::ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithm
     if (step.kind == Step::Kind::kSend && prepares) prepared_.push_back(&step);
     step.receive.bytes = step.bytes;
     if (step.receiver != nullptr) step.look_cost = step.receiver->look_cost();
-    if (step.look_cost > 1 || (step.sender != nullptr && step.sender->calls_kernel())) at_once_ = false;
+    const bool calls_kernel = step.look_cost > 1 || (step.sender != nullptr && step.sender->calls_kernel());
+    if (calls_kernel || step.bytes > kMostShortBytes) at_once_ = false;
     if (step.kind == Step::Kind::kReceiveReduce) {
       step.receive.reduce = arithmetic.kernel;
       step.receive.incoming_first = step.incoming_first;
@@ -51,6 +52,7 @@ bool ShortCall::Finish(int polls) {
   for (; next_ != end(); ++next_) {
     if (next_->receiver != nullptr ? !Receive(*next_, &polls) : !Do(*next_)) return false;
   }
+  ++calls_done_;
   for (const Step* step : prepared_) step->sender->Prepare(step->bytes);
   if (arithmetic_.divisor > 1 && buffers_[static_cast<size_t>(BufferId::kOut)] != nullptr) {
     DivideBy(arithmetic_.dtype, buffers_[static_cast<size_t>(BufferId::kOut)], arithmetic_.count, arithmetic_.divisor);

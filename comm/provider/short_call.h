@@ -1,6 +1,6 @@
 // The short way of a small call that repeats an earlier one: the steps of its plan, or the one step of a send or a
-// receive, done with no operation, queue or Work. Where a message does not come soon, the
-// call becomes an operation that goes on at the step where the short way stopped.
+// receive, done with no operation, queue or Work. Where a message does not come soon, the call becomes an operation
+// that goes on at the step where the short way stopped.
 //
 // Nothing fails here. Whatever is out of order (another signature, a damaged slot, a full stream) leaves the step
 // undone, so that the operation meets it again and deals with it.
@@ -65,6 +65,11 @@ class ShortCall {
 
   // Whether a call that is done here has taken no longer than about a microsecond.
   bool at_once() const { return at_once_; }
+  // After Finish was false: whether the short way cannot do the step where it stopped, however long it waits. Others
+  // of this call will probably be no better: the buffer lies in shared memory, or is read by the peer's kernel.
+  bool takes_operation() const { return CannotDo(*next_); }
+  // Calls that were done here so far.
+  uint64_t calls_done() const { return calls_done_; }
 
   // Steps of the plan that are done so far, from the first; and how many sends of the next one.
   size_t done() const;
@@ -75,6 +80,10 @@ class ShortCall {
  private:
   std::byte* At(const Place& place) const { return buffers_[static_cast<size_t>(place.buffer)] + place.offset; }
   Step* end() { return steps_.data() + steps_.size(); }
+  // Only longer messages have ways that take an operation. For the step where the call stopped.
+  static bool CannotDo(const Step& step) {
+    return step.bytes > kMostShortBytes && (step.receiver == nullptr || step.receiver->TakesOperation());
+  }
   // Leaves those that call at the same time the time to send, before the first look for a message.
   void WaitForOthers() const;
   // Both: false when nothing was done.
@@ -84,6 +93,7 @@ class ShortCall {
     step.receive.operand = At(step.src);
     step.receive.signature = call_->wire_signature;
     while (!step.receiver->Receive(step.receive)) {
+      if (CannotDo(step)) return false;
       *polls -= step.look_cost;
       if (*polls < 0) return false;
       runtime::Pause();
@@ -96,6 +106,7 @@ class ShortCall {
   std::vector<std::byte> scratch_;
   const Arithmetic arithmetic_;
   bool at_once_ = true;
+  uint64_t calls_done_ = 0;
 
   // The call under way.
   std::byte* buffers_[3] = {};  // by BufferId

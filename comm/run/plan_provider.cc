@@ -17,6 +17,8 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+// The most that a stream takes as one short message (shm::kPartBytes).
+constexpr int64_t kMostShortCallBytes = 8 * 1024;
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
 
@@ -157,7 +159,7 @@ PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
 }
 
 std::unique_ptr<ShortCall> PlanProvider::Shorten(const CollectiveRequest& request, const ServicePlan& service) {
-  if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > int64_t{kMostShortBytes} ||
+  if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > kMostShortCallBytes ||
       ReductionStage::Needed(request, service.algorithm)) {
     return nullptr;
   }

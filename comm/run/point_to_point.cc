@@ -51,7 +51,7 @@ AcceptedCall& PointToPoint::NextCall() {
 std::unique_ptr<ShortCall> PointToPoint::Shorten(const CollectiveRequest& request, const ServicePlan&) {
   const Peer* const peer = peers_[request.peer].get();
   const size_t bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
-  if (peer == nullptr || peer->link == nullptr || bytes > kMostShortBytes) return nullptr;
+  if (peer == nullptr || peer->link == nullptr) return nullptr;
   ShortCall::Step step;
   step.bytes = static_cast<uint32_t>(bytes);
   step.count = static_cast<uint32_t>(request.count);
@@ -59,12 +59,13 @@ std::unique_ptr<ShortCall> PointToPoint::Shorten(const CollectiveRequest& reques
     step.kind = ShortCall::Step::Kind::kSend;
     step.src.buffer = BufferId::kIn;
     step.sender = peer->link->short_sender();
+    if (step.sender == nullptr || bytes > step.sender->most_bytes()) return nullptr;
   } else {
     step.kind = ShortCall::Step::Kind::kReceive;
     step.dst.buffer = BufferId::kOut;
     step.receiver = peer->link->short_receiver();
+    if (step.receiver == nullptr || bytes > step.receiver->most_bytes()) return nullptr;
   }
-  if (step.sender == nullptr && step.receiver == nullptr) return nullptr;
   return std::make_unique<ShortCall>(std::vector{step}, 0, ShortCall::Arithmetic());
 }
 

@@ -11,6 +11,8 @@ namespace cohort::comm {
 namespace {
 
 constexpr size_t kMostSteps = 64;
+constexpr size_t kMostStepBytes = 64 * 1024;  // local ones too: the engine's owner does nothing else meanwhile
+constexpr size_t kMostScratchBytes = 64 * 1024;
 
 using ShortStep = ShortCall::Step;
 
@@ -26,7 +28,7 @@ bool FindSenders(const Step& step, const ShortLinks& links, ShortStep send, std:
     send.sender = sender;
     out->push_back(send);
     ++send.part;
-    return sender != nullptr;
+    return sender != nullptr && send.bytes <= sender->most_bytes();
   };
   const auto add_link = [&](int peer) {
     Link* link = links.link(peer);
@@ -48,7 +50,7 @@ bool FindReceiver(const Step& step, const ShortLinks& links, ShortStep* out) {
     Link* link = links.link(step.peer);
     out->receiver = link == nullptr ? nullptr : link->short_receiver();
   }
-  return out->receiver != nullptr;
+  return out->receiver != nullptr && out->bytes <= out->receiver->most_bytes();
 }
 
 // False: the step has no short way.
@@ -57,7 +59,7 @@ bool ShortenStep(const Step& step, const BoundMemory& memory, size_t element_byt
   ShortStep made;
   const bool sends = step.kind == StepKind::kSend || step.kind == StepKind::kPublish;
   const size_t bytes = memory.At(sends ? step.src : step.dst).bytes;
-  if (bytes > kMostShortBytes) return false;
+  if (bytes > kMostStepBytes) return false;
   made.bytes = static_cast<uint32_t>(bytes);
   made.count = static_cast<uint32_t>(bytes / element_bytes);
   made.src = PlaceOf(memory, step.src);
@@ -93,7 +95,7 @@ std::unique_ptr<ShortCall> ShortenPlan(const Plan& plan, const PlanBinding& bind
   BoundMemory memory;  // for places and lengths
   if (!memory.Bind(plan, binding).ok() || memory.unequal()) return nullptr;
   const size_t scratch_bytes = memory.At({BufferId::kScratch, 0, plan.scratch_chunks}).bytes;
-  if (scratch_bytes > kMostSteps * kMostShortBytes) return nullptr;
+  if (scratch_bytes > kMostScratchBytes) return nullptr;
   std::vector<ShortStep> steps;
   for (const Step& step : plan.lanes[0].steps) {
     if (!ShortenStep(step, memory, binding.element_bytes, links, &steps)) return nullptr;

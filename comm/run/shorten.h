@@ -19,8 +19,8 @@ struct ShortLinks {
   std::function<Fanout*()> fanout;
 };
 
-// Null: the plan has no short way. It has one lane of few steps, no direct step, every message is short, and every link
-// has streams for short messages. The binding's buffers need not be there any more. `divisor`: the output is divided by
+// Null: the plan has no short way. It has one lane of few steps, no direct step, and every link has streams that take
+// its messages as short ones. The binding's buffers need not be there any more. `divisor`: the output is divided by
 // it in the end, for averages.
 std::unique_ptr<ShortCall> ShortenPlan(const Plan& plan, const PlanBinding& binding, int divisor,
                                        const ShortLinks& links);

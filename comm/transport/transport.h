@@ -61,11 +61,13 @@ struct RecvOperation {
 
 // Short messages, for calls that are over at once: received whole or not at all, by the same streams as operations.
 // Nothing fails here. A message that is out of order in any way is left where it is, for TryRecv.
-inline constexpr size_t kMostShortBytes = 1024;
+inline constexpr size_t kMostShortBytes = 1024;  // of all transports; some take longer ones
 
 class ShortSender {
  public:
-  // Sends at most kMostShortBytes bytes of `call`, with its wire_signature; transports that have room send the record
+  // The longest message that Send may take.
+  virtual size_t most_bytes() const { return kMostShortBytes; }
+  // Sends at most most_bytes() bytes of `call`, with its wire_signature; transports that have room send the record
   // along. True: they are in the stream, and `data` and `call` may be reused. False: not yet. The next to be sent must
   // be the same, by Send or TrySend; where a part of them is in the stream already, TrySend alone goes on. Readers that
   // sleep stay asleep until Wake, which the caller calls soon.
@@ -93,8 +95,12 @@ struct ShortReceive {
 
 class ShortReceiver {
  public:
+  // The longest message that Receive may take.
+  virtual size_t most_bytes() const { return kMostShortBytes; }
   // True: the next message was there, was short and the expected one, and is in place. False: nothing was done.
   virtual bool Receive(const ShortReceive& receive) = 0;
+  // After Receive has done nothing: whether the next message is there, so that only TryRecv goes on. False: perhaps.
+  virtual bool TakesOperation() const { return false; }
   // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
   virtual int look_cost() const { return 1; }
   // Pauses to make before the first look for a message that is being sent at about this time.

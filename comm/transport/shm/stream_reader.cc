@@ -114,7 +114,7 @@ bool StreamReader::Receive(const ShortReceive& receive) {
   }
   if (slot.line.signature != receive.signature) return false;
   const std::byte* payload = ShortPayload(slot, stamp, receive.bytes);
-  if (payload == nullptr) return false;
+  if (payload == nullptr) return TakeOnePart(receive, slot);
   if (receive.reduce != nullptr) {
     const std::byte* left = receive.incoming_first ? payload : receive.operand;
     const std::byte* right = receive.incoming_first ? receive.operand : payload;
@@ -129,6 +129,29 @@ bool StreamReader::Receive(const ShortReceive& receive) {
   ++tickets_;
   ++turn_;
   return true;
+}
+
+bool StreamReader::TakeOnePart(const ShortReceive& receive, const Slot& slot) {
+  if (KindOf(slot.line.stamp.load(std::memory_order_relaxed)) != MessageKind::kCopied) return false;
+  Descriptor descriptor;
+  std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
+  if (descriptor.total != receive.bytes || descriptor.length != receive.bytes) return false;
+  RecvOperation operation;
+  operation.data = receive.data;
+  operation.operand = receive.operand;
+  operation.reduce = receive.reduce;
+  if (receive.reduce != nullptr && receive.count > 0) operation.element_bytes = receive.bytes / receive.count;
+  operation.incoming_first = receive.incoming_first;
+  operation.bytes = receive.bytes;
+  if (TakeFromRing(operation, descriptor) != Progress::kDone) return false;
+  ++tickets_;
+  return true;
+}
+
+bool StreamReader::TakesOperation() const {
+  if (slots_ == nullptr) return false;
+  const uint64_t stamp = slots_[SlotOf(taken_, slot_mask_)].line.stamp.load(std::memory_order_acquire);
+  return (stamp & kNumberMask) == ((taken_ + 1) & kNumberMask);
 }
 
 Progress StreamReader::Attach(RecvOperation& operation) {

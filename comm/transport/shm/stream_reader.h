@@ -23,9 +23,13 @@ class StreamReader final : public ShortReceiver {
 
   // See Link::TryRecv.
   Progress TryRecv(RecvOperation& operation);
+  size_t most_bytes() const override { return kPartBytes; }
   bool Receive(const ShortReceive& receive) override;
+  bool TakesOperation() const override;
 
  private:
+  // See Receive: a message that was copied in one part.
+  bool TakeOnePart(const ShortReceive& receive, const Slot& slot);
   Progress Attach(RecvOperation& operation);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot);
   Progress TakeFromSlot(RecvOperation& operation, const Slot& slot);

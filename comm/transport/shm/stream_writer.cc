@@ -90,12 +90,26 @@ Progress StreamWriter::TrySendQuietly(SendOperation& operation) {
 }
 
 bool StreamWriter::Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) {
-  if (turn_ != tickets_ + 1 || bytes > kSlotBytes) return false;  // an operation is before it
+  if (turn_ != tickets_ + 1) return false;  // an operation is before it
   if (!HasSlot() && !FreesSlot()) [[unlikely]]
     return false;
+  if (bytes > kSlotBytes) return SendOnePart(data, bytes, call.wire_signature);
   PublishShort(data, bytes, call.wire_signature);
   ++tickets_;
   ++turn_;
+  return true;
+}
+
+bool StreamWriter::SendOnePart(const std::byte* data, size_t bytes, uint64_t signature) {
+  if (bytes > kPartBytes || (bytes >= limits_.direct_from && segment_.OffsetOf(data, bytes).has_value())) return false;
+  SetWay(bytes);
+  if (way_ == Way::kRead) return false;
+  SendOperation operation;
+  operation.data = data;
+  operation.bytes = bytes;
+  operation.signature = signature;
+  if (SendPart(operation) != Progress::kDone) return false;
+  ++tickets_;
   return true;
 }
 
@@ -106,7 +120,8 @@ bool StreamWriter::FreesSlot() {
 
 void StreamWriter::Prepare(size_t bytes) {
   const auto* slot = reinterpret_cast<const std::byte*>(&slots_[SlotOf(published_, slot_mask_)]);
-  const size_t used = bytes <= kInlineBytes ? sizeof(Line) : sizeof(Line) + std::min(bytes, kSlotBytes);
+  const bool in_slot = bytes > kInlineBytes && bytes <= kSlotBytes;
+  const size_t used = in_slot ? sizeof(Line) + bytes : sizeof(Line);
   for (size_t at = 0; at < used; at += sizeof(Line)) PrefetchForWriting(slot + at);
 }
 
@@ -129,11 +144,7 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
     }
   }
-  if (chosen_for_ != turn_) {  // not again for each try of an operation that is blocked
-    private_bytes_ += operation.bytes;
-    way_ = ChooseWay(operation.bytes);
-    chosen_for_ = turn_;
-  }
+  SetWay(operation.bytes);
   if (way_ == Way::kRead) {
     return Announce(
         operation, MessageKind::kPrivate,
@@ -158,6 +169,14 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
 
 // Every message that may be read is timed.
 static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 && kSlotBytes <= kPastCacheFrom);
+
+// Not again for each try of a message that is blocked.
+void StreamWriter::SetWay(size_t bytes) {
+  if (chosen_for_ == turn_) return;
+  private_bytes_ += bytes;
+  way_ = ChooseWay(bytes);
+  chosen_for_ = turn_;
+}
 
 // The first reader's times stand for those of several.
 Way StreamWriter::ChooseWay(size_t bytes) {

@@ -42,6 +42,8 @@ class StreamWriter final : public ShortSender {
   }
   // The same, but leaves sleeping readers asleep until Wake.
   Progress TrySendQuietly(SendOperation& operation);
+  // Private memory of up to kPartBytes goes by the short way too, unless it is the reader who copies.
+  size_t most_bytes() const override { return kPartBytes; }
   bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
   void Prepare(size_t bytes) override;
   // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
@@ -56,7 +58,8 @@ class StreamWriter final : public ShortSender {
   Progress CheckConfirmed(SendOperation& operation, uint64_t number);
   // Gets memory for the ring of this way, or more when it is time and there is any. An error: there is none at all.
   absl::Status ProvideRing(CopyRing& ring);
-  // The way of a message that is not read in place.
+  // Sets way_ for the message whose turn it is, which is not read in place.
+  void SetWay(size_t bytes);
   Way ChooseWay(size_t bytes);
   // Copies a part of the operation's payload into memory that is shared.
   void CopyIn(const SendOperation& operation, std::byte* to, size_t bytes);
@@ -67,6 +70,8 @@ class StreamWriter final : public ShortSender {
   // Whether the readers have finished with a slot meanwhile.
   bool FreesSlot();
 
+  // See Send: a message that needs no slot's payload and is one part. False: it takes an operation.
+  bool SendOnePart(const std::byte* data, size_t bytes, uint64_t signature);
   // At most kSlotBytes.
   void PublishShort(const std::byte* data, size_t bytes, uint64_t signature);
   void PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature);

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/transport/transport.h"
+#include "cohort/comm/transport/shm/layout.h"
 #include "cohort/runtime/base/sanitizer.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tests/support/all_well.h"
@@ -263,11 +263,11 @@ absl::Status Exchange(ProcessRank& self, int32_t* data, int64_t count) {
 
 TEST(ShortMessageTest, AllButTheFirstTakeTheShortWay) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
-    constexpr int64_t kMost = comm::kMostShortBytes / sizeof(int32_t);
+    constexpr int64_t kMost = comm::shm::kPartBytes / sizeof(int32_t);  // from 6 KiB on the reader may copy instead
     int32_t data[kMost + 1] = {};
     constexpr uint64_t kExchanges = 50;
     uint64_t expected = 0;
-    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{12}, int64_t{13}, kMost, kMost + 1}) {
+    for (const int64_t count : std::array<int64_t, 8>{0, 1, 12, 13, 256, 257, kMost / 2, kMost + 1}) {
       const comm::ShortCallCounts before = ShortCallsOf(*self.world);
       for (uint64_t i = 0; i < kExchanges; ++i) {
         if (const absl::Status status = Exchange(self, data, count); !status.ok()) return status.ToString();

@@ -21,6 +21,7 @@
 #include "cohort/comm/reduce/reduce.h"
 #include "cohort/comm/run/early_receives.h"
 #include "cohort/comm/run/runner.h"
+#include "cohort/comm/transport/shm/layout.h"
 #include "tests/comm/transport/shm/local_world.h"
 
 namespace cohort::comm {
@@ -42,6 +43,7 @@ class FullLink final : public Link, public ShortSender {
   Progress TryRecv(RecvOperation& operation) override { return link_->TryRecv(operation); }
   ShortSender* short_sender() override { return this; }
   ShortReceiver* short_receiver() override { return link_->short_receiver(); }
+  size_t most_bytes() const override { return link_->short_sender()->most_bytes(); }
   bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override {
     return random_() % 8 != 0 && link_->short_sender()->Send(data, bytes, call);
   }
@@ -192,7 +194,7 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
         EqualBlocksForm(algorithm.kind) != algorithm.kind || algorithm.kind > CollectiveKind::kBarrier) {
       continue;
     }
-    for (const int64_t count : {0, 2, 24, 100}) {  // nothing; in the line, behind it
+    for (const int64_t count : {0, 2, 24, 100, 700}) {  // nothing; in the line, behind it, in the ring
       SCOPED_TRACE(std::string(Name(algorithm.kind)) + " " + std::string(algorithm.name) + " of " +
                    std::to_string(count));
       ++group;
@@ -216,7 +218,7 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
       for (auto& rank : ranks) all_short = rank->Shorten() && all_short;
       if (!all_short) {
         const Plan& plan = ranks[0]->plan();
-        const bool long_messages = count * size * int64_t{sizeof(int32_t)} > int64_t{kMostShortBytes};
+        const bool long_messages = count * size * int64_t{sizeof(int32_t)} > int64_t{shm::kPartBytes};
         const size_t parts = fanout ? 1 : static_cast<size_t>(size) - 1;  // of a publish
         EXPECT_TRUE(plan.lanes.size() > 1 || plan.lanes[0].steps.size() * parts > 64 || long_messages);
         continue;
@@ -318,6 +320,44 @@ TEST(ShortCallPrepareTest, FetchesTheRoomOfTheNextMessage) {
           << bytes << (receives ? " received as well" : "");
     }
   }
+}
+
+// Longer messages go the short way, copied, unless they lie in the segment: those take an operation, and the receiver
+// says so.
+TEST(ShortCallLongMessageTest, TakesAnOperationWhereTheReaderCopies) {
+  LocalWorld world(2);
+  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  ASSERT_EQ(a->short_sender()->most_bytes(), shm::kPartBytes);
+  const std::vector<std::byte> data = testing::Pattern(shm::kPartBytes + 1, 1);
+  std::vector<std::byte> to(data.size());
+  RecvOperation first = testing::RecvOf(to.data(), 8, 1);
+  EXPECT_EQ(b->TryRecv(first), Progress::kBlocked);  // attaches
+  ASSERT_TRUE(a->short_sender()->Send(data.data(), 8, CallOf(1)));
+  ASSERT_EQ(b->TryRecv(first), Progress::kDone);
+  EXPECT_FALSE(b->short_receiver()->TakesOperation());
+
+  for (int i = 0; i < 50; ++i) {  // the ring goes round
+    const size_t bytes = i % 2 == 0 ? 4096 : 5999;
+    std::fill(to.begin(), to.end(), std::byte{});
+    ASSERT_TRUE(a->short_sender()->Send(data.data(), bytes, CallOf(2))) << i;
+    ASSERT_TRUE(b->short_receiver()->Receive({.data = to.data(), .bytes = bytes, .signature = 2})) << i;
+    ASSERT_TRUE(std::equal(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(bytes), to.begin()));
+    ASSERT_EQ(to[bytes], std::byte{});
+  }
+  EXPECT_FALSE(a->short_sender()->Send(data.data(), data.size(), CallOf(3)));
+
+  auto block = world.segment(0).Allocate(4096);
+  ASSERT_TRUE(block.ok()) << block.status();
+  const auto* shared = static_cast<const std::byte*>(*world.segment(0).Map(*block));
+  EXPECT_FALSE(a->short_sender()->Send(shared, 4096, CallOf(4)));
+  SendOperation send = testing::SendOf(shared, 4096, 4);
+  ASSERT_EQ(a->TrySend(send), Progress::kMoved);
+  EXPECT_FALSE(b->short_receiver()->Receive({.data = to.data(), .bytes = 4096, .signature = 4}));
+  EXPECT_TRUE(b->short_receiver()->TakesOperation());
+  RecvOperation recv = testing::RecvOf(to.data(), 4096, 4);
+  EXPECT_EQ(b->TryRecv(recv), Progress::kDone);
+  EXPECT_EQ(a->TrySend(send), Progress::kDone);
+  EXPECT_FALSE(b->short_receiver()->TakesOperation());
 }
 
 // A sender that is never confirmed stops when its slots are used, and goes on when they are read.

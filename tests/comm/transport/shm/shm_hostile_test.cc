@@ -156,6 +156,60 @@ TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
   EXPECT_GT(taken, 0);
 }
 
+// The same of messages that lie in the ring.
+TEST(ShmHostile, OnePartOfTheRingIsTakenWholeOrLeft) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  LocalWorld world(2);
+  const auto segment_bytes = static_cast<uint64_t>(lseek(world.agent().fd(), 0, SEEK_END));
+  runtime::CallRecord call;
+  call.wire_signature = kSignature;
+  int taken = 0, left = 0;
+  for (int round = 0; round < 2000; ++round) {
+    auto victim = world.Connect(0, 1);
+    auto peer = world.Connect(1, 0);
+    std::byte first{};
+    RecvOperation attaches = RecvOf(&first, 1);
+    ASSERT_TRUE(peer->short_sender()->Send(&first, 1, call));
+    ASSERT_EQ(victim->TryRecv(attaches), Progress::kDone);
+    const size_t bytes = std::vector<size_t>{1032, 4096, 8192}[random() % 3];
+    const std::vector<std::byte> data = Pattern(bytes, 1);
+    if (!peer->short_sender()->Send(data.data(), bytes, call)) continue;  // read instead
+    shm::Line& line = Attacker(world).LineOf(1);
+    shm::Descriptor descriptor;
+    std::memcpy(&descriptor, line.payload, sizeof descriptor);
+    uint64_t* const fields[] = {&descriptor.total, &descriptor.length, &descriptor.area_offset, &descriptor.area_bytes,
+                                &descriptor.position};
+    if (random() % 8 != 0) *fields[random() % 5] = Interesting(random, bytes, segment_bytes);
+    if (random() % 8 == 0) descriptor.past_cache = static_cast<uint32_t>(random() % 3);
+    std::memcpy(line.payload, &descriptor, sizeof descriptor);
+    Guarded buffer(bytes);
+    const bool reduces = random() % 2 == 0;
+    ShortReceive receive{.data = buffer.data(), .bytes = bytes, .signature = kSignature};
+    std::vector<std::byte> operand(bytes);
+    if (reduces) {
+      receive.operand = operand.data();
+      receive.reduce = testing::Subtract<uint64_t>;
+      receive.count = bytes / 8;
+    }
+    const std::vector<std::byte> before = buffer.memory;
+    const bool received = victim->short_receiver()->Receive(receive);
+    ASSERT_TRUE(buffer.Intact()) << "round " << round;
+    if (received) {
+      EXPECT_EQ(descriptor.total, bytes);
+      EXPECT_EQ(descriptor.length, bytes);
+      ++taken;
+    } else {
+      EXPECT_EQ(buffer.memory, before) << "round " << round;
+      EXPECT_TRUE(victim->short_receiver()->TakesOperation());
+      ++left;
+    }
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_GT(left, 0);
+}
+
 TEST(ShmHostile, RandomBytesEverywhereNeitherCrashNorPass) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
