@@ -1,11 +1,15 @@
 #include "cohort/comm/group/call_memo.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
 
 namespace cohort::comm {
 namespace {
+
+constexpr uint32_t kFirstRest = 8;
+constexpr uint32_t kLongestRest = 1024;
 
 bool SameSite(const std::source_location& a, const std::source_location& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;  // two that differ may name one place: the call is then not found
@@ -61,6 +65,14 @@ ShortCall* AskShort(RememberedCall& known) {
   return known.short_call.get();
 }
 
+void RestShortCall(RememberedCall& known) {
+  const uint64_t done = known.short_call->calls_done();
+  const bool in_vain = known.latest_rest > 0 && done - known.done_before_rest < known.latest_rest;
+  known.latest_rest = in_vain ? std::min(2 * known.latest_rest, kLongestRest) : kFirstRest;
+  known.resting = known.latest_rest;
+  known.done_before_rest = done;
+}
+
 RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options) {
   const size_t place = PlaceOf<kPlaces>(arguments);
   if (!CanRemember(options)) return nullptr;
@@ -110,6 +122,8 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->description = {};
   known->short_call.reset();
   known->asked_short = !uses_short_calls_;
+  known->resting = known->latest_rest = 0;
+  known->done_before_rest = 0;
 }
 
 void CallMemo::Clear() {

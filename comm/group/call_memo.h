@@ -38,6 +38,10 @@ struct RememberedCall {
   // Made by the first repetition, when the links are there. Null: there is no short way, or it was not asked for.
   std::unique_ptr<ShortCall> short_call;
   bool asked_short = false;  // true also where short calls are off
+  // Repetitions that yet go the general way, since an earlier one took an operation (RestShortCall).
+  uint32_t resting = 0;
+  uint32_t latest_rest = 0;
+  uint64_t done_before_rest = 0;  // on the short way
 
   // The buffers of a repetition, for the request.
   const void* InOf(const CallArguments& repeated) const { return in_bytes > 0 ? repeated.in.data : request.in; }
@@ -46,11 +50,18 @@ struct RememberedCall {
 
 // The short call of a remembered one, made by the first repetition. Null: it has none.
 ShortCall* AskShort(RememberedCall& known);
-// The same, if it may run now: nothing is before it. Null otherwise.
+// The same, if it may run now: it does not rest, and nothing is before it. Null otherwise.
 inline ShortCall* ShortCallOf(RememberedCall& known) {
+  if (known.resting > 0) {
+    --known.resting;
+    return nullptr;
+  }
   if (!known.provider->Idle(known.request)) return nullptr;
   return known.asked_short ? known.short_call.get() : AskShort(known);
 }
+// Its short call has stopped at a step that takes an operation: the next repetitions do not try it. 8 of them, and
+// twice as many each time when fewer than that have been done on the short way since; at most 1,024.
+void RestShortCall(RememberedCall& known);
 
 // Calls that have taken the short way so far.
 struct ShortCallCounts {

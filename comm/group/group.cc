@@ -149,6 +149,7 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
         // A receive looks once: it is often made long before its message comes.
         done = short_call->Finish(known->request.kind == CollectiveKind::kRecv ? 0 : short_polls_);
         memo_.CountShortCall(done);
+        if (!done && short_call->takes_operation()) RestShortCall(*known);
       }
       if (done) {
         black_box_.Finish(ticket, runtime::CallState::kDone, short_call->at_once());

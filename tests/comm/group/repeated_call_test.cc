@@ -113,7 +113,7 @@ void BeLate(std::mt19937_64& random) {
 
 std::string RunAll(ProcessRank& self, bool window, std::mt19937_64& random) {
   constexpr int kCalls = 40;
-  constexpr int64_t kMostCount = 288;
+  constexpr int64_t kMostCount = 2048;
   const size_t room = static_cast<size_t>(kMostCount * self.size);
   std::vector<int32_t> memory(2 * room);
   comm::Window made;
@@ -126,11 +126,12 @@ std::string RunAll(ProcessRank& self, bool window, std::mt19937_64& random) {
   }
   int32_t* out = in + room;
   for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kBarrier); ++kind) {
-    for (const int64_t count : {0, 1, 2, 12, 13, 60, 256, 257}) {  // 0 to 1028 bytes
+    for (const int64_t count : {0, 1, 2, 12, 13, 60, 256, 257, 1023, 2048}) {  // 0 to 8192 bytes
       for (int call = 0; call < kCalls; ++call) {
         const auto the_kind = static_cast<CollectiveKind>(kind);
-        for (size_t i = 0; i < room; ++i) in[i] = ValueAt(self.rank, static_cast<int64_t>(i), call);
-        std::fill(out, out + room, -1);
+        const auto used = static_cast<size_t>(count * self.size);
+        for (size_t i = 0; i < used; ++i) in[i] = ValueAt(self.rank, static_cast<int64_t>(i), call);
+        std::fill(out, out + used, -1);
         if (the_kind == CollectiveKind::kBroadcast && self.rank == 0) std::copy(in, in + count, out);
         BeLate(random);
         Work work = Start(*self.world, the_kind, count, in, out, static_cast<uint64_t>(call / 3));
@@ -188,6 +189,38 @@ TEST(RepeatedCallTest, ManyUnderWayKeepTheirOrder) {
         if (const absl::Status status = works[i].Wait(kBound); !status.ok()) return status.ToString();
         if (data[4 * i + 2] != 2 * (static_cast<int32_t>(i) + round) + 1) return "wrong sum of " + std::to_string(i);
       }
+    }
+    return "";
+  }));
+}
+
+// A root that sends a message of several KiB: copied from private memory it is done at once. From a window it takes an
+// operation, so the short way is tried more and more rarely.
+TEST(RepeatedCallTest, LongerMessagesTakeTheShortWayFromPrivateMemoryOnly) {
+  ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    constexpr int64_t kCount = 1024;
+    constexpr uint64_t kCalls = 1000;
+    std::vector<int32_t> memory(kCount);
+    auto window = self.world->AllocateWindow(kCount * sizeof(int32_t));
+    if (!window.ok()) return window.status().ToString();
+    for (const bool in_window : {false, true}) {
+      int32_t* data = in_window ? static_cast<int32_t*>(window->data()) : memory.data();
+      comm::ShortCallCounts before = ShortCallsOf(*self.world);
+      uint64_t tried = 0, done = 0;
+      for (uint64_t call = 0; call < kCalls; ++call) {
+        std::fill(data, data + kCount, static_cast<int32_t>(self.rank == 0 ? call : 0));
+        absl::Status status = self.world->Broadcast(Buffer(data, kCount), 0).Wait(kBound);
+        const comm::ShortCallCounts after = ShortCallsOf(*self.world);
+        tried += after.all() - before.all();
+        done += after.done - before.done;
+        if (status.ok()) status = self.world->Barrier().Wait(kBound);
+        if (!status.ok()) return status.ToString();
+        if (data[kCount - 1] != static_cast<int32_t>(call)) return "wrong data in call " + std::to_string(call);
+        before = ShortCallsOf(*self.world);
+      }
+      const std::string counts = std::to_string(done) + " done of " + std::to_string(tried) + " tried";
+      if (self.rank == 0 && !in_window && done < kCalls - 2) return "private memory: " + counts;
+      if (self.rank == 0 && in_window && (done > 0 || tried == 0 || tried > 10)) return "a window: " + counts;
     }
     return "";
   }));
