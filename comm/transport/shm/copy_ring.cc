@@ -18,14 +18,14 @@ absl::Status CopyRing::Provide(size_t bytes) {
 std::optional<uint64_t> CopyRing::Place(size_t rest) {
   if (block_bytes_ == 0) {
     const uint64_t block = PaddedPartBytes(std::min<uint64_t>(rest, bytes_ / 4));
-    const uint64_t at = head_ % bytes_;
+    const uint64_t at = head_ & (bytes_ - 1);
     const uint64_t start = at + block > bytes_ ? head_ + (bytes_ - at) : head_;
     if (start + block - tail_ > bytes_) return std::nullopt;
     head_ = start;
     block_bytes_ = block;
     block_used_ = 0;
   }
-  return bytes_ - head_ % bytes_ - block_bytes_ + block_used_;
+  return bytes_ - (head_ & (bytes_ - 1)) - block_bytes_ + block_used_;
 }
 
 void CopyRing::Take(size_t bytes, uint64_t message) {

@@ -49,8 +49,7 @@ uint32_t WayChooser::WorkOf(Way way, size_t size) const {
 
 Way WayChooser::Choose(const WayQuestion& question) {
   const size_t size = WaySizeOf(question.bytes);
-  const std::optional<Way> heard =
-      size == 0 || question.arrivals == nullptr ? std::nullopt : question.arrivals->Latest(size);
+  const std::optional<Way> heard = size == 0 ? std::nullopt : question.heard;
   const bool exchange = heard.has_value();
   if (exchange && !leads_ && (question.may_read || *heard != Way::kRead)) return *heard;
   RankedWays ranked;

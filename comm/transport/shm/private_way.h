@@ -159,7 +159,7 @@ struct WayQuestion {
   ToldTimes told;
   bool may_read = false;                   // kRead is one of the ways
   std::array<size_t, kWays> ring_bytes{};  // by way
-  Arrivals* arrivals = nullptr;            // what the receiver sends; null: several receive
+  std::optional<Way> heard = {};           // Arrivals::Latest; nothing too where several receive
 };
 
 // A sender's choice for one receiver.

@@ -174,12 +174,14 @@ static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 &
 void StreamWriter::SetWay(size_t bytes) {
   if (chosen_for_ == turn_) return;
   private_bytes_ += bytes;
-  way_ = ChooseWay(bytes);
+  const std::optional<Way> heard = readers_.size() == 1 ? arrivals_.Latest(WaySizeOf(bytes)) : std::nullopt;
+  exchanged_ = heard.has_value();
+  way_ = ChooseWay(bytes, heard);
   chosen_for_ = turn_;
 }
 
 // The first reader's times stand for those of several.
-Way StreamWriter::ChooseWay(size_t bytes) {
+Way StreamWriter::ChooseWay(size_t bytes, std::optional<Way> heard) {
   timed_ = false;
   const bool is_short = WaySizeOf(bytes) == 0;
   if (bytes < kPastCacheFrom || readers_.empty()) return Way::kCopied;
@@ -193,7 +195,7 @@ Way StreamWriter::ChooseWay(size_t bytes) {
                                           .told = told,
                                           .may_read = bytes >= limits_.private_from && told.can_read(),
                                           .ring_bytes = {copied_.bytes(), past_cache_.bytes()},
-                                          .arrivals = readers_.size() == 1 ? &arrivals_ : nullptr});
+                                          .heard = heard});
   if (is_short) short_way_ = way;
   timed_ = WaySizeOf(bytes) != 1 || sample_.Next(way);
   return way;
@@ -245,13 +247,17 @@ Progress StreamWriter::SendParts(SendOperation& operation) {
   return progress;
 }
 
+size_t StreamWriter::MostPartBytes(size_t bytes, const CopyRing& ring) const {
+  return exchanged_ ? ExchangePartBytes(ring.bytes()) : PartBytes(bytes, ring.bytes());
+}
+
 Progress StreamWriter::SendPart(SendOperation& operation) {
   CopyRing& ring = way_ == Way::kPastCache ? past_cache_ : copied_;
   if (operation.moved == 0) {
     if (absl::Status status = ProvideRing(ring); !status.ok()) return Fail(operation, std::move(status));
   }
   const size_t rest = operation.bytes - operation.moved;
-  const size_t length = std::min(PartBytes(operation.bytes, ring.bytes()), rest);
+  const size_t length = std::min(MostPartBytes(operation.bytes, ring), rest);
   std::optional<uint64_t> position = ring.Place(rest);
   if (!position.has_value()) {
     if (!Refresh(&operation.error)) return Progress::kFailed;

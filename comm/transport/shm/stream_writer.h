@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cohort/comm/transport/shm/copy_ring.h"
@@ -56,11 +57,12 @@ class StreamWriter final : public ShortSender {
   Progress SendParts(SendOperation& operation);
   Progress SendPart(SendOperation& operation);
   Progress CheckConfirmed(SendOperation& operation, uint64_t number);
+  size_t MostPartBytes(size_t bytes, const CopyRing& ring) const;
   // Gets memory for the ring of this way, or more when it is time and there is any. An error: there is none at all.
   absl::Status ProvideRing(CopyRing& ring);
   // Sets way_ for the message whose turn it is, which is not read in place.
   void SetWay(size_t bytes);
-  Way ChooseWay(size_t bytes);
+  Way ChooseWay(size_t bytes, std::optional<Way> heard);
   // Copies a part of the operation's payload into memory that is shared.
   void CopyIn(const SendOperation& operation, std::byte* to, size_t bytes);
 
@@ -99,6 +101,7 @@ class StreamWriter final : public ShortSender {
 
   Way way_ = Way::kCopied;          // of the message under way
   uint64_t chosen_for_ = 0;         // the turn of that message
+  bool exchanged_ = false;          // it meets one of the reader's
   bool timed_ = false;              // that message
   uint64_t copying_in_ns_ = 0;      // its parts so far
   uint64_t reading_before_ns_ = 0;  // the rank's reads until its first part

@@ -227,6 +227,44 @@ TEST(ShmStream, ReceiverWaitsForAPeerThatHasNotConnected) {
   EXPECT_EQ(value, 77u);
 }
 
+// One way the reader copies out what came while the writer copies in. In an exchange both copy in first, so short parts
+// would gain nothing.
+TEST(ShmStream, MessagesThatMeetGoInLongParts) {
+  LocalWorld world(2, {.private_reads = false});
+  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  constexpr size_t kBytes = 64 * 1024;
+  const std::vector<std::byte> data = Pattern(kBytes, 1);
+  const auto send = [&](Link& from, Link& to, std::vector<std::byte>& into, bool meets) {
+    SendOperation there = SendOf(data.data(), kBytes), back = there;
+    RecvOperation recv = RecvOf(into.data(), kBytes), other = recv;
+    std::vector<std::byte> also(kBytes);
+    other.data = also.data();
+    int parts = 0;
+    std::vector<std::function<Progress()>> attempts = {[&] { return from.TrySend(there); }};
+    if (meets) attempts.emplace_back([&] { return to.TrySend(back); });
+    attempts.emplace_back([&] {
+      const Progress progress = to.TryRecv(recv);
+      if (progress != Progress::kBlocked) ++parts;
+      return progress;
+    });
+    if (meets) attempts.emplace_back([&] { return from.TryRecv(other); });
+    EXPECT_TRUE(DriveAll(attempts));
+    EXPECT_EQ(into, data);
+    if (meets) {
+      EXPECT_EQ(also, data);
+    }
+    return parts;
+  };
+  for (const bool meets : {false, true, false}) {
+    int parts = 0;
+    for (int i = 0; i < 8; ++i) {  // the rings have grown by then
+      std::vector<std::byte> into(kBytes);
+      parts = send(*a, *b, into, meets);
+    }
+    EXPECT_EQ(parts, meets ? 1 : 4);
+  }
+}
+
 TEST(ShmStream, ReachesLocalPeersOnly) {
   LocalWorld world(2);
   EXPECT_TRUE(world.transport(0).Reaches(1));

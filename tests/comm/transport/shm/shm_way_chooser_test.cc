@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -270,12 +271,12 @@ class Exchange {
                                      .told = {},
                                      .may_read = true,
                                      .ring_bytes = {kRingBytes, kPastRingBytes},
-                                     .arrivals = &from_follower_});
+                                     .heard = from_follower_.Latest(shm::WaySizeOf(kBytes))});
     const Way others = follower_.Choose({.bytes = kBytes,
                                          .told = {},
                                          .may_read = other_can_read_,
                                          .ring_bytes = {kRingBytes, kPastRingBytes},
-                                         .arrivals = &from_leader_});
+                                         .heard = from_leader_.Latest(shm::WaySizeOf(kBytes))});
     from_follower_.Note(others, kBytes);
     from_leader_.Note(mine, kBytes);
     // Ranks that do not do the same wait for each other.
@@ -338,7 +339,8 @@ TEST(WayChooser, ForgetsAnExchangeThatIsOver) {
   WayChooser follower(Way::kCopied, /*leads=*/false);
   shm::Arrivals arrivals;
   const auto choose = [&](size_t bytes) {
-    return follower.Choose({.bytes = bytes, .told = {}, .may_read = true, .arrivals = &arrivals});
+    return follower.Choose(
+        {.bytes = bytes, .told = {}, .may_read = true, .heard = arrivals.Latest(shm::WaySizeOf(bytes))});
   };
   arrivals.Note(Way::kPastCache, kBytes);
   EXPECT_EQ(choose(kBytes), Way::kPastCache);
@@ -356,7 +358,8 @@ TEST(WayChooser, DoesNotReadInAnExchangeWhatMayNotBeRead) {
     shm::Arrivals arrivals;
     for (int i = 0; i < 100; ++i) {
       arrivals.Note(Way::kRead, kBytes);
-      EXPECT_NE(chooser.Choose({.bytes = kBytes, .told = {}, .may_read = false, .arrivals = &arrivals}), Way::kRead);
+      const std::optional<Way> heard = arrivals.Latest(shm::WaySizeOf(kBytes));
+      EXPECT_NE(chooser.Choose({.bytes = kBytes, .told = {}, .may_read = false, .heard = heard}), Way::kRead);
     }
   }
 }
@@ -402,11 +405,10 @@ TEST(WayChooser, TakesAnyWordsOfAPeer) {
     const shm::ToldTimes told{{random() >> (random() % 64), random() >> (random() % 64), random() >> (random() % 64)}};
     const bool may_read = random() % 4 != 0;
     if (random() % 4 == 0) arrivals.Note(static_cast<Way>(random() % 3), random() % (1 << 22));
-    const Way way = chooser.Choose({.bytes = random() % (1 << 22),
-                                    .told = told,
-                                    .may_read = may_read,
-                                    .ring_bytes = random() % (1 << 23),
-                                    .arrivals = random() % 2 == 0 ? &arrivals : nullptr});
+    const size_t bytes = random() % (1 << 22);
+    const std::optional<Way> heard = random() % 2 == 0 ? arrivals.Latest(shm::WaySizeOf(bytes)) : std::nullopt;
+    const Way way = chooser.Choose(
+        {.bytes = bytes, .told = told, .may_read = may_read, .ring_bytes = random() % (1 << 23), .heard = heard});
     EXPECT_TRUE(way != Way::kRead || may_read);
     read += way == Way::kRead ? 1 : 0;
   }
