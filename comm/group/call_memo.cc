@@ -60,9 +60,14 @@ size_t PlaceOf(const CallArguments& arguments) {
 }  // namespace
 
 ShortCall* AskShort(RememberedCall& known) {
+  if (known.resting > 0) {
+    if (--known.resting == 0) known.short_call_now = known.short_call.get();
+    return nullptr;
+  }
+  if (known.asked_short) return nullptr;
   known.asked_short = true;
   known.short_call = known.provider->Shorten(known.request, known.service);
-  return known.short_call.get();
+  return known.short_call_now = known.short_call.get();
 }
 
 void RestShortCall(RememberedCall& known) {
@@ -70,6 +75,7 @@ void RestShortCall(RememberedCall& known) {
   const bool in_vain = known.latest_rest > 0 && done - known.done_before_rest < known.latest_rest;
   known.latest_rest = in_vain ? std::min(2 * known.latest_rest, kLongestRest) : kFirstRest;
   known.resting = known.latest_rest;
+  known.short_call_now = nullptr;
   known.done_before_rest = done;
 }
 
@@ -121,6 +127,7 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->beyond_sequence = runtime::HashBeyondSequence(call.record.signature);
   known->description = {};
   known->short_call.reset();
+  known->short_call_now = nullptr;
   known->asked_short = !uses_short_calls_;
   known->resting = known->latest_rest = 0;
   known->done_before_rest = 0;

@@ -37,30 +37,28 @@ struct RememberedCall {
   runtime::CallDescription description;
   // Made by the first repetition, when the links are there. Null: there is no short way, or it was not asked for.
   std::unique_ptr<ShortCall> short_call;
-  bool asked_short = false;  // true also where short calls are off
-  // Repetitions that yet go the general way, since an earlier one took an operation (RestShortCall).
+  ShortCall* short_call_now = nullptr;  // that one, unless it rests
+  bool asked_short = false;             // true also where short calls are off
+  // So many of the next repetitions go the general way, because an earlier one took an operation (RestShortCall).
   uint32_t resting = 0;
   uint32_t latest_rest = 0;
-  uint64_t done_before_rest = 0;  // on the short way
+  uint64_t done_before_rest = 0;  // on the short way, before the latest rest
 
   // The buffers of a repetition, for the request.
   const void* InOf(const CallArguments& repeated) const { return in_bytes > 0 ? repeated.in.data : request.in; }
   void* OutOf(const CallArguments& repeated) const { return out_bytes > 0 ? repeated.out.data : request.out; }
 };
 
-// The short call of a remembered one, made by the first repetition. Null: it has none.
+// For ShortCallOf, where the short call is not made yet, or rests, or there is none.
 ShortCall* AskShort(RememberedCall& known);
-// The same, if it may run now: it does not rest, and nothing is before it. Null otherwise.
+// The short call of a remembered one, made by the first repetition, if it may run now: it does not rest, and nothing is
+// before it. Null otherwise.
 inline ShortCall* ShortCallOf(RememberedCall& known) {
-  if (known.resting > 0) {
-    --known.resting;
-    return nullptr;
-  }
   if (!known.provider->Idle(known.request)) return nullptr;
-  return known.asked_short ? known.short_call.get() : AskShort(known);
+  return known.short_call_now != nullptr ? known.short_call_now : AskShort(known);
 }
-// Its short call has stopped at a step that takes an operation: the next repetitions do not try it. 8 of them, and
-// twice as many each time when fewer than that have been done on the short way since; at most 1,024.
+// Its short call has stopped at a step that takes an operation: the next 8 repetitions do not try it. A rest is twice
+// as long as the one before, up to 1,024, if fewer calls than that one had were done on the short way between the two.
 void RestShortCall(RememberedCall& known);
 
 // Calls that have taken the short way so far.

@@ -75,7 +75,10 @@ size_t ShortCall::done() const {
 bool ShortCall::Do(const Step& step) {
   switch (step.kind) {
     case Step::Kind::kSend:
-      if (!step.sender->Send(At(step.src), step.bytes, *call_)) return false;
+      if (!step.sender->Send(At(step.src), step.bytes, *call_)) {
+        takes_operation_ = step.bytes > kMostShortBytes && step.sender->TakesOperation();
+        return false;
+      }
       step.sender->Wake();
       return true;
     case Step::Kind::kReduce:

@@ -65,9 +65,9 @@ class ShortCall {
 
   // Whether a call that is done here has taken no longer than about a microsecond.
   bool at_once() const { return at_once_; }
-  // After Finish was false: whether the short way cannot do the step where it stopped, however long it waits. Others
-  // of this call will probably be no better: the buffer lies in shared memory, or is read by the peer's kernel.
-  bool takes_operation() const { return CannotDo(*next_); }
+  // After Finish was false: whether it stopped at a message that the short way cannot send or take. The next ones of
+  // this call will probably be such ones too: the buffer lies in shared memory, or is read by the peer's kernel.
+  bool takes_operation() const { return takes_operation_; }
   // Calls that were done here so far.
   uint64_t calls_done() const { return calls_done_; }
 
@@ -80,10 +80,6 @@ class ShortCall {
  private:
   std::byte* At(const Place& place) const { return buffers_[static_cast<size_t>(place.buffer)] + place.offset; }
   Step* end() { return steps_.data() + steps_.size(); }
-  // Only longer messages have ways that take an operation. For the step where the call stopped.
-  static bool CannotDo(const Step& step) {
-    return step.bytes > kMostShortBytes && (step.receiver == nullptr || step.receiver->TakesOperation());
-  }
   // Leaves those that call at the same time the time to send, before the first look for a message.
   void WaitForOthers() const;
   // Both: false when nothing was done.
@@ -93,9 +89,9 @@ class ShortCall {
     step.receive.operand = At(step.src);
     step.receive.signature = call_->wire_signature;
     while (!step.receiver->Receive(step.receive)) {
-      if (CannotDo(step)) return false;
+      takes_operation_ = step.bytes > kMostShortBytes && step.receiver->TakesOperation();
       *polls -= step.look_cost;
-      if (*polls < 0) return false;
+      if (takes_operation_ || *polls < 0) return false;
       runtime::Pause();
     }
     return true;
@@ -112,6 +108,7 @@ class ShortCall {
   std::byte* buffers_[3] = {};  // by BufferId
   const runtime::CallRecord* call_ = nullptr;
   Step* next_ = nullptr;  // the first that is not done
+  bool takes_operation_ = false;
 };
 
 }  // namespace cohort::comm

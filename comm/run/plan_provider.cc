@@ -17,7 +17,7 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-// The most that a stream takes as one short message (shm::kPartBytes).
+// Calls with longer blocks need not be looked at: no stream takes them as short messages (ShortSender::most_bytes).
 constexpr int64_t kMostShortCallBytes = 8 * 1024;
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }

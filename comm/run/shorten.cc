@@ -11,8 +11,8 @@ namespace cohort::comm {
 namespace {
 
 constexpr size_t kMostSteps = 64;
-constexpr size_t kMostStepBytes = 64 * 1024;  // local ones too: the engine's owner does nothing else meanwhile
-constexpr size_t kMostScratchBytes = 64 * 1024;
+// Bytes of all steps together: the engine's owner does nothing else meanwhile.
+constexpr size_t kMostBytes = 64 * 1024;
 
 using ShortStep = ShortCall::Step;
 
@@ -59,7 +59,7 @@ bool ShortenStep(const Step& step, const BoundMemory& memory, size_t element_byt
   ShortStep made;
   const bool sends = step.kind == StepKind::kSend || step.kind == StepKind::kPublish;
   const size_t bytes = memory.At(sends ? step.src : step.dst).bytes;
-  if (bytes > kMostStepBytes) return false;
+  if (bytes > kMostBytes) return false;
   made.bytes = static_cast<uint32_t>(bytes);
   made.count = static_cast<uint32_t>(bytes / element_bytes);
   made.src = PlaceOf(memory, step.src);
@@ -95,12 +95,14 @@ std::unique_ptr<ShortCall> ShortenPlan(const Plan& plan, const PlanBinding& bind
   BoundMemory memory;  // for places and lengths
   if (!memory.Bind(plan, binding).ok() || memory.unequal()) return nullptr;
   const size_t scratch_bytes = memory.At({BufferId::kScratch, 0, plan.scratch_chunks}).bytes;
-  if (scratch_bytes > kMostScratchBytes) return nullptr;
+  if (scratch_bytes > kMostBytes) return nullptr;
   std::vector<ShortStep> steps;
   for (const Step& step : plan.lanes[0].steps) {
     if (!ShortenStep(step, memory, binding.element_bytes, links, &steps)) return nullptr;
   }
-  if (steps.size() > kMostSteps) return nullptr;
+  size_t bytes = 0;
+  for (const ShortStep& step : steps) bytes += step.bytes;
+  if (steps.size() > kMostSteps || bytes > kMostBytes) return nullptr;
   return std::make_unique<ShortCall>(
       std::move(steps), scratch_bytes,
       ShortCall::Arithmetic{

@@ -59,9 +59,10 @@ struct RecvOperation {
   runtime::CallRecord peer_call;
 };
 
-// Short messages, for calls that are over at once: received whole or not at all, by the same streams as operations.
-// Nothing fails here. A message that is out of order in any way is left where it is, for TryRecv.
-inline constexpr size_t kMostShortBytes = 1024;  // of all transports; some take longer ones
+// Short messages: sent and received whole or not at all, by the same streams as operations. Nothing fails here. A
+// message that is out of order in any way is left where it is, for TryRecv.
+// Every short stream takes messages up to this length. Some take longer ones as well (most_bytes).
+inline constexpr size_t kMostShortBytes = 1024;
 
 class ShortSender {
  public:
@@ -72,6 +73,8 @@ class ShortSender {
   // be the same, by Send or TrySend; where a part of them is in the stream already, TrySend alone goes on. Readers that
   // sleep stay asleep until Wake, which the caller calls soon.
   virtual bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) = 0;
+  // After Send was false: whether it always is for such memory, so that only TrySend goes on.
+  virtual bool TakesOperation() const { return false; }
   virtual void Wake() = 0;
   // A message of `bytes` bytes will probably be the next one. Called when there is nothing else to do.
   virtual void Prepare(size_t bytes) { (void)bytes; }
@@ -99,7 +102,7 @@ class ShortReceiver {
   virtual size_t most_bytes() const { return kMostShortBytes; }
   // True: the next message was there, was short and the expected one, and is in place. False: nothing was done.
   virtual bool Receive(const ShortReceive& receive) = 0;
-  // After Receive has done nothing: whether the next message is there, so that only TryRecv goes on. False: perhaps.
+  // After Receive was false: whether it found a message that only TryRecv can take. Says what that look saw.
   virtual bool TakesOperation() const { return false; }
   // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
   virtual int look_cost() const { return 1; }

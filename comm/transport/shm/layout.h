@@ -52,12 +52,12 @@ constexpr bool IsRingSize(uint64_t bytes) {
   return bytes >= kFirstRingBytes && bytes <= kMostRingBytes && (bytes & (bytes - 1)) == 0;
 }
 
-// A message of up to kPartBytes is one part. Of longer ones a part is a quarter, so that the first part, which the
-// reader waits for, and the last one, which only the reader copies, weigh little; but no longer than is of use. Those
-// that no level 2 cache holds take 15 % less time in the longest parts.
+// A message of up to kPartBytes is one part. Of longer ones that go one way a part is a quarter, so that the first
+// part, which the reader waits for, and the last one, which only the reader copies, weigh little; but no longer than is
+// of use. Those that no level 2 cache holds take 15 % less time in the longest parts.
 inline constexpr size_t kPartBytes = 8 * 1024;
 inline constexpr size_t kLongPartBytes = 32 * 1024;
-inline constexpr size_t kMostPartBytes = 128 * 1024;  // of messages from 1 MiB on
+inline constexpr size_t kMostPartBytes = 128 * 1024;  // of messages from 1 MiB on, and of those that meet
 constexpr size_t PartBytes(size_t message_bytes, size_t ring_bytes) {
   size_t most = message_bytes < (1 << 20) ? kLongPartBytes : kMostPartBytes;
   if (ring_bytes / 4 < most) most = ring_bytes / 4;
@@ -65,15 +65,16 @@ constexpr size_t PartBytes(size_t message_bytes, size_t ring_bytes) {
   while (part < most && part < message_bytes / 4) part *= 2;
   return part;
 }
-// The same where the reader sends a message as well. Both copy in before they copy out, so short parts gain nothing,
-// and past the cache the writer waits after each until its stores have left the CPU. 64 KiB each way, plain copies
-// between near CPUs 4.3 us in one part and 4.6 in four; past the cache between far ones 6.6 and 7.7, 512 KiB 42 in
-// parts of 128 KiB and 46 in parts of 32.
+// The same where both ranks send at the same time (Arrivals::Meets). Both copy in before they copy out, so short parts
+// gain nothing, and past the cache the writer waits after each until its stores have left the CPU. 64 KiB each way,
+// plain copies between near CPUs 4.3 us in one part and 4.6 in four; past the cache between far ones 6.6 and 7.7, 512
+// KiB 42 in parts of 128 KiB and 46 in parts of 32.
 constexpr size_t ExchangePartBytes(size_t ring_bytes) {
   return ring_bytes / 4 < kMostPartBytes ? ring_bytes / 4 : kMostPartBytes;
 }
-// A reader confirms parts at the latest after this many bytes. Room for one more part is then always found:
-// unconfirmed (< a quarter) + skipped at the end of the ring (< a quarter) + the part (<= a quarter).
+// A reader confirms parts at the latest after this many bytes. Room for one more block is then always found:
+// unconfirmed parts (< a quarter) + confirmed parts of the oldest block, which is freed as a whole (< a quarter) +
+// skipped at the end of the ring (< a quarter) + the block (<= a quarter).
 constexpr size_t RingAckBytes(size_t ring_bytes) { return ring_bytes / 4; }
 
 // Parts keep off each other's pairs of lines.

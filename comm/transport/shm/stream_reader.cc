@@ -103,18 +103,18 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
 }
 
 bool StreamReader::Receive(const ShortReceive& receive) {
-  if (slots_ == nullptr || turn_ != tickets_ + 1) return false;
+  if (slots_ == nullptr || turn_ != tickets_ + 1) return left_ = false;
   const Slot& slot = slots_[SlotOf(taken_, slot_mask_)];
   const uint64_t began_ns = HopTime::Times(taken_) ? runtime::SteadyNow() : 0;
   const uint64_t stamp = slot.line.stamp.load(std::memory_order_acquire);
-  if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return false;
+  if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return left_ = false;
   if (began_ns != 0) {
     hop_.Add(runtime::SteadyNow() - began_ns);
     early_pauses_ = hop_.pauses();
   }
-  if (slot.line.signature != receive.signature) return false;
+  if (slot.line.signature != receive.signature) return !(left_ = true);
   const std::byte* payload = ShortPayload(slot, stamp, receive.bytes);
-  if (payload == nullptr) return TakeOnePart(receive, slot);
+  if (payload == nullptr) return !(left_ = !TakeOnePart(receive, slot, stamp));
   if (receive.reduce != nullptr) {
     const std::byte* left = receive.incoming_first ? payload : receive.operand;
     const std::byte* right = receive.incoming_first ? receive.operand : payload;
@@ -131,8 +131,8 @@ bool StreamReader::Receive(const ShortReceive& receive) {
   return true;
 }
 
-bool StreamReader::TakeOnePart(const ShortReceive& receive, const Slot& slot) {
-  if (KindOf(slot.line.stamp.load(std::memory_order_relaxed)) != MessageKind::kCopied) return false;
+bool StreamReader::TakeOnePart(const ShortReceive& receive, const Slot& slot, uint64_t stamp) {
+  if (KindOf(stamp) != MessageKind::kCopied) return false;
   Descriptor descriptor;
   std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
   if (descriptor.total != receive.bytes || descriptor.length != receive.bytes) return false;
@@ -146,12 +146,6 @@ bool StreamReader::TakeOnePart(const ShortReceive& receive, const Slot& slot) {
   if (TakeFromRing(operation, descriptor) != Progress::kDone) return false;
   ++tickets_;
   return true;
-}
-
-bool StreamReader::TakesOperation() const {
-  if (slots_ == nullptr) return false;
-  const uint64_t stamp = slots_[SlotOf(taken_, slot_mask_)].line.stamp.load(std::memory_order_acquire);
-  return (stamp & kNumberMask) == ((taken_ + 1) & kNumberMask);
 }
 
 Progress StreamReader::Attach(RecvOperation& operation) {
@@ -191,8 +185,6 @@ Progress StreamReader::TakeFromSlot(RecvOperation& operation, const Slot& slot) 
 }
 
 Progress StreamReader::TakeFromRing(RecvOperation& operation, const Descriptor& descriptor) {
-  const Way way = descriptor.past_cache == 1 ? Way::kPastCache : Way::kCopied;
-  if (operation.moved == 0) BeginTiming(operation, way);
   const uint64_t length = descriptor.length;
   if (!IsRingSize(descriptor.area_bytes) || length == 0 || length > operation.bytes - operation.moved ||
       descriptor.position > descriptor.area_bytes || length > descriptor.area_bytes - descriptor.position ||
@@ -207,6 +199,8 @@ Progress StreamReader::TakeFromRing(RecvOperation& operation, const Descriptor& 
     if (!data.ok()) return FailDamaged(operation);
     ring = {.block = block, .data = static_cast<const std::byte*>(*data)};
   }
+  const Way way = descriptor.past_cache == 1 ? Way::kPastCache : Way::kCopied;
+  if (operation.moved == 0) BeginTiming(operation, way);
   const uint64_t began_ns = BeginPart();
   Deliver(operation, ring.data + descriptor.position, length);
   EndPart(began_ns, way);
@@ -294,7 +288,7 @@ void StreamReader::BeginTiming(const RecvOperation& operation, Way way) {
     timed_ = false;
     return;
   }
-  if (arrivals_ != nullptr) arrivals_->Note(way, operation.bytes);
+  if (arrivals_ != nullptr) arrivals_->Note(way, operation.bytes, memory_->Now());
   switch (WaySizeOf(operation.bytes)) {
     case 0:
       timed_ = short_messages_++ % kShortRun == 0;

@@ -25,11 +25,11 @@ class StreamReader final : public ShortReceiver {
   Progress TryRecv(RecvOperation& operation);
   size_t most_bytes() const override { return kPartBytes; }
   bool Receive(const ShortReceive& receive) override;
-  bool TakesOperation() const override;
+  bool TakesOperation() const override { return left_; }
 
  private:
-  // See Receive: a message that was copied in one part.
-  bool TakeOnePart(const ShortReceive& receive, const Slot& slot);
+  // See Receive: a message of this stamp that was copied in one part.
+  bool TakeOnePart(const ShortReceive& receive, const Slot& slot, uint64_t stamp);
   Progress Attach(RecvOperation& operation);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot);
   Progress TakeFromSlot(RecvOperation& operation, const Slot& slot);
@@ -68,6 +68,7 @@ class StreamReader final : public ShortReceiver {
   void EndPart(uint64_t began_ns, Way way);
 
   HopTime hop_;
+  bool left_ = false;               // the latest Receive has found a message and left it
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
   bool timed_ = false;              // the message under way
   MessageTime time_;                // its time

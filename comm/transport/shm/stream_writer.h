@@ -46,6 +46,7 @@ class StreamWriter final : public ShortSender {
   // Private memory of up to kPartBytes goes by the short way too, unless it is the reader who copies.
   size_t most_bytes() const override { return kPartBytes; }
   bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
+  bool TakesOperation() const override { return left_; }
   void Prepare(size_t bytes) override;
   // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
   // some 300 instructions: so whoever has something else to do does it first.
@@ -71,8 +72,10 @@ class StreamWriter final : public ShortSender {
   bool HasSlot() const { return published_ - confirmed_ < slot_count_; }
   // Whether the readers have finished with a slot meanwhile.
   bool FreesSlot();
+  // No operation is before it, and there is a slot.
+  bool MaySendShort() { return turn_ == tickets_ + 1 && (HasSlot() || FreesSlot()); }
 
-  // See Send: a message that needs no slot's payload and is one part. False: it takes an operation.
+  // See Send: a message of more than kSlotBytes.
   bool SendOnePart(const std::byte* data, size_t bytes, uint64_t signature);
   // At most kSlotBytes.
   void PublishShort(const std::byte* data, size_t bytes, uint64_t signature);
@@ -88,6 +91,7 @@ class StreamWriter final : public ShortSender {
   const uint64_t slot_count_;  // a power of two
   const uint64_t slot_mask_;
 
+  bool left_ = false;       // the latest Send of more than kSlotBytes found that only an operation can do it
   uint64_t tickets_ = 0;    // operations seen so far
   uint64_t turn_ = 1;       // the operation that may put messages into the stream
   uint64_t published_ = 0;  // messages in the stream so far
@@ -101,7 +105,8 @@ class StreamWriter final : public ShortSender {
 
   Way way_ = Way::kCopied;          // of the message under way
   uint64_t chosen_for_ = 0;         // the turn of that message
-  bool exchanged_ = false;          // it meets one of the reader's
+  bool exchanged_ = false;          // the reader probably copies one in at the same time
+  uint64_t sending_since_ns_ = 0;   // that message, if it is longer than kPartBytes
   bool timed_ = false;              // that message
   uint64_t copying_in_ns_ = 0;      // its parts so far
   uint64_t reading_before_ns_ = 0;  // the rank's reads until its first part

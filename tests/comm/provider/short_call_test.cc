@@ -194,7 +194,7 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
         EqualBlocksForm(algorithm.kind) != algorithm.kind || algorithm.kind > CollectiveKind::kBarrier) {
       continue;
     }
-    for (const int64_t count : {0, 2, 24, 100, 700}) {  // nothing; in the line, behind it, in the ring
+    for (const int64_t count : {0, 2, 24, 100, 257}) {  // nothing; in the line, behind it, in the ring
       SCOPED_TRACE(std::string(Name(algorithm.kind)) + " " + std::string(algorithm.name) + " of " +
                    std::to_string(count));
       ++group;
@@ -345,11 +345,13 @@ TEST(ShortCallLongMessageTest, TakesAnOperationWhereTheReaderCopies) {
     ASSERT_EQ(to[bytes], std::byte{});
   }
   EXPECT_FALSE(a->short_sender()->Send(data.data(), data.size(), CallOf(3)));
+  EXPECT_TRUE(a->short_sender()->TakesOperation());
 
   auto block = world.segment(0).Allocate(4096);
   ASSERT_TRUE(block.ok()) << block.status();
   const auto* shared = static_cast<const std::byte*>(*world.segment(0).Map(*block));
   EXPECT_FALSE(a->short_sender()->Send(shared, 4096, CallOf(4)));
+  EXPECT_TRUE(a->short_sender()->TakesOperation());
   SendOperation send = testing::SendOf(shared, 4096, 4);
   ASSERT_EQ(a->TrySend(send), Progress::kMoved);
   EXPECT_FALSE(b->short_receiver()->Receive({.data = to.data(), .bytes = 4096, .signature = 4}));
@@ -357,7 +359,54 @@ TEST(ShortCallLongMessageTest, TakesAnOperationWhereTheReaderCopies) {
   RecvOperation recv = testing::RecvOf(to.data(), 4096, 4);
   EXPECT_EQ(b->TryRecv(recv), Progress::kDone);
   EXPECT_EQ(a->TrySend(send), Progress::kDone);
-  EXPECT_FALSE(b->short_receiver()->TakesOperation());
+  EXPECT_FALSE(b->short_receiver()->Receive({.data = to.data(), .bytes = 4096, .signature = 5}));
+  EXPECT_FALSE(b->short_receiver()->TakesOperation());  // nothing is there
+  int sent = 0;
+  while (a->short_sender()->Send(data.data(), 4096, CallOf(5))) ASSERT_LT(++sent, 100);
+  EXPECT_FALSE(a->short_sender()->TakesOperation());  // no room as yet
+}
+
+// A sender and a receiver that do nothing, for a reason that lasts or not.
+class RefusingSender final : public ShortSender {
+ public:
+  explicit RefusingSender(bool takes_operation) : takes_operation_(takes_operation) {}
+  bool Send(const std::byte*, size_t, const runtime::CallRecord&) override { return false; }
+  bool TakesOperation() const override { return takes_operation_; }
+  void Wake() override {}
+
+ private:
+  const bool takes_operation_;
+};
+class RefusingReceiver final : public ShortReceiver {
+ public:
+  explicit RefusingReceiver(bool takes_operation) : takes_operation_(takes_operation) {}
+  bool Receive(const ShortReceive&) override { return ++looks, false; }
+  bool TakesOperation() const override { return takes_operation_; }
+  int looks = 0;
+
+ private:
+  const bool takes_operation_;
+};
+
+TEST(ShortCallLongMessageTest, SaysWhyItStopped) {
+  using Step = ShortCall::Step;
+  std::vector<std::byte> data(4096);
+  const runtime::CallRecord record = CallOf(1);
+  for (const bool takes_operation : {false, true}) {
+    RefusingSender sender(takes_operation);
+    ShortCall sends({{.kind = Step::Kind::kSend, .bytes = 4096, .sender = &sender}}, 0, {});
+    sends.Post(data.data(), data.data(), record);
+    EXPECT_FALSE(sends.Finish(10));
+    EXPECT_EQ(sends.takes_operation(), takes_operation);
+
+    RefusingReceiver receiver(takes_operation);
+    ShortCall receives({{.kind = Step::Kind::kReceive, .bytes = 4096, .receiver = &receiver}}, 0, {});
+    receives.Post(data.data(), data.data(), record);
+    EXPECT_FALSE(receives.Finish(10));
+    EXPECT_EQ(receives.takes_operation(), takes_operation);
+    EXPECT_EQ(receiver.looks, takes_operation ? 1 : 11);  // it does not wait for what never comes
+    EXPECT_EQ(receives.calls_done(), 0u);
+  }
 }
 
 // A sender that is never confirmed stops when its slots are used, and goes on when they are read.

@@ -277,8 +277,8 @@ class Exchange {
                                          .may_read = other_can_read_,
                                          .ring_bytes = {kRingBytes, kPastRingBytes},
                                          .heard = from_leader_.Latest(shm::WaySizeOf(kBytes))});
-    from_follower_.Note(others, kBytes);
-    from_leader_.Note(mine, kBytes);
+    from_follower_.Note(others, kBytes, 0);
+    from_leader_.Note(mine, kBytes, 0);
     // Ranks that do not do the same wait for each other.
     const uint64_t mixed = mine == others ? 1 : 2;
     for (WayChooser* chooser : {&leader_, &follower_}) {
@@ -342,13 +342,32 @@ TEST(WayChooser, ForgetsAnExchangeThatIsOver) {
     return follower.Choose(
         {.bytes = bytes, .told = {}, .may_read = true, .heard = arrivals.Latest(shm::WaySizeOf(bytes))});
   };
-  arrivals.Note(Way::kPastCache, kBytes);
+  arrivals.Note(Way::kPastCache, kBytes, 0);
   EXPECT_EQ(choose(kBytes), Way::kPastCache);
   EXPECT_EQ(choose(kBytes), Way::kPastCache);
   EXPECT_EQ(choose(kBytes), Way::kCopied);  // its own
-  arrivals.Note(Way::kRead, kBytes);
+  arrivals.Note(Way::kRead, kBytes, 0);
   EXPECT_EQ(choose(kBytes), Way::kRead);
   EXPECT_EQ(choose(kBytes / 8), Way::kCopied);  // another class
+}
+
+// Both ranks copy in at the same time, or one answers the other.
+TEST(Arrivals, MeetWhatIsCopiedInAtAboutTheSameTime) {
+  shm::Arrivals arrivals;
+  const size_t size = shm::WaySizeOf(kBytes);
+  arrivals.Note(Way::kCopied, kBytes, 1'000);
+  EXPECT_FALSE(arrivals.Meets(size));  // nothing was sent
+  arrivals.BeginSending(kBytes);
+  arrivals.Note(Way::kCopied, kBytes, 2'000);
+  EXPECT_TRUE(arrivals.Meets(size));
+  arrivals.EndSending(kBytes, 1'500, 2'500);
+  arrivals.Note(Way::kCopied, kBytes, 3'500);
+  EXPECT_TRUE(arrivals.Meets(size));  // as long after the copy as that took
+  arrivals.Note(Way::kCopied, kBytes, 3'501);
+  EXPECT_FALSE(arrivals.Meets(size));
+  arrivals.BeginSending(kBytes / 8);  // another class
+  arrivals.Note(Way::kCopied, kBytes, 4'000);
+  EXPECT_FALSE(arrivals.Meets(size));
 }
 
 // Nothing that the other side does makes a message readable that its readers may not read.
@@ -357,7 +376,7 @@ TEST(WayChooser, DoesNotReadInAnExchangeWhatMayNotBeRead) {
     WayChooser chooser(Way::kRead, leads);
     shm::Arrivals arrivals;
     for (int i = 0; i < 100; ++i) {
-      arrivals.Note(Way::kRead, kBytes);
+      arrivals.Note(Way::kRead, kBytes, 0);
       const std::optional<Way> heard = arrivals.Latest(shm::WaySizeOf(kBytes));
       EXPECT_NE(chooser.Choose({.bytes = kBytes, .told = {}, .may_read = false, .heard = heard}), Way::kRead);
     }
@@ -404,7 +423,7 @@ TEST(WayChooser, TakesAnyWordsOfAPeer) {
     if (random() % 2 == 0) chooser.NoteCopiedIn(copied, random() % (1 << 22), random() >> (random() % 64));
     const shm::ToldTimes told{{random() >> (random() % 64), random() >> (random() % 64), random() >> (random() % 64)}};
     const bool may_read = random() % 4 != 0;
-    if (random() % 4 == 0) arrivals.Note(static_cast<Way>(random() % 3), random() % (1 << 22));
+    if (random() % 4 == 0) arrivals.Note(static_cast<Way>(random() % 3), random() % (1 << 22), 0);
     const size_t bytes = random() % (1 << 22);
     const std::optional<Way> heard = random() % 2 == 0 ? arrivals.Latest(shm::WaySizeOf(bytes)) : std::nullopt;
     const Way way = chooser.Choose(
