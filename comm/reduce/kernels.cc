@@ -33,8 +33,15 @@ HWY_INLINE void ApplyFew(T* dst, const T* a, const T* b, size_t count) {
     dst += kLanes;
   }
   if constexpr (kLanes > 1) {
-    const hn::CappedTag<T, 1> one;
-    if (count > 0) hn::StoreU(Op()(hn::LoadU(one, a), hn::LoadU(one, b)), one, dst);
+    // By memcpy: to the compiler, the instruction for one lane wants a pointer that is aligned for its type.
+    if (count > 0) {
+      const hn::CappedTag<T, 1> one;
+      T left, right;
+      std::memcpy(&left, a, sizeof left);
+      std::memcpy(&right, b, sizeof right);
+      const T result = hn::GetLane(Op()(hn::Set(one, left), hn::Set(one, right)));
+      std::memcpy(dst, &result, sizeof result);
+    }
   }
 }
 

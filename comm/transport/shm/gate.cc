@@ -25,11 +25,14 @@ constexpr int MAP_FIXED_NOREPLACE = 0x100000;
 // Within 46 bits, then within 38, where a process has no more than 39. The thread sanitizer has its own data in most of
 // the upper ones, and makes any hint there a request for address 0.
 constexpr int kWide = COHORT_THREAD_SANITIZER ? 38 : 46;
-constexpr int kTries[] = {kWide, kWide, kWide, kWide, 38, 38, 38, 38};
+// The address sanitizer's shadow takes a quarter of the former and all of the latter.
+constexpr int kWideTries = 12;
+constexpr int kNarrowTries = 4;
 
 void* MapAtRandom() {
   std::random_device device;
-  for (const int bits : kTries) {
+  for (int i = 0; i < kWideTries + kNarrowTries; ++i) {
+    const int bits = i < kWideTries ? kWide : 38;
     const uint64_t word = static_cast<uint64_t>(device()) << 32 | device();
     const uint64_t address = word % (uint64_t{1} << bits) / kRegionBytes * kRegionBytes;
     if (address < (uint64_t{1} << 32)) continue;
