@@ -199,7 +199,7 @@ TEST(RepeatedCallTest, ManyUnderWayKeepTheirOrder) {
 TEST(RepeatedCallTest, LongerMessagesTakeTheShortWayFromPrivateMemoryOnly) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     constexpr int64_t kCount = 1024;
-    constexpr uint64_t kCalls = 1000;
+    constexpr uint64_t kCalls = 300;
     std::vector<int32_t> memory(kCount);
     auto window = self.world->AllocateWindow(kCount * sizeof(int32_t));
     if (!window.ok()) return window.status().ToString();
@@ -220,7 +220,7 @@ TEST(RepeatedCallTest, LongerMessagesTakeTheShortWayFromPrivateMemoryOnly) {
       }
       const std::string counts = std::to_string(done) + " done of " + std::to_string(tried) + " tried";
       if (self.rank == 0 && !in_window && done < kCalls - 2) return "private memory: " + counts;
-      if (self.rank == 0 && in_window && (done > 0 || tried == 0 || tried > 10)) return "a window: " + counts;
+      if (self.rank == 0 && in_window && (done > 0 || tried == 0 || tried > 8)) return "a window: " + counts;
     }
     return "";
   }));
