@@ -22,6 +22,7 @@
 #include "cohort/launcher/agent/launcher_news.h"
 #include "cohort/launcher/agent/node_ranks.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
+#include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_socket.h"
 #include "cohort/launcher/agent/rendezvous_link.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
@@ -45,12 +46,6 @@ constexpr std::chrono::seconds kSweepLimit{2};
 constexpr std::chrono::seconds kHostLinger{5};
 constexpr std::chrono::seconds kFlushLimit{2};  // for a dlaunch that has ended our input before the job's end
 
-std::string InPortRange(const v1::NodeStart& start) {
-  if (start.first_port() == 0) return "; too many are in use";
-  return " in --port-range " + std::to_string(start.first_port()) + ":" + std::to_string(start.last_port()) +
-         "; give a wider one";
-}
-
 // `dlaunch join` passes on that it was told to end as a SIGTERM that carries the number of the signal.
 std::string WhoEnds(const signalfd_siginfo& info) {
   if (info.ssi_code == SI_QUEUE && info.ssi_int == SIGINT) return "an interrupt (SIGINT)";
@@ -60,7 +55,7 @@ std::string WhoEnds(const signalfd_siginfo& info) {
 // All that an agent knows, and what it does on each event.
 class Agent {
  public:
-  explicit Agent(bool exit_with_job);
+  Agent(bool exit_with_job, RankInputFile rank_input);
   int Run();
 
  private:
@@ -101,6 +96,7 @@ class Agent {
   void ReapChildren();
 
   const bool exit_with_job_;
+  const RankInputFile rank_input_;
   int exit_status_;
   const std::string address_ = NewSocketAddress();
   Cgroup cgroup_{OwnCgroup().value_or("")};
@@ -125,8 +121,9 @@ class Agent {
 
 }  // namespace
 
-Agent::Agent(bool exit_with_job)
+Agent::Agent(bool exit_with_job, RankInputFile rank_input)
     : exit_with_job_(exit_with_job),
+      rank_input_(std::move(rank_input)),
       exit_status_(exit_with_job ? kExitLauncher : 0),  // the job's is not known before its report
       sentinel_("COHORT_AGENT=" + address_, &cgroup_) {}
 
@@ -299,7 +296,7 @@ void Agent::OnStart(const v1::NodeStart& start) {
     const absl::Status hosted = HostRendezvous(&address);
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
     // Whatever the program makes of 0, it would not find its peers.
-    if (link_.MasterPort() == 0) return GiveUp("no port is free for MASTER_PORT" + InPortRange(start));
+    if (link_.MasterPort() == 0) return GiveUp(WhyNoMasterPort(start));
   }
   const absl::Status joined = Join(address);
   if (!joined.ok() && !input_ended_)
@@ -391,7 +388,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   MakeCgroup(assignment);
   ranks_ = std::make_unique<NodeRanks>(
       &loop_, &sentinel_,
-      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, &logs_, link_.data_interface_ip()},
+      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, &logs_, link_.data_interface_ip(),
+                       &rank_input_},
       assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
                            .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
@@ -490,7 +488,7 @@ int RunAgent(int argc, char** argv) {
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
   HideVariables("GRPC_");
-  Agent agent(exit_with_job);
+  Agent agent(exit_with_job, RankInputFile::Inherited(argc, argv));
   return agent.Run();
 }
 

@@ -42,7 +42,9 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
-  supervisor_.Start(assignment_, Environments(), std::move(kept));
+  const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
+  supervisor_.Start(assignment_, Environments(), std::move(kept),
+                    has_input ? owner_.rank_input->OfEpoch(assignment_.epoch()) : -1);
   wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
   return absl::OkStatus();
 }

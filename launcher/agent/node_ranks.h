@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
+#include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_service.h"
 #include "cohort/launcher/agent/supervisor.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
@@ -41,6 +42,7 @@ class NodeRanks {
     Cgroup* cgroup = nullptr;   // for the ranks
     LogWriter* logs = nullptr;  // for what they print
     std::string data_interface_ip;
+    const RankInputFile* rank_input = nullptr;  // none: rank 0 has no input, or gets it by messages
   };
 
   NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks);

@@ -399,4 +399,11 @@ void RendezvousLink::Close() {
   if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
 }
 
+std::string WhyNoMasterPort(const v1::NodeStart& start) {
+  const std::string text = "no port is free for MASTER_PORT";
+  if (start.first_port() == 0) return text + "; too many are in use";
+  return text + " in --port-range " + std::to_string(start.first_port()) + ":" + std::to_string(start.last_port()) +
+         "; give a wider one";
+}
+
 }  // namespace cohort::launcher

@@ -134,4 +134,7 @@ class RendezvousLink {
   std::thread mover_;
 };
 
+// "no port is free for MASTER_PORT in --port-range 1:2; give a wider one"
+std::string WhyNoMasterPort(const v1::NodeStart& start);
+
 }  // namespace cohort::launcher

@@ -185,7 +185,8 @@ v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
   }
   if (exit.killed_by_us()) exit.set_error(own_fault);
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);
-  for (const std::string& line : output->tail()) exit.add_last_lines(line);
+  for (const std::string& line : output->last_lines().Lines()) exit.add_last_lines(line);
+  exit.set_last_words(output->last_lines().Words());
   // A program may have told it to the file alone.
   if (!FindPythonException({exit.last_lines().begin(), exit.last_lines().end()}).has_value()) {
     for (const std::string& line : error_file.Lines()) exit.add_last_lines(line);

@@ -46,13 +46,14 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
-                       std::vector<std::optional<Kept>> kept) {
+                       std::vector<std::optional<Kept>> kept, int input_of_first_rank) {
   const v1::JobSpec& job = assignment.job();
   output_options_ = {.rank = 0,
                      .logs = logs_,
                      .log_directory = job.log_directory(),
                      .epoch = assignment.epoch(),
                      .log_rate = job.log_rate(),
+                     .raw = job.raw_output(),
                      .on_line = callbacks_.on_line};
   waits_for_stopped_ = job.waits_for_stopped();
   ranks_.resize(assignment.placement().ranks_size());
@@ -70,6 +71,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
                     .working_directory = job.working_directory(),
                     .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>()),
                     .reads_input = job.input_to_first_rank() && rank.placement.rank() == 0,
+                    .input = rank.placement.rank() == 0 ? input_of_first_rank : -1,
                     .cgroup = cgroup_->fd()};
     if (kept[i].has_value()) {
       rank.TakeOver(&*kept[i]);

@@ -55,9 +55,10 @@ class Supervisor {
   ~Supervisor();
 
   // Starts all ranks of the assignment but those that were `kept`, by local rank. Does not wait for their programs: a
-  // file system that holds one may not answer. Call from the main thread.
+  // file system that holds one may not answer. Call from the main thread. `input_of_first_rank`: the descriptor that
+  // rank 0 gets as its standard input, not owned; -1: as the job says.
   void Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
-             std::vector<std::optional<Kept>> kept = {});
+             std::vector<std::optional<Kept>> kept = {}, int input_of_first_rank = -1);
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
   // With a grace each rank is first asked where it is, which its end then says, and on the node of rank 0 services of

@@ -27,11 +27,14 @@ namespace {
   sigset_t none;
   ::sigemptyset(&none);
   if (!options.keep_blocked) ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Out of the way of all that follows.
+  const int inherited = options.inherited >= 0 ? ::fcntl(options.inherited, F_DUPFD_CLOEXEC, 16) : -1;
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
   if (error >= 0) ::dup2(error, STDERR_FILENO);
+  if (inherited >= 0) ::dup2(inherited, kInheritedDescriptor);
   if (options.run) {
-    ::syscall(SYS_close_range, 3, ~0U, 0);
+    ::syscall(SYS_close_range, inherited >= 0 ? kInheritedDescriptor + 1 : kInheritedDescriptor, ~0U, 0);
     const int status = options.run();
     std::fflush(nullptr);
     ::_exit(status);

@@ -131,7 +131,8 @@ absl::Status CheckThisMachine(const Job& job) {
     most_ranks = std::max(most_ranks, static_cast<size_t>(node.ranks_size()));
   }
   struct stat input{};
-  if (job.options.input_to_first_rank && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
+  const bool forwarded = job.options.input == RankInputOption::kForwarded;
+  if (forwarded && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
     return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
   }
   const bool here = job.nodes.spawner == "local";

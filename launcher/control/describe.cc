@@ -80,11 +80,16 @@ std::string DescribeEnd(const v1::RankExit& exit) {
   return "exited with code " + std::to_string(exit.exit_code());
 }
 
+std::string LastLine(const std::string& words) { return words.empty() ? "" : "; its last line: " + words; }
+
 std::string DescribeFailure(const v1::RankExit& exit) {
-  const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us() && exit.signal() == 0;
+  const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us();
   if (!by_itself) return DescribeEnd(exit);
-  const auto exception = FindPythonException({exit.last_lines().begin(), exit.last_lines().end()});
-  return DescribeEnd(exit) + (exception.has_value() ? ": " + exception->text + At(exception->place) : "");
+  if (exit.signal() == 0) {
+    const auto exception = FindPythonException({exit.last_lines().begin(), exit.last_lines().end()});
+    if (exception.has_value()) return DescribeEnd(exit) + ": " + exception->text + At(exception->place);
+  }
+  return DescribeEnd(exit) + LastLine(exit.last_words());
 }
 
 int ExitCode(const v1::RankExit& exit) {

@@ -28,8 +28,12 @@ bool IsFailure(const v1::RankExit& exit);
 // "killed by SIGKILL", "exited with code 1", "could not be started: ...", "lost: the agent of node1 is gone".
 std::string DescribeEnd(const v1::RankExit& exit);
 
-// DescribeEnd, and the exception that Python has printed for it: "exited with code 1: ValueError: no tensor".
+// DescribeEnd, and the exception that Python has printed for it: "exited with code 1: ValueError: no tensor". Without
+// one, the rank's last words: "exited with code 6; its last line: no licence file".
 std::string DescribeFailure(const v1::RankExit& exit);
+
+// "; its last line: no licence file", as DescribeFailure has it; empty without words.
+std::string LastLine(const std::string& words);
 
 // The exit status that a shell would report: 128 + n for signal n, 127 for a rank that could not be started, 125 for
 // one that was lost with its agent.

@@ -177,13 +177,17 @@ std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure
   if (exit.lost()) return RankNames(alike) + " (" + roster.node_of(rank).name + ") " + DescribeEnd(exit);
   if (alike.size() > 1) return RankNames(alike) + " " + DescribeEnd(exit);
   std::string text = roster.Name(rank) + " " + DescribeFailure(exit);
+  std::string last_line = LastLine(exit.last_words());
+  if (last_line.empty() || !text.ends_with(last_line)) last_line.clear();
+  text.resize(text.size() - last_line.size());
   const std::string own_words = OwnWords(failures, rank);
   if (!own_words.empty()) {
     text += ": " + own_words;
+    if (own_words.find(exit.last_words()) != std::string::npos) last_line.clear();
   } else if (exit.doing().present() && !exit.doing().done()) {
     text += " while " + DescribeCall(exit.doing(), CallsOfManyGroups(roster));
   }
-  return text;
+  return text + last_line;
 }
 
 // A rank that reports calls that differ, or are late, is not their cause.
@@ -318,6 +322,7 @@ v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFail
   if (speaker >= 0 && speaker < static_cast<int>(roster.rank_count())) {
     const auto& exit = roster.rank(static_cast<uint32_t>(speaker)).exit;
     if (exit.has_value()) *report.mutable_last_lines() = exit->last_lines();
+    if (exit.has_value()) report.set_last_words(exit->last_words());
   }
   AddOthers(roster, cause->rank.has_value() ? RanksOfHeadline(roster, *cause->rank) : std::vector<uint32_t>(), &report);
   KeepFewLastLines(&report);

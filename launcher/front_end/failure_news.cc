@@ -26,8 +26,8 @@ DiagnosisOptions HowToTell() {
 
 }  // namespace
 
-FailureNews::FailureNews(const Job& job, EventLoop* loop, OutputPrinter* printer, Callbacks callbacks)
-    : job_(job), loop_(loop), printer_(printer), callbacks_(std::move(callbacks)) {}
+FailureNews::FailureNews(const Job& job, EventLoop* loop, LineTurns* turns, Callbacks callbacks)
+    : job_(job), loop_(loop), turns_(turns), callbacks_(std::move(callbacks)) {}
 
 bool FailureNews::MustHold(const v1::OutputLine& line) const {
   const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
@@ -36,19 +36,14 @@ bool FailureNews::MustHold(const v1::OutputLine& line) const {
 }
 
 void FailureNews::OnOutput(const v1::OutputLine& line) {
-  RankLine own{line.standard_error() ? STDERR_FILENO : STDOUT_FILENO, line.rank(), std::string(line.text())};
+  RankLine own{line.standard_error() ? STDERR_FILENO : STDOUT_FILENO, line.rank(), std::string(line.text()),
+               line.goes_on()};
   if (MustHold(line)) {
     if (held_.empty()) TellWithinASecond();
     held_.Keep(std::move(own));
   } else {
-    Print(own);
+    turns_->Print(std::move(own));
   }
-}
-
-void FailureNews::Print(const RankLine& line) {
-  if (!job_.options.prefix) return printer_->Print(line.fd, line.text + "\n");  // nobody could tell whose it is
-  printer_->Print(line.fd, "[" + std::to_string(line.rank) + "] " + line.text + "\n");
-  screen_.Add(line);
 }
 
 void FailureNews::OnLost(const std::string& text) {
@@ -79,20 +74,26 @@ void FailureNews::OnKnownLoss(const std::string& text) {
   held_.Release();
 }
 
+std::string FailureNews::cause() const {
+  if (lost_) return *lost_;
+  return failed_epochs_.empty() ? "" : failed_epochs_.back().report.headline();
+}
+
 void FailureNews::Tell(const v1::JobReport& report) {
   if (report.culprit_rank() >= 0) held_.ReleaseOf(static_cast<uint32_t>(report.culprit_rank()));
+  turns_->Flush();
   DiagnosisOptions options = HowToTell();
   options.told = std::exchange(told_, std::nullopt) == report.headline();
   options.lines_stand_above =
-      screen_.Show(report.culprit_rank(), {report.last_lines().begin(), report.last_lines().end()});
-  printer_->Print(STDERR_FILENO, FormatReport(report, options));
+      turns_->screen().Show(report.culprit_rank(), {report.last_lines().begin(), report.last_lines().end()});
+  turns_->Say(FormatReport(report, options));
   held_.Release();
 }
 
 void FailureNews::TellEpoch(const v1::JobReport& report, const std::vector<v1::NodePlacement>& nodes) {
   Tell(report);
   held_.Rearm();
-  screen_.Clear();
+  turns_->screen().Clear();
   lost_.reset();
   loss_told_ = false;
   failed_epochs_.push_back({report, nodes});

@@ -10,8 +10,7 @@
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/front_end/held_output.h"
 #include "cohort/launcher/front_end/job_plan.h"
-#include "cohort/launcher/front_end/output_printer.h"
-#include "cohort/launcher/front_end/screen_lines.h"
+#include "cohort/launcher/front_end/line_turns.h"
 #include "cohort/launcher/report/job_record.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -24,9 +23,10 @@ class FailureNews {
     std::function<bool()> ending;                 // the job has its report, or the user has stopped it
   };
   // All must outlive this.
-  FailureNews(const Job& job, EventLoop* loop, OutputPrinter* printer, Callbacks callbacks);
+  FailureNews(const Job& job, EventLoop* loop, LineTurns* turns, Callbacks callbacks);
 
-  // Prints a line of a rank, or holds it where it follows a failure whose cause is not told yet: for a second at most.
+  // Prints a line of a rank, or a part of one, or holds it where it follows a failure whose cause is not told yet: for
+  // a second at most.
   void OnOutput(const v1::OutputLine& line);
   // Prints what is held; until the next epoch nothing more is.
   void ReleaseOutput() { held_.Release(); }
@@ -35,6 +35,8 @@ class FailureNews {
   void OnLost(const std::string& text);
   // Ranks were lost, as this process knows better than the rendezvous can. Told at once.
   void OnKnownLoss(const std::string& text);
+  // Why the epoch fails, or the one before has failed; empty: nothing has.
+  std::string cause() const;
   // The epoch's first loss.
   const std::optional<std::string>& lost() const { return lost_; }
 
@@ -50,16 +52,14 @@ class FailureNews {
 
  private:
   bool MustHold(const v1::OutputLine& line) const;
-  void Print(const RankLine& line);
   // Says which ranks were lost, if that is known, and prints what is held, when a second has passed.
   void TellWithinASecond();
 
   const Job& job_;
   EventLoop* loop_;
-  OutputPrinter* printer_;
+  LineTurns* turns_;
   Callbacks callbacks_;
-  ScreenLines screen_{OutputIsBesideError()};
-  HeldOutput held_{[this](const RankLine& line) { Print(line); }};
+  HeldOutput held_{[this](const RankLine& line) { turns_->Print(line); }};
   std::vector<FailedEpoch> failed_epochs_;
   std::optional<std::string> lost_;  // the epoch's first loss of ranks
   bool loss_told_ = false;           // to the user

@@ -1,8 +1,10 @@
 #include "cohort/launcher/front_end/front_end.h"
 
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,6 +93,7 @@ absl::Status FrontEnd::StartAgents() {
   if (!status.ok()) {
     return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
   }
+  TellOfUnreadInput();
   agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
   const absl::Status asked = watch_.Listen(job_.id);
   if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
@@ -175,6 +178,7 @@ int FrontEnd::Run() {
     KillAgents();
   }
   failures_.ReleaseOutput();
+  turns_.Flush();
   BeginRecord();
   Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
@@ -223,10 +227,33 @@ void FrontEnd::AwaitRecord(milliseconds limit) {
 }
 
 void FrontEnd::SendInput(std::string bytes, bool end) {
+  if (bytes.ends_with('\n') && ::isatty(STDIN_FILENO) == 1) turns_.OnEcho();
   v1::ToNode message;
   message.mutable_standard_input()->set_bytes(std::move(bytes));
   message.mutable_standard_input()->set_end(end);
   agents_.Send(news_.agent_of()[0], message);  // the place of rank 0
+}
+
+// Rank 0 is elsewhere, or may be started again, and users may not notice that it does not get what they redirect.
+void FrontEnd::TellOfUnreadInput() {
+  if (job_.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
+  if (job_.nodes.spawner == "local") return;  // its agent has the descriptor
+  const auto tell = [this] {
+    Say("rank 0 is on another host and does not get the standard input; give --stdin rank0 if it should, or "
+        "--stdin none");
+  };
+  struct stat input{};
+  if (::fstat(STDIN_FILENO, &input) != 0) return;
+  if (S_ISREG(input.st_mode)) {
+    if (::lseek(STDIN_FILENO, 0, SEEK_CUR) < input.st_size) tell();
+    return;
+  }
+  if (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode)) return;
+  loop_.Watch(STDIN_FILENO, EPOLLIN, [this, tell](uint32_t) {
+    loop_.Unwatch(STDIN_FILENO);
+    int bytes = 0;
+    if (::ioctl(STDIN_FILENO, FIONREAD, &bytes) == 0 && bytes > 0) tell();
+  });
 }
 
 void FrontEnd::OnSignal() {
@@ -321,6 +348,7 @@ RunningJob FrontEnd::Running() const {
           .id = job_.id,
           .started = started_,
           .ending = report_.has_value() || user_stop_,
+          .cause = report_ ? report_->headline() : failures_.cause(),
           .restarts = failures_.failed_epochs().size(),
           .members = {&news_.members(), &news_.agent_of()},
           .spares = std::move(spares),
@@ -431,7 +459,7 @@ int RunJob(const Job& job) {
   // Before any thread as well.
   const bool alone = job.nodes.nodes.size() == 1 && !job.nodes.across_hosts && job.nodes.spawner == "local";
   std::optional<AgentProcess> forked;
-  if (alone) forked = ForkOnlyAgent();
+  if (alone) forked = ForkOnlyAgent(job.options);
   std::unique_ptr<FrontEnd> front_end;
   try {
     front_end = std::make_unique<FrontEnd>(job, std::move(forked));

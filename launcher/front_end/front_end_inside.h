@@ -21,6 +21,7 @@
 #include "cohort/launcher/front_end/front_end.h"
 #include "cohort/launcher/front_end/job_news.h"
 #include "cohort/launcher/front_end/job_watch.h"
+#include "cohort/launcher/front_end/line_turns.h"
 #include "cohort/launcher/front_end/output_printer.h"
 #include "cohort/launcher/front_end/rendezvous_host.h"
 #include "cohort/launcher/front_end/standard_input.h"
@@ -48,6 +49,7 @@ class FrontEnd {
   absl::Status StartMetrics();
   void OnListening(const std::string& addresses);
   void OnOutput();
+  void TellOfUnreadInput();
   void SendInput(std::string bytes, bool end);
   void OnReport(const v1::JobReport& report);
   void OnAgentEnded(size_t index);
@@ -59,16 +61,17 @@ class FrontEnd {
   void AwaitAgentsEnds();
   void KillAgents();
   void QuitWhenDone();
-  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + Printable(text) + "\n"); }
+  void Say(const std::string& text) { turns_.Say("dlaunch: " + Printable(text) + "\n"); }
 
   const Job& job_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   std::string secret_;
   EventLoop loop_;
   OutputPrinter printer_;
+  LineTurns turns_{&loop_, &printer_, LineTurns::Surroundings::Find(job_.options.prefix)};
   FailureNews failures_{job_,
                         &loop_,
-                        &printer_,
+                        &turns_,
                         {.say = [this](const std::string& text) { Say(text); },
                          .ending = [this] { return report_.has_value() || user_stop_; }}};
   runtime::FileDescriptor signals_;

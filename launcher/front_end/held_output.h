@@ -10,11 +10,12 @@
 
 namespace cohort::launcher {
 
-// A line of a rank, without its newline, for descriptor 1 or 2.
+// A line of a rank, without its newline, or a part of one, for descriptor 1 or 2.
 struct RankLine {
   int fd = 1;
   uint32_t rank = 0;
   std::string text;
+  bool goes_on = false;  // the next one of that rank and descriptor belongs to the same line
 };
 
 class HeldOutput {

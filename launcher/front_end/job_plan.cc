@@ -31,7 +31,9 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::
   spec.set_max_restarts(static_cast<uint32_t>(job.options.max_restarts));
   spec.set_log_directory(job.log_directory);
   spec.set_log_rate(job.options.log_rate);
-  spec.set_input_to_first_rank(job.options.input_to_first_rank);
+  spec.set_raw_output(!job.options.prefix);
+  spec.set_input_to_first_rank(job.options.input == RankInputOption::kForwarded);
+  spec.set_inherits_input(job.options.input == RankInputOption::kRedirected);
   spec.set_waits_for_stopped(job.options.stopped == Stopped::kWait);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);

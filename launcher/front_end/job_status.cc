@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cohort/launcher/agent/lines/shortened_line.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -10,6 +12,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxCommandInStatus = 8u << 10;
 constexpr size_t kMaxNameInStatus = 255;
+constexpr size_t kMaxCauseInStatus = 2000;
 constexpr size_t kMostSparesInStatus = 16;
 
 }  // namespace
@@ -29,6 +32,7 @@ v1::JobStatus DescribeJob(const RunningJob& running) {
   status.set_node_count(static_cast<uint32_t>(running.members.nodes->size()));
   status.set_spare_count(static_cast<uint32_t>(running.spares.size()));
   status.set_source(job.nodes.source);
+  status.set_cause(ShortenMiddle(running.cause, kMaxCauseInStatus));
   status.set_grace_ms(static_cast<uint32_t>(job.options.grace.count()));
   status.add_command(job.program.path);
   for (size_t i = 1; i < job.options.command.size(); ++i) status.add_command(job.options.command[i]);

@@ -20,6 +20,7 @@ struct RunningJob {
   std::string id;
   std::chrono::system_clock::time_point started;
   bool ending = false;
+  std::string cause;  // of its end, or of its latest restart; empty: nothing has failed
   size_t restarts = 0;
   JobMembers members;
   std::vector<std::string> spares;               // nodes held idle

@@ -6,19 +6,31 @@
 #include <algorithm>
 #include <set>
 
+#include "cohort/launcher/agent/lines/last_lines.h"
+
 namespace cohort::launcher {
 
 void ScreenLines::Add(const RankLine& line) {
   if (line.fd != STDERR_FILENO && !output_beside_error_) return;
-  lines_.push_back(line);
+  const auto key = std::pair(line.rank, line.fd);
+  ShortenedLine& whole = unfinished_.try_emplace(key, LastLines::kLineBytes).first->second;
+  whole.Append(line.text);
+  if (line.goes_on) return;
+  lines_.push_back({line.rank, whole.Text(), 1 + whole.length() / kColumns});
+  unfinished_.erase(key);
   if (lines_.size() > kRows) lines_.pop_front();
+}
+
+void ScreenLines::Clear() {
+  lines_.clear();
+  unfinished_.clear();
 }
 
 bool ScreenLines::Show(int rank, const std::vector<std::string>& lines) const {
   if (lines.empty()) return false;
   if (rank >= 0) return ShowOf(static_cast<uint32_t>(rank), lines);
   std::set<uint32_t> ranks;
-  for (const RankLine& line : lines_) ranks.insert(line.rank);
+  for (const Line& line : lines_) ranks.insert(line.rank);
   return std::any_of(ranks.begin(), ranks.end(), [&](uint32_t one) { return ShowOf(one, lines); });
 }
 
@@ -27,11 +39,10 @@ bool ScreenLines::ShowOf(uint32_t rank, const std::vector<std::string>& lines) c
   const auto end = lines.rbegin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), kNewest));
   size_t rows = 0;
   for (auto line = lines_.rbegin(); line != lines_.rend() && wanted != end; ++line) {
-    rows += RowsOf(*line);
+    rows += line->rows;
     if (rows > kRows) return false;
     if (line->rank != rank) continue;
-    const bool cut = wanted->size() >= kCutAfter;
-    if (cut ? !line->text.starts_with(*wanted) : line->text != *wanted) return false;
+    if (line->text != *wanted) return false;
     ++wanted;
   }
   return wanted == end;

@@ -25,7 +25,12 @@ std::string Summary(const v1::JobStatus& status, pid_t pid) {
   }
   text += "\n ";
   for (const std::string& argument : status.command()) text += " " + Printable(argument);
-  return text + "\n";
+  text += "\n";
+  if (!status.cause().empty()) {
+    const bool restarted = status.phase() == "running" && status.epoch() > 1;
+    text += std::string("  ") + (restarted ? "restarted after: " : "failed: ") + Printable(status.cause()) + "\n";
+  }
+  return text;
 }
 
 std::string DescribeSpares(const v1::JobStatus& status) {

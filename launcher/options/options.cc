@@ -150,7 +150,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "env-pass", &raw->passed_variables, "LIST",
             "Variables that ranks on other hosts get too, such as HOME,XDG_*");
   AddOption(app.get(), "stdin", &raw->input, "WHO",
-            "Give dlaunch's standard input to rank0; none: a restart could not read it again (none)");
+            "redirected: rank 0 reads what is redirected to dlaunch here; rank0: also a terminal, and on other hosts; "
+            "none (redirected)");
   AddOption(app.get(), "log-dir", &raw->log_directory, "FOLDER",
             "Also keep each rank's output there, in rank-<n>.out and .err, and what became of the job, in report.json");
   AddOption(app.get(), "log-rate", &raw->log_rate, "BYTES",
@@ -309,9 +310,10 @@ absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* 
 
 // After the restarts.
 absl::Status ReadInput(const std::string& text, Options* options) {
-  if (text != "rank0" && text != "none") return Invalid("--stdin '" + text + "': give rank0 or none");
-  options->input_to_first_rank = text == "rank0";
-  if (!options->input_to_first_rank || options->max_restarts == 0) return absl::OkStatus();
+  if (text == "redirected") return absl::OkStatus();
+  if (text != "rank0" && text != "none") return Invalid("--stdin '" + text + "': give redirected, rank0 or none");
+  options->input = text == "rank0" ? RankInputOption::kForwarded : RankInputOption::kNone;
+  if (options->input == RankInputOption::kNone || options->max_restarts == 0) return absl::OkStatus();
   return Invalid(
       "--stdin rank0 and --max-restarts contradict each other: a restarted rank can't read again what was read before; "
       "leave one out, or have the program read a file");

@@ -33,6 +33,13 @@ struct PortRange {
   int last = 0;
 };
 
+// The standard input of rank 0; the others read /dev/null.
+enum class RankInputOption {
+  kRedirected,  // dlaunch's standard input, if that is no terminal and the rank is a process of this machine
+  kForwarded,   // --stdin rank0: what dlaunch reads, a terminal too, wherever the rank is
+  kNone,        // --stdin none
+};
+
 struct Options {
   std::optional<int> nodes;      // the most, with min_nodes
   std::optional<int> min_nodes;  // --nnodes MIN:MAX: go on with so few
@@ -67,9 +74,9 @@ struct Options {
   std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
   // --env-pass: names, or the beginning of some before a '*', that also reach ranks on other hosts.
   std::vector<std::string> passed_variables;
-  bool input_to_first_rank = false;  // --stdin rank0
-  std::string log_directory;         // empty: no files
-  uint64_t log_rate = 0;             // --log-rate: bytes a second of each rank; 0: no limit
+  RankInputOption input = RankInputOption::kRedirected;
+  std::string log_directory;  // empty: no files
+  uint64_t log_rate = 0;      // --log-rate: bytes a second of each rank; 0: no limit
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   std::vector<std::string> command;  // the program and its arguments, never empty
 };

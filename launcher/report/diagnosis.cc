@@ -118,6 +118,15 @@ class Text {
   std::string text_;
 };
 
+// The culprit's last line need not be told again right below itself.
+std::string HeadlineOf(const v1::JobReport& report, bool lines_stand_above) {
+  std::string headline = report.headline();
+  const std::string last_line = LastLine(report.last_words());
+  const size_t at = lines_stand_above && !last_line.empty() ? headline.find(last_line) : std::string::npos;
+  if (at != std::string::npos) headline.erase(at, last_line.size());
+  return headline;
+}
+
 void AddPlaces(const std::vector<Place>& places, size_t most, Text* text) {
   if (places.empty()) return;
   text->Line("  ", "when they were told to end:");
@@ -144,7 +153,7 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   const std::vector<Place> places = PlacesOf(report);
   std::string log = culprit != nullptr ? culprit->log_path() : "";
   if (!options.told) {
-    text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
+    text.Line("", "dlaunch: " + Shown(HeadlineOf(report, options.lines_stand_above)), kRed);
   } else if (!hint.empty() || !log.empty() || (report.last_lines_size() > 0 && !options.lines_stand_above) ||
              report.others_size() > 0 || !places.empty()) {
     const bool of_one = report.culprit_rank() >= 0;

@@ -50,6 +50,7 @@ void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& 
                 {"others", std::vector<std::string>(report.others().begin(), report.others().end())}};
   if (report.others_left_out() > 0) cause["others_left_out"] = report.others_left_out();
   if (report.culprit_rank() >= 0) cause["rank"] = report.culprit_rank();
+  if (!report.last_words().empty()) cause["last_line"] = report.last_words();
   (*json)["cause"] = cause;
 }
 

@@ -24,7 +24,7 @@ ROOMS = {
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
-                 "agent/watch", "agent/rank", "agent/stacks", "agent/evidence", "agent", "spawn", "join", "nodes", "report",
+                 "agent/watch", "agent/lines", "agent/rank", "agent/stacks", "agent/evidence", "agent", "spawn", "join", "nodes", "report",
                  "metrics", "jobs", "front_end", "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "nn",
                 "parallel/replicate", "parallel/zero", "parallel/fsdp", "parallel/tensor",

@@ -26,7 +26,9 @@ void OutputRate::Take(v1::OutputLine line, Clock::time_point now, const Sink& si
   ring_.push_back(std::move(line));
   PassOn(now, sink);
   while (ring_bytes_ > kRingBytes && ring_.size() > 1) {
-    ++dropped_[ring_.front().standard_error() ? 1 : 0];
+    Stream& stream = streams_[ring_.front().standard_error() ? 1 : 0];
+    stream.dropped = true;
+    if (!ring_.front().goes_on()) ++stream.dropped_lines;
     ring_bytes_ -= SizeOf(ring_.front());
     ring_.pop_front();
   }
@@ -55,13 +57,20 @@ OutputRate::Clock::time_point OutputRate::next() const {
 // The dropped lines lay before every line that waits.
 void OutputRate::Send(const v1::OutputLine& line, const Sink& sink) {
   for (const bool is_error : {false, true}) {
-    const uint64_t dropped = std::exchange(dropped_[is_error ? 1 : 0], 0);
-    if (dropped == 0) continue;
+    Stream& stream = streams_[is_error ? 1 : 0];
+    if (!std::exchange(stream.dropped, false)) continue;
     v1::OutputLine notice = line;
     notice.set_standard_error(is_error);
+    notice.set_goes_on(false);
+    if (std::exchange(stream.goes_on, false)) {
+      notice.clear_text();
+      sink(notice);  // ends the line whose rest is dropped
+    }
+    const uint64_t dropped = std::max<uint64_t>(1, std::exchange(stream.dropped_lines, 0));
     notice.set_text("[dropped " + std::to_string(dropped) + (dropped == 1 ? " line]" : " lines]"));
     sink(notice);
   }
+  streams_[line.standard_error() ? 1 : 0].goes_on = line.goes_on();
   sink(line);
 }
 

@@ -22,7 +22,7 @@ class OutputRate {
   // 0 bytes a second: no limit, and every line is passed on at once. The rate may be saved up for a second.
   OutputRate(uint64_t bytes_per_second, Clock::time_point now);
 
-  // Passes the line on, or lets it wait behind others. Newlines count as a byte.
+  // Passes the line, or the part of one, on, or lets it wait behind others. Newlines count as a byte.
   void Take(v1::OutputLine line, Clock::time_point now, const Sink& sink);
   // Passes on what may go by now. A line goes as soon as there is anything left of the rate, and what it took too much
   // is missing for the next.
@@ -42,7 +42,12 @@ class OutputRate {
   Clock::time_point at_;
   std::deque<v1::OutputLine> ring_;
   size_t ring_bytes_ = 0;
-  uint64_t dropped_[2] = {0, 0};  // of the standard output and error, not told yet
+  struct Stream {
+    uint64_t dropped_lines = 0;  // not told yet
+    bool dropped = false;        // the same, also of a part of a line
+    bool goes_on = false;        // the latest that was passed on was a part of a line
+  };
+  Stream streams_[2];  // standard output and error
 };
 
 }  // namespace cohort::launcher

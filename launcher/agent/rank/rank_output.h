@@ -1,15 +1,15 @@
-// The output of one rank: cut into lines, kept in files where that is wanted, its tail remembered, passed on; no faster
-// than --log-rate permits.
+// The output of one rank: cut into lines, kept in files where that is wanted, its last lines remembered, passed on; no
+// faster than --log-rate permits.
 #pragma once
 
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cohort/launcher/agent/lines/last_lines.h"
 #include "cohort/launcher/agent/rank/line_splitter.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/output_rate.h"
@@ -21,15 +21,13 @@ namespace cohort::launcher {
 
 class RankOutput {
  public:
-  static constexpr size_t kTailLines = 60;        // a Python traceback has three for each call
-  static constexpr size_t kTailLineBytes = 2000;  // of each remembered line
-
   struct Options {
     uint32_t rank = 0;
     LogWriter* logs = nullptr;  // needed with a folder; outlives this object
     std::string log_directory;  // empty: no files
     uint64_t epoch = 1;         // each has files of its own
     uint64_t log_rate = 0;      // bytes a second that are passed on; 0: all
+    bool raw = false;           // byte for byte: nothing is left out, and no newline is added
     std::function<void(const v1::OutputLine&)> on_line;
   };
 
@@ -49,7 +47,7 @@ class RankOutput {
   // unfinished line is passed on.
   void Drain(bool final);
 
-  std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+  const LastLines& last_lines() const { return last_lines_; }
   const std::string& log_path() const { return streams_[1].log_path; }
 
  private:
@@ -61,12 +59,16 @@ class RankOutput {
     std::string log_path;
     std::shared_ptr<LogWriter::File> log;
     EventLoop::TimerId progress_timer = 0;
-    std::string shown = {};  // of an unfinished line
+    EventLoop::TimerId text_timer = 0;
+    std::string shown = {};  // the latest state of progress that was passed on, as a line
+    bool goes_on = false;    // a part of a line was passed on, and not its end
+    bool ended = false;
   };
   // While the log has no room its rank is not read, until the writer tells: or this often, since it does not tell that
   // the disk is stalled.
   static constexpr std::chrono::milliseconds kLookForRoom{100};
-  static constexpr std::chrono::seconds kShowProgress{1};  // how often, of a bar that is drawn over itself
+  static constexpr std::chrono::seconds kShowProgress{1};    // how often, of a bar that is drawn over itself
+  static constexpr std::chrono::milliseconds kShowText{50};  // after which an unfinished line, a prompt, is passed on
 
   void OpenLog(Stream* stream);
   void CloseLog(Stream* stream);
@@ -74,9 +76,13 @@ class RankOutput {
   void AwaitRoom();
   void OnRoom();
   void WatchAgain();
-  void OnLine(bool is_error, std::string_view text);
-  void PassOn(bool is_error, std::string_view text);
+  void OnText(bool is_error, std::string_view text, bool partial);
+  void PassOn(Stream* stream, std::string_view text, bool goes_on);
+  // Sees to it that an unfinished line is shown in time.
+  void ShowUnfinished(Stream* stream);
   void ShowProgress(Stream* stream);
+  void FinishLine(Stream* stream);
+  size_t BytesWaitingBeside(const Stream& stream) const;
   // Reads once; false when there is nothing to read now or ever.
   bool ReadSome(Stream* stream);
   void SetWatched(Stream* stream, bool watched);
@@ -85,7 +91,7 @@ class RankOutput {
 
   EventLoop* loop_;
   Options options_;
-  std::deque<std::string> tail_;
+  LastLines last_lines_;
   OutputRate rate_;
   EventLoop::TimerId rate_timer_ = 0;
   EventLoop::TimerId room_timer_ = 0;  // set while a log has no room

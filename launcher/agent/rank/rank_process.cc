@@ -177,7 +177,8 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   for (const runtime::FileDescriptor* fd : {&process.output, &process.error, &process.exec_error}) {
     ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
   }
-  const auto child = std::make_shared<const RankChild>(command, input.read_end.get(), output.write_end.get(),
+  const int its_input = command.reads_input ? input.read_end.get() : command.input;
+  const auto child = std::make_shared<const RankChild>(command, its_input, output.write_end.get(),
                                                        error.write_end.get(), exec_error.write_end.get());
   pid_t pid = StartByClone(child, command.cgroup).value_or(-1);
   if (pid < 0 && command.cgroup >= 0) pid = ForkInto(command.cgroup);

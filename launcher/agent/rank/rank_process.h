@@ -20,6 +20,7 @@ struct RankCommand {
   std::string working_directory;
   std::vector<int> cpus;  // empty: not bound
   bool reads_input = false;
+  int input = -1;   // its standard input, not owned, where it does not get one by RankProcess::input; -1: none
   int cgroup = -1;  // a descriptor of the folder of the one to start in; -1, or not permitted: ours
 };
 
@@ -32,7 +33,7 @@ struct RankProcess {
 };
 
 // Starts it in a process that leads a process group of its own, dies with the calling thread (call it from the main
-// thread), has default signal handling, reads /dev/null unless it reads_input, and inherits no other descriptor. Does
+// thread), has default signal handling, reads /dev/null unless it has an input, and inherits no other descriptor. Does
 // not wait for the program. kResourceExhausted when there are no
 // descriptors or processes left.
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);

@@ -61,6 +61,19 @@ TEST(DescribeFailureTest, NamesPythonsException) {
             "exited with code 1: torch.cuda.OutOfMemoryError");
 }
 
+TEST(DescribeFailureTest, NamesTheLastLineWhereThereIsNoException) {
+  v1::RankExit exit = Failed({"no licence file", "-----"});
+  exit.set_last_words("no licence file");
+  EXPECT_EQ(DescribeFailure(exit), "exited with code 1; its last line: no licence file");
+  exit.set_signal(6);
+  EXPECT_EQ(DescribeFailure(exit), "killed by SIGABRT; its last line: no licence file");
+  exit.set_killed_by_us(true);
+  EXPECT_EQ(DescribeFailure(exit), "killed by SIGABRT");
+  v1::RankExit python = Failed({"  File \"train.py\", line 1, in f", "ValueError: no", "bye"});
+  python.set_last_words("bye");
+  EXPECT_EQ(DescribeFailure(python), "exited with code 1: ValueError: no at train.py:1");
+}
+
 TEST(DescribeFailureTest, NoOtherLineIsTakenForAnException) {
   EXPECT_EQ(DescribeFailure(Failed({"ValueError: told by a logger", "bye"})), "exited with code 1");
   EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "    x = = 1"})), "exited with code 1");

@@ -1,5 +1,6 @@
-// --stdin rank0: what is written to dlaunch reaches rank 0 whole and nobody else, as fast as it is read and no faster;
-// a terminal does not stop a job in the background.
+// Rank 0 reads what is redirected to dlaunch, as it would without dlaunch. With --stdin rank0 what is written to
+// dlaunch reaches rank 0 whole and nobody else, as fast as it is read and no faster; a terminal does not stop a job in
+// the background.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -89,19 +90,69 @@ TEST(Input, OfAnAgentIsNoFile) {
   EXPECT_NE(agent.err().find("standard input is no pipe"), string::npos) << agent.err();
 }
 
-TEST(Input, IsNotTouchedUnlessItWasAskedFor) {
-  for (const char* option : {"--explicit-none", "--default"}) {
+// With --stdin none, and of a program that does not read: a loop of a shell over the same input goes on.
+TEST(Input, IsNotTouchedUnlessTheRankReads) {
+  const std::vector<std::vector<string>> jobs = {{"--stdin=none", "-n", "2", "sh", "-c", kCount},
+                                                 {"-n", "2", "sh", "-c", "echo 0 bytes"}};
+  for (const std::vector<string>& arguments : jobs) {
     OpenPipe pipe;
     WriteAll(pipe.write_end.get(), "mine");
-    std::vector<string> arguments = {"--nproc-per-node", "2", "sh", "-c", kCount};
-    if (string(option) == "--explicit-none") arguments.insert(arguments.begin(), "--stdin=none");
     DlaunchProcess job(arguments, {.input = pipe.read_end.get()});
     EXPECT_EQ(job.Wait(), 0) << job.err();
     EXPECT_NE(job.out().find("[0] 0 bytes\n"), string::npos) << job.out();
     int left = 0;
     EXPECT_EQ(::ioctl(pipe.read_end.get(), FIONREAD, &left), 0);
-    EXPECT_EQ(left, 4) << option;
+    EXPECT_EQ(left, 4) << arguments[0];
   }
+}
+
+TEST(Input, ThatIsRedirectedIsRankZeros) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/file") << string(300'000, 'x');
+  for (const std::vector<string>& nodes : {std::vector<string>{"-n", "2"}, {"--simulate-nodes", "2"}}) {
+    const runtime::FileDescriptor file(::open((folder.path() + "/file").c_str(), O_RDONLY | O_CLOEXEC));
+    std::vector<string> arguments = nodes;
+    arguments.insert(arguments.end(), {"sh", "-c", kCount});
+    DlaunchProcess job(arguments, {.input = file.get()});
+    EXPECT_EQ(job.Wait(), 0) << job.err();
+    EXPECT_NE(job.out().find("[0] 300000 bytes\n"), string::npos) << job.out();
+    EXPECT_NE(job.out().find("[1] 0 bytes\n"), string::npos) << job.out();
+  }
+}
+
+// One line is taken by the rank, the next by whoever comes after dlaunch.
+TEST(Input, ThatARankDoesNotReadIsLeftToOthers) {
+  const TemporaryFolder folder;
+  const string script =
+      folder.AddScript("loop.sh", "#!/bin/sh\nprintf '1\\n2\\n3\\n' > list\nwhile read line; do " + ProgramFolder() +
+                                      "/dlaunch --no-prefix -n 2 echo $line; done < list");
+  const string all = folder.path() + "/all";
+  EXPECT_EQ(std::system(("cd " + folder.path() + " && " + script + " > " + all + " 2> err").c_str()), 0);
+  std::ifstream file(all);
+  EXPECT_EQ(string(std::istreambuf_iterator<char>(file), {}), "1\n1\n2\n2\n3\n3\n");
+}
+
+// A restart finds a plain file as it was.
+TEST(Input, OfAPlainFileIsReadAgainAfterARestart) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/file") << "a line\n";
+  const runtime::FileDescriptor file(::open((folder.path() + "/file").c_str(), O_RDONLY | O_CLOEXEC));
+  DlaunchProcess job(
+      {"--max-restarts", "1", "sh", "-c", "read line; [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; echo $line"},
+      {.input = file.get()});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] a line\n");
+}
+
+// A terminal is the shell's too.
+TEST(Input, OfATerminalIsNotTouchedUnlessItWasAskedFor) {
+  int master = -1, terminal = -1;
+  ASSERT_EQ(::openpty(&master, &terminal, nullptr, nullptr, nullptr), 0);
+  const runtime::FileDescriptor ends[] = {runtime::FileDescriptor(master), runtime::FileDescriptor(terminal)};
+  WriteAll(master, "mine\n");
+  DlaunchProcess job({"sh", "-c", kCount}, {.input = terminal});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] 0 bytes\n");
 }
 
 // The pipe to dlaunch, what may be on its way, the pipe to the rank: no more is taken while the rank does not read.

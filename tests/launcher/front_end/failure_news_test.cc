@@ -43,10 +43,11 @@ class FailureNewsTest : public ::testing::Test {
   EventLoop loop_;
   OutputPrinter printer_{{.on_drained = [] {}, .on_closed = [](int, int) {}}};
   std::vector<std::string> said_;
+  LineTurns turns_{&loop_, &printer_, {}};
   FailureNews news_{
       job_,
       &loop_,
-      &printer_,
+      &turns_,
       {.say = [this](const std::string& text) { said_.push_back(text); }, .ending = [] { return false; }}};
 };
 

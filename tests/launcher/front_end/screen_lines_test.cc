@@ -42,11 +42,12 @@ TEST(ScreenLines, WhatHasScrolledAwayIsNotShown) {
   }
 }
 
-TEST(ScreenLines, LinesThatWereCutAreKnown) {
+TEST(ScreenLines, LinesThatWereShortenedAreKnown) {
   ScreenLines screen(/*output_beside_error=*/true);
-  const std::string cut(2000, 'x');
-  screen.Add({STDERR_FILENO, 1, cut + "yz"});
-  EXPECT_TRUE(screen.Show(1, {cut}));
+  const std::string line(2100, 'x');
+  screen.Add({STDERR_FILENO, 1, line, /*goes_on=*/true});
+  screen.Add({STDERR_FILENO, 1, "yz"});
+  EXPECT_TRUE(screen.Show(1, {ShortenMiddle(line + "yz", 2000)}));
   screen.Add({STDERR_FILENO, 1, "abc"});
   EXPECT_FALSE(screen.Show(1, {"ab"}));
 }

@@ -32,7 +32,7 @@ void CheckOptions(const Options& options, const std::vector<std::string>& argv) 
   FuzzCheck(options.spares >= 0 && options.spares <= kMaxNodes);
   FuzzCheck((options.max_restarts > 0) == (options.on_failure == OnFailure::kRestart));
   FuzzCheck(options.log_rate <= uint64_t{1} << 40);
-  FuzzCheck(!options.input_to_first_rank || options.max_restarts == 0);
+  FuzzCheck(options.input != RankInputOption::kForwarded || options.max_restarts == 0);
   FuzzCheck(options.grace.count() >= 0 && options.grace <= std::chrono::hours(24));
   for (const auto& [name, value] : options.environment) FuzzCheck(!name.empty() && name.find('=') == std::string::npos);
 }

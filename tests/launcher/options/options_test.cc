@@ -128,10 +128,11 @@ TEST(Options, ReadsHowFastRanksMayPrint) {
 }
 
 TEST(Options, ReadsWhoGetsTheStandardInput) {
-  EXPECT_FALSE(ParseOk({"train"}).input_to_first_rank);
-  EXPECT_FALSE(ParseOk({"--stdin", "none", "train"}).input_to_first_rank);
-  EXPECT_TRUE(ParseOk({"--stdin=rank0", "train"}).input_to_first_rank);
-  EXPECT_FALSE(ParseOk({"--stdin=none", "--max-restarts", "2", "train"}).input_to_first_rank);
+  EXPECT_EQ(ParseOk({"train"}).input, RankInputOption::kRedirected);
+  EXPECT_EQ(ParseOk({"--stdin=redirected", "--max-restarts", "2", "train"}).input, RankInputOption::kRedirected);
+  EXPECT_EQ(ParseOk({"--stdin", "none", "train"}).input, RankInputOption::kNone);
+  EXPECT_EQ(ParseOk({"--stdin=rank0", "train"}).input, RankInputOption::kForwarded);
+  EXPECT_EQ(ParseOk({"--stdin=none", "--max-restarts", "2", "train"}).input, RankInputOption::kNone);
   for (const char* wrong : {"", "all", "0", "rank1"}) EXPECT_FALSE(Parse({"--stdin", wrong, "train"}).ok()) << wrong;
 }
 

@@ -69,6 +69,17 @@ TEST(Diagnosis, LinesThatStandAboveAreNotRepeated) {
   EXPECT_EQ(FormatReport(bare, options), "");
 }
 
+TEST(Diagnosis, TheLastLineInTheHeadlineIsNotToldRightBelowItself) {
+  v1::JobReport report;
+  report.set_exit_code(5);
+  report.set_headline("rank 0 (a, pid 1) exited with code 5 while in barrier #1; its last line: no tensor");
+  report.set_last_words("no tensor");
+  EXPECT_EQ(FormatReport(report), "dlaunch: " + report.headline() + "\n");
+  DiagnosisOptions options;
+  options.lines_stand_above = true;
+  EXPECT_EQ(FormatReport(report, options), "dlaunch: rank 0 (a, pid 1) exited with code 5 while in barrier #1\n");
+}
+
 TEST(Diagnosis, ColourOnlyWhenAsked) {
   EXPECT_THAT(FormatReport(KilledReport()), Not(HasSubstr("\x1b")));
   DiagnosisOptions options;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <utility>
@@ -85,6 +86,49 @@ TEST(LineSplitter, ReturnsAtTheEndDropNothing) {
     EXPECT_EQ(lines, (Lines{{"abc\r\r", false}, {"new\r\r\r", false}, {"\r\r", false}, {"def\r\r", false}}))
         << "pieces of " << piece;
   }
+}
+
+TEST(LineSplitter, KeepsReturnsWhereItIsTold) {
+  std::string stream("a\rb\n\r\r\0\xff\rend\r", 13);
+  stream += std::string(100'000, 'x') + "\r";
+  for (const size_t piece : {1, 3, 1000, 1'000'000}) {
+    std::string joined;
+    LineSplitter splitter([&](std::string_view text, bool partial) { (joined += text) += partial ? "" : "\n"; },
+                          LineSplitter::Returns::kKeep);
+    for (size_t at = 0; at < stream.size(); at += piece) {
+      splitter.Append(std::string_view(stream).substr(at, piece));
+      splitter.PassOnText();
+      EXPECT_EQ(joined.size(), std::min(stream.size(), at + piece));
+    }
+    splitter.Finish();
+    EXPECT_EQ(joined, stream);
+  }
+}
+
+TEST(LineSplitter, PassesOnAPromptWhenItIsTold) {
+  Lines lines;
+  LineSplitter splitter([&](std::string_view text, bool partial) { lines.emplace_back(text, partial); });
+  splitter.Append("step 1\nName? ");
+  EXPECT_TRUE(splitter.holds_text());
+  splitter.PassOnText();
+  EXPECT_FALSE(splitter.holds_text());
+  splitter.PassOnText();
+  splitter.Append("Bob\n\r10 %");
+  EXPECT_FALSE(splitter.holds_text()) << "progress is no prompt";
+  splitter.PassOnText();
+  EXPECT_EQ(lines, (Lines{{"step 1", false}, {"Name? ", true}, {"Bob", false}}));
+}
+
+// Text that was shown as a prompt turns out to be the first state of a bar.
+TEST(LineSplitter, WhatWasPassedOnIsALineWhereItBeginsAnew) {
+  Lines lines;
+  LineSplitter splitter([&](std::string_view text, bool partial) { lines.emplace_back(text, partial); });
+  splitter.Append("10 ");
+  splitter.PassOnText();
+  splitter.Append("%\r20 %");
+  EXPECT_EQ(splitter.progress(), "20 %");
+  splitter.Append("\r30 %\n");
+  EXPECT_EQ(lines, (Lines{{"10 ", true}, {"%", false}, {"30 %", false}}));
 }
 
 TEST(LineSplitter, OnlyALineThatBeganAnewIsProgress) {

@@ -221,9 +221,11 @@ TEST_F(LogWriterTest, ALoopGoesOnWhileALogTakesNothing) {
   FileDescriptor in(fds[1]);
   int lines = 0;
   int ticks = 0;
-  RankOutput output(
-      &loop_, {.logs = writer_.get(), .log_directory = folder_, .on_line = [&](const v1::OutputLine&) { lines += 1; }},
-      runtime::FileDescriptor(fds[0]), runtime::FileDescriptor());
+  RankOutput output(&loop_,
+                    {.logs = writer_.get(),
+                     .log_directory = folder_,
+                     .on_line = [&](const v1::OutputLine& part) { lines += part.goes_on() ? 0 : 1; }},
+                    runtime::FileDescriptor(fds[0]), runtime::FileDescriptor());
   std::string text;
   for (int i = 0; i < kLines; ++i) text += line + "\n";
   std::function<void()> tick = [&] {  // the rank: blocked while its pipe is full

@@ -70,6 +70,24 @@ TEST_F(OutputRateTest, TheOldestAreDroppedAndCountedByStream) {
   EXPECT_EQ(seen_.size(), 67u) << "told once";
 }
 
+// The notice stands on a line of its own, also where the line before it has lost its end.
+TEST_F(OutputRateTest, PartsOfLinesAreDroppedWithTheirLine) {
+  OutputRate rate(1, now_);
+  const auto take = [&](const std::string& text, bool goes_on) {
+    v1::OutputLine line = Line(text);
+    line.set_goes_on(goes_on);
+    rate.Take(std::move(line), now_, sink_);
+  };
+  take("begin", true);
+  for (int i = 0; i < 3; ++i) take(std::string(OutputRate::kRingBytes / 2, 'x'), i < 2);
+  take(std::string(OutputRate::kRingBytes / 2, 'y'), false);
+  rate.Finish(sink_);
+  ASSERT_GE(seen_.size(), 3u);
+  EXPECT_EQ(seen_[0], "out begin");
+  EXPECT_EQ(seen_[1], "out ");
+  EXPECT_EQ(seen_[2], "out [dropped 1 line]");
+}
+
 TEST_F(OutputRateTest, ALineLargerThanTheRingIsKept) {
   OutputRate rate(1, now_);
   rate.Take(Line("xx"), now_, sink_);
