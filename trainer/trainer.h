@@ -60,6 +60,7 @@
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/state/grad_scaler.h"
+#include "cohort/trainer/state/load_state_dict.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/state/model_memory.h"
 #include "cohort/trainer/state/sharded_init.h"

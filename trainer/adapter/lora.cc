@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cohort/trainer/adapter/weight_layer.h"
+#include "cohort/trainer/base/name_list.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/placement/sharded_module.h"
@@ -28,13 +29,6 @@ std::optional<nn::LayerKind> KindOf(const std::shared_ptr<torch::nn::Module>& mo
 
 bool IsNamed(const std::string& name, const std::string& target) {
   return name == target || name.ends_with("." + target);
-}
-
-// Lists at most the first twenty.
-std::string Listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 20); ++i) text += (i > 0 ? ", " : "") + names[i];
-  return names.size() > 20 ? text + ", ..." : text;
 }
 
 NamedModules ModulesOf(const torch::nn::Module& model) {
@@ -103,7 +97,8 @@ std::string SharedIn(const torch::nn::Module& model, const NamedModules& layers)
 }
 
 // The modules that the targets stand for, each once, in the model's order.
-NamedModules Targets(const torch::nn::Module& model, const std::vector<std::string>& targets) {
+NamedModules Targets(const torch::nn::Module& model, const LoraConfig& config) {
+  const std::vector<std::string>& targets = config.target_modules;
   const NamedModules modules = ModulesOf(model);
   std::set<std::string> found;
   std::set<const torch::nn::Module*> seen;  // a module may have two names
@@ -112,7 +107,9 @@ NamedModules Targets(const torch::nn::Module& model, const std::vector<std::stri
     const std::optional<nn::LayerKind> kind = KindOf(module);
     bool is_target = false;
     for (const std::string& target : targets) {
-      const bool fits = target == kAllLinear ? kind == nn::LayerKind::kLinear : IsNamed(name, target);
+      const bool fits = config.full_names      ? name == target
+                        : target == kAllLinear ? kind == nn::LayerKind::kLinear
+                                               : IsNamed(name, target);
       if (!fits) continue;
       found.insert(target);
       is_target = true;
@@ -127,7 +124,7 @@ NamedModules Targets(const torch::nn::Module& model, const std::vector<std::stri
   }
   for (const std::string& target : targets) {
     TORCH_CHECK(found.contains(target), "Lora: no layer of the model is named ", target,
-                " in target_modules; its layers are ", layers.empty() ? "none" : Listed(layers));
+                " in target_modules; its layers are ", NameList(layers));
   }
   return chosen;
 }
@@ -155,12 +152,12 @@ struct Lora::Adapted {
 Lora::Lora(torch::nn::Module& model, LoraConfig config) : config_(std::move(config)) {
   CheckConfig(config_);
   RefuseShards(model, "Lora", "add adapters first, then shard");
-  const NamedModules chosen = Targets(model, config_.target_modules);
+  const NamedModules chosen = Targets(model, config_);
   for (const auto& [name, module] : chosen) Check(name, *module);
   shared_ = SharedIn(model, chosen);
   for (at::Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
   for (const auto& [name, module] : chosen) Add(name, module);
-  matrices_of_model_ = 2 * layers_.size();
+  for (const auto& [name, parameter] : named_parameters()) names_of_model_.push_back(name);
 }
 
 Lora::~Lora() = default;

@@ -38,7 +38,7 @@ class Lora {
 
   // Keeps the adapters of layers that `part` has, and forgets the others with their layers. A rank of a pipeline adapts
   // the whole model, so that names and errors are those of the whole, and then keeps its stages. Local.
-  // matrices_of_model() counts the forgotten ones too.
+  // names_of_model() has the forgotten ones too.
   void Keep(const torch::nn::Module& part);
 
   const LoraConfig& config() const { return config_; }
@@ -50,8 +50,8 @@ class Lora {
   std::vector<at::Tensor> parameters() const;
   // The same with their names in the model, "block0.qkv.lora_A.weight".
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
-  // The number of matrices of the model that was adapted.
-  size_t matrices_of_model() const { return matrices_of_model_; }
+  // The names of all matrices of the model that was adapted.
+  const std::vector<std::string>& names_of_model() const { return names_of_model_; }
 
   // Makes the matrices this rank's parts again where FSDP has left them whole after a forward pass. Every rank calls it
   // alike. It sends nothing. Throws c10::Error under SummonFullParams.
@@ -80,7 +80,7 @@ class Lora {
 
   LoraConfig config_;
   std::vector<Adapted> layers_;
-  size_t matrices_of_model_ = 0;
+  std::vector<std::string> names_of_model_;
   std::string shared_;  // an adapted layer whose weight another module has, and that module; empty for none
   bool merged_ = false;
 };

@@ -1,15 +1,21 @@
 #include "cohort/trainer/adapter/lora_files.h"
 
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <set>
+#include <string_view>
 #include <system_error>
 
 #include "cohort/runtime/base/whole_file.h"
+#include "cohort/trainer/adapter/peft_config.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/json_depth.h"
+#include "cohort/trainer/base/name_list.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/placement/box_copy.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
@@ -27,15 +33,26 @@ using nlohmann::json;
 
 constexpr const char* kConfigFile = "/adapter_config.json";
 constexpr const char* kTensorFile = "/adapter_model.safetensors";
+constexpr const char* kPickle = "/adapter_model.bin";
 constexpr const char* kPrefix = "base_model.model.";
 
-[[noreturn]] void ThrowDamaged(const std::string& path, const std::string& why) {
-  throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + why);
+// The names as a regular expression of Python that fits these layers alone: peft takes a list for endings too.
+std::string Expression(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (!text.empty()) text += "|";
+    for (const char letter : name) {
+      if (std::isalnum(static_cast<unsigned char>(letter)) == 0 && letter != '_') text += '\\';
+      text += letter;
+    }
+  }
+  return text;
 }
 
 json ConfigJson(const LoraConfig& config) {
   json targets = config.target_modules;
   if (config.target_modules.size() == 1 && config.target_modules[0] == "all-linear") targets = "all-linear";
+  if (config.full_names) targets = Expression(config.target_modules);
   return {{"peft_type", "LORA"},
           {"task_type", nullptr},
           {"base_model_name_or_path", nullptr},
@@ -135,37 +152,68 @@ void Save(const Lora& lora, comm::Communicator* world, const std::string& direct
   TogetherOrNot(*world, "writing the adapters to " + directory, write);
 }
 
-// A member of the configuration, of the kind of `fallback`, which stands for one that is absent or null.
-template <typename Value>
-Value Member(const json& config, const char* key, const Value& fallback, const std::string& path) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return fallback;
-  try {
-    return found->get<Value>();
-  } catch (const json::exception&) {
-    ThrowDamaged(path, std::string(key) + " is of another kind: " + found->dump().substr(0, 100));
+// A file's tensors by the names that Lora has for them.
+struct AdapterTensors {
+  std::map<std::string, at::Tensor> matrices;
+  std::string path;
+};
+
+// The name of a tensor in the file as Lora names it. Peft's prefix, the parts of wrappers, and the adapter's name,
+// which a whole model's state_dict has ("up.lora_A.default.weight"), are taken away.
+std::string PlainName(std::string name, std::set<std::string>& adapters) {
+  if (name.starts_with(kPrefix)) name.erase(0, std::strlen(kPrefix));
+  name = UnwrappedName(name);
+  for (const std::string_view wrapper : {"_orig_mod.", "module.", "_orig_mod."}) {
+    while (name.starts_with(wrapper)) name.erase(0, wrapper.size());
   }
+  for (const std::string part : {".lora_A.", ".lora_B.", ".lora_embedding_A.", ".lora_embedding_B."}) {
+    const size_t at = name.find(part);
+    if (at == std::string::npos) continue;
+    const std::string behind = name.substr(at + part.size());
+    const bool embedding = part.find("embedding") != std::string::npos;
+    const size_t dot = behind.rfind(".weight");
+    const std::string adapter = embedding ? behind : dot == std::string::npos ? "" : behind.substr(0, dot);
+    if (adapter.empty()) continue;
+    adapters.insert(adapter);
+    return name.substr(0, at + part.size() - 1) + (embedding ? "" : ".weight");
+  }
+  return name;
 }
 
-// Refuses settings of peft's LoraConfig that ours cannot express.
-void RefuseOtherKinds(const json& config, const std::string& path) {
-  TORCH_CHECK(Member<std::string>(config, "peft_type", "LORA", path) == "LORA", path,
-              " is of another method: ", config["peft_type"].dump().substr(0, 100));
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"}) {
-    TORCH_CHECK(!Member<bool>(config, key, false, path), path, ": ", key, " is not supported");
+AdapterTensors ReadTensors(const std::string& directory) {
+  AdapterTensors read = {.matrices = {}, .path = directory + kTensorFile};
+  std::error_code ignored;
+  TORCH_CHECK(std::filesystem::exists(read.path, ignored) || !std::filesystem::exists(directory + kPickle, ignored),
+              directory,
+              " has its matrices as adapter_model.bin, an old form; write them as safetensors in Python: "
+              "safetensors.torch.save_file(torch.load(\"adapter_model.bin\"), \"adapter_model.safetensors\")");
+  std::set<std::string> adapters;
+  for (auto& [name, tensor] : ReadSafetensors(read.path)) {
+    TORCH_CHECK(at::isFloatingType(tensor.scalar_type()), read.path, ": ", name, " is of type ", tensor.scalar_type(),
+                ", and matrices are of floating-point types");
+    const bool first = read.matrices.emplace(PlainName(name, adapters), std::move(tensor)).second;
+    TORCH_CHECK(first, read.path, " has ", name, " twice, under names that differ in wrappers or adapters");
   }
-  TORCH_CHECK(Member<std::string>(config, "bias", "none", path) == "none", path, ": trained biases are not supported");
-  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "target_parameters",
-                          "trainable_token_indices"}) {
-    const auto found = config.find(key);
-    TORCH_CHECK(found == config.end() || found->is_null() || found->empty(), path, ": ", key, " is not supported");
+  TORCH_CHECK(adapters.size() <= 1, read.path,
+              " has several adapters: ", NameList(std::vector<std::string>(adapters.begin(), adapters.end())),
+              "; save one of them with peft");
+  return read;
+}
+
+// The layers that a file's matrices belong to.
+std::vector<std::string> LayersOf(const AdapterTensors& tensors) {
+  std::set<std::string> layers;
+  for (const auto& [name, tensor] : tensors.matrices) {
+    const size_t at = name.rfind(".lora_");
+    if (at != std::string::npos) layers.insert(name.substr(0, at));
   }
+  return {layers.begin(), layers.end()};
 }
 
 // Whether two scales are the same but for the rounding of their formula.
 bool SameScale(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); }
 
-using Matrices = std::map<std::string, at::Tensor>;  // by their names in the file
+using Matrices = std::map<std::string, at::Tensor>;  // by their names in the model
 
 // Reads the matrices of the whole model, and changes no adapter.
 Matrices ReadMatrices(const Lora& lora, const std::string& directory) {
@@ -175,25 +223,32 @@ Matrices ReadMatrices(const Lora& lora, const std::string& directory) {
   TORCH_CHECK(config.r == lora.config().r && SameScale(config.scale(), lora.config().scale()),
               "load_adapter: ", directory, " has r ", config.r, " and scale ", config.scale(),
               ", and the model's adapters have r ", lora.config().r, " and scale ", lora.config().scale());
-  const std::string path = directory + kTensorFile;
-  Matrices matrices = ReadSafetensors(path);
-  for (const auto& [name, parameter] : lora.named_parameters()) {
-    const auto found = matrices.find(kPrefix + name);
-    TORCH_CHECK(found != matrices.end(), "load_adapter: ", path, " has no ", kPrefix, name);
-    const at::IntArrayRef sizes = Placements().OrWhole(parameter)->sizes();
-    TORCH_CHECK(found->second.sizes() == sizes, "load_adapter: ", name, " in ", path, " has sizes ",
-                found->second.sizes(), ", not ", sizes);
+  auto [matrices, path] = ReadTensors(directory);
+  std::vector<std::string> missing, unexpected;
+  std::set<std::string> known;
+  for (const std::string& name : lora.names_of_model()) {
+    known.insert(name);
+    if (!matrices.contains(name)) missing.push_back(name);
   }
-  TORCH_CHECK(matrices.size() == lora.matrices_of_model(), "load_adapter: ", path, " has ", matrices.size(),
-              " matrices, and the model's adapters have ", lora.matrices_of_model(),
-              "; give Lora the target_modules of the file");
+  for (const auto& [name, matrix] : matrices) {
+    if (!known.contains(name)) unexpected.push_back(name);
+  }
+  const std::string difference = NameDifference(missing, unexpected, "the model");
+  TORCH_CHECK(difference.empty(), "load_adapter: ", path, " is of other layers: ", difference,
+              "; give Lora the target_modules of the file (ReadLoraConfig)");
+  for (const auto& [name, parameter] : lora.named_parameters()) {
+    const at::IntArrayRef sizes = Placements().OrWhole(parameter)->sizes();
+    const at::Tensor& matrix = matrices.at(name);
+    TORCH_CHECK(matrix.sizes() == sizes, "load_adapter: ", name, " in ", path, " has sizes ", matrix.sizes(), ", not ",
+                sizes);
+  }
   return matrices;
 }
 
 void Fill(Lora& lora, const Matrices& matrices) {
   const at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : lora.named_parameters()) {
-    TakeBoxes(matrices.at(kPrefix + name), Placements().OrWhole(parameter)->boxes(), parameter);
+    TakeBoxes(matrices.at(name), Placements().OrWhole(parameter)->boxes(), parameter);
   }
 }
 
@@ -207,23 +262,16 @@ void save_pretrained(const Lora& lora, const std::string& directory) { Save(lora
 
 LoraConfig ReadLoraConfig(const std::string& directory) {
   const std::string path = directory + kConfigFile;
-  const std::string text = ReadText(path);
-  if (NestsTooDeep(text)) ThrowDamaged(path, "it is nested too deep");
-  const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) ThrowDamaged(path, "it is no JSON object");
-  RefuseOtherKinds(config, path);
+  const PeftConfig config = ParsePeftConfig(ReadText(path), path);
   LoraConfig read;
-  read.r = Member<int64_t>(config, "r", 8, path);
-  read.lora_alpha = Member<double>(config, "lora_alpha", 8, path);
-  read.lora_dropout = Member<double>(config, "lora_dropout", 0, path);
-  read.use_rslora = Member<bool>(config, "use_rslora", false, path);
-  const auto targets = config.find("target_modules");
-  if (targets != config.end() && targets->is_string()) {
-    read.target_modules = {targets->get<std::string>()};
-  } else {
-    read.target_modules = Member<std::vector<std::string>>(config, "target_modules", {}, path);
-  }
-  if (read.r <= 0) ThrowDamaged(path, "r is not positive");
+  read.r = config.r;
+  read.lora_alpha = config.lora_alpha;
+  read.lora_dropout = config.lora_dropout;
+  read.use_rslora = config.use_rslora;
+  read.target_modules = config.target_modules;
+  if (!config.by_tensors) return read;
+  read.target_modules = LayersOf(ReadTensors(directory));
+  read.full_names = true;
   return read;
 }
 

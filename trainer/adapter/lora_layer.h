@@ -36,6 +36,7 @@ struct LoraConfig {
   // Layers whose full name is one of these, or ends with "." and one of these. "all-linear" stands for every linear
   // layer, the output layer included.
   std::vector<std::string> target_modules = {"all-linear"};
+  bool full_names = false;            // target_modules are full names alone
   at::ScalarType dtype = at::kFloat;  // of A and B; they are usually float beside a bf16 base
   uint64_t seed = 0;                  // initial values depend on it, the layer's name and the element alone
 

@@ -6,10 +6,12 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <numbers>
 #include <sstream>
 
 #include "c10/util/Exception.h"
-#include "cohort/trainer/base/json_depth.h"
+#include "cohort/trainer/base/json_text.h"
+#include "cohort/trainer/compat/deepspeed_keys.h"
 #include "nlohmann/json.hpp"
 
 namespace cohort::trainer {
@@ -23,61 +25,80 @@ constexpr double kMostElements = int64_t{1} << 50;  // of a bucket, so that thei
 constexpr double kMostScalePower = 127;             // the largest of float32, in which the loss is scaled
 constexpr double kMostScale = 0x1p127;
 
-// An object of the file, and which of its keys were asked for.
+// An object of the file, and which of its keys were asked for. The sections that DeepSpeed reads with pydantic are
+// lenient: there "128" is a number, and 1 and "true" are true.
 class Section {
  public:
-  Section(const Json& json, std::string name) : json_(json), name_(std::move(name)) {
+  Section(const Json& json, std::string name, bool lenient = false)
+      : json_(json), name_(std::move(name)), lenient_(lenient) {
     TORCH_CHECK(json.is_object(), "DeepSpeedConfig: ", name_.empty() ? "the file" : name_, " is no JSON object");
   }
 
+  // Each returns whether the file gives the key.
   template <typename T>
-  void Take(const std::string& key, T& value) {
-    const Json* found = Find(key);
-    if (found == nullptr) return;
-    const bool fits = std::is_same_v<T, std::string> ? found->is_string()
-                      : std::is_same_v<T, bool>      ? found->is_boolean()
-                      : std::is_integral_v<T>        ? IsWhole<T>(*found)
-                                                     : found->is_number();
-    TORCH_CHECK(fits, "DeepSpeedConfig: ", Path(key), " is ", found->dump(), ", which is no ",
+  bool Take(const std::string& key, T& value) {
+    const Json* given = Find(key);
+    if (given == nullptr) return false;
+    const Json found = lenient_ ? Converted<T>(*given) : *given;
+    const bool fits = std::is_same_v<T, std::string> ? found.is_string()
+                      : std::is_same_v<T, bool>      ? found.is_boolean()
+                      : std::is_integral_v<T>        ? IsWhole<T>(found)
+                                                     : found.is_number();
+    TORCH_CHECK(fits, "DeepSpeedConfig: ", Path(key), " is ", ShortText(*given), ", which is no ",
                 std::is_same_v<T, std::string> ? "text"
                 : std::is_same_v<T, bool>      ? "true or false"
                 : std::is_integral_v<T>        ? "whole number"
-                                               : "number");
-    value = found->get<T>();
+                                               : "number",
+                !std::is_same_v<T, std::string> && given->is_string() ? "; write it without quotes" : "");
+    value = found.get<T>();
+    return true;
   }
   // A number from `least` to `most`.
   template <typename T>
-  void TakeNumber(const std::string& key, T& value, double least,
+  bool TakeNumber(const std::string& key, T& value, double least,
                   double most = static_cast<double>(std::numeric_limits<T>::max())) {
-    Take(key, value);
+    if (!Take(key, value)) return false;
     TORCH_CHECK(static_cast<double>(value) >= least, "DeepSpeedConfig: ", Path(key), " is ", value,
                 " and must be at least ", least);
     TORCH_CHECK(static_cast<double>(value) <= most, "DeepSpeedConfig: ", Path(key), " is ", value,
                 " and must be at most ", most);
+    return true;
   }
-  void TakePair(const std::string& key, double& first, double& second) {
+  // Two numbers of at least 0 and less than 1.
+  void TakeBetas(const std::string& key, double& first, double& second) {
     const Json* found = Find(key);
     if (found == nullptr) return;
     TORCH_CHECK(found->is_array() && found->size() == 2 && (*found)[0].is_number() && (*found)[1].is_number(),
-                "DeepSpeedConfig: ", Path(key), " is ", found->dump(), ", which is no pair of numbers");
+                "DeepSpeedConfig: ", Path(key), " is ", ShortText(*found), ", which is no pair of numbers");
     first = (*found)[0].get<double>();
     second = (*found)[1].get<double>();
+    const auto in_range = [](double beta) { return beta >= 0 && beta < 1; };
+    TORCH_CHECK(in_range(first) && in_range(second), "DeepSpeedConfig: ", Path(key), " is ", ShortText(*found),
+                "; both must be at least 0 and less than 1");
   }
-  void Within(const std::string& key, const std::function<void(Section&)>& take, std::vector<std::string>& rest) {
+  // Lets `take` read the object `key`. Refuses keys of it that DeepSpeedEngine applies, but not beside the section's
+  // others; `owner` says to what.
+  void Within(const std::string& key, const std::function<void(Section&)>& take, const std::string& owner = "",
+              bool lenient = false) {
     const Json* found = Find(key);
     if (found == nullptr) return;
-    Section section(*found, Path(key));
+    Section section(*found, Path(key), lenient);
     take(section);
-    section.Rest(rest);
+    section.RefuseRest(owner);
   }
-  // Keys that were taken, and so are checked, but have no effect beside the other keys of the file. Rest reports them.
-  void WithoutEffect(std::initializer_list<const char*> keys) {
-    for (const char* key : keys) std::erase(asked_, key);
+  // Appends the paths of those of the keys that the file has.
+  void AppendIfGiven(std::initializer_list<const char*> keys, std::vector<std::string>& paths) const {
+    for (const char* key : keys) {
+      if (json_.contains(key)) paths.push_back(Path(key));
+    }
   }
-  // Appends the keys that nobody asked for; objects whole.
-  void Rest(std::vector<std::string>& rest) const {
+  // Throws for a key of those that are applied which `take` did not ask for.
+  void RefuseRest(const std::string& owner) const {
     for (const auto& item : json_.items()) {
-      if (std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end()) rest.push_back(Path(item.key()));
+      const std::string path = Path(item.key());
+      const bool asked = std::find(asked_.begin(), asked_.end(), item.key()) != asked_.end();
+      TORCH_CHECK(asked || !IsApplied(path) || item.value().is_null(), "DeepSpeedConfig: ", path, " is nothing that ",
+                  owner, " takes");
     }
   }
 
@@ -94,6 +115,18 @@ class Section {
     }
     return false;
   }
+  template <typename T>
+  static Json Converted(const Json& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (value == 1 || value == "true" || value == "True") return true;
+      if (value == 0 || value == "false" || value == "False") return false;
+    } else if constexpr (!std::is_same_v<T, std::string>) {
+      if (!value.is_string()) return value;
+      const Json number = ParseJson(value.get<std::string>()).value;
+      if (number.is_number()) return number;
+    }
+    return value;
+  }
   std::string Path(const std::string& key) const { return name_.empty() ? key : name_ + "." + key; }
   const Json* Find(const std::string& key) {
     asked_.push_back(key);
@@ -103,9 +136,14 @@ class Section {
                 " is \"auto\", which another program fills in; give a value");
     return &*found;
   }
+  static bool IsApplied(const std::string& path) {
+    const ConfigKey* const key = FindKey(DeepSpeedKeys(), path);
+    return key != nullptr && key->use == KeyUse::kApplied;
+  }
 
   const Json& json_;
   std::string name_;
+  bool lenient_;
   std::vector<std::string> asked_;
 };
 
@@ -128,49 +166,83 @@ void SettleBatchSizes(DeepSpeedConfig& config, int64_t ranks) {
               ranks, " ranks");
 }
 
-void TakeOptimizer(Section& section, DeepSpeedConfig::Optimizer& optimizer, std::vector<std::string>& rest) {
+void TakeSgd(Section& params, DeepSpeedConfig::Optimizer& optimizer) {
+  params.TakeNumber("momentum", optimizer.momentum, 0);
+  params.Take("dampening", optimizer.dampening);
+  params.Take("nesterov", optimizer.nesterov);
+  TORCH_CHECK(!optimizer.nesterov || (optimizer.momentum > 0 && optimizer.dampening == 0),
+              "DeepSpeedConfig: optimizer.params.nesterov needs a momentum above 0 and no dampening");
+}
+
+void TakeAdam(Section& params, DeepSpeedConfig::Optimizer& optimizer, std::vector<std::string>& without_effect) {
+  params.TakeBetas("betas", optimizer.beta1, optimizer.beta2);
+  params.TakeNumber("eps", optimizer.eps, 0);
+  params.Take("amsgrad", optimizer.amsgrad);
+  params.Take("adam_w_mode", optimizer.adam_w_mode);
+  if (optimizer.type == "AdamW") {  // DeepSpeed passes it over too
+    params.AppendIfGiven({"adam_w_mode"}, without_effect);
+    optimizer.adam_w_mode = true;
+  }
+  bool torch_adam = false;
+  params.Take("torch_adam", torch_adam);
+  const bool decays = params.TakeNumber("weight_decay", optimizer.weight_decay, 0);
+  // The default of torch's AdamW, where DeepSpeed's own has 0.
+  if (torch_adam && optimizer.adam_w_mode && !decays) {
+    optimizer.weight_decay = 1e-2;
+  } else {
+    params.AppendIfGiven({"torch_adam"}, without_effect);
+  }
+}
+
+void TakeOptimizer(Section& section, DeepSpeedConfig::Optimizer& optimizer, std::vector<std::string>& without_effect) {
   section.Take("type", optimizer.type);
   TORCH_CHECK(!optimizer.type.empty(), "DeepSpeedConfig: optimizer.type is missing; there are Adam, AdamW and SGD");
+  if (optimizer.type == "adam") optimizer.type = "Adam";  // DeepSpeed takes its own optimizers in any case
+  if (optimizer.type == "adamw") optimizer.type = "AdamW";
   TORCH_CHECK(optimizer.type == "Adam" || optimizer.type == "AdamW" || optimizer.type == "SGD",
-              "DeepSpeedConfig: optimizer.type is ", optimizer.type, "; there are Adam, AdamW and SGD");
-  section.Within(
-      "params",
-      [&](Section& params) {
-        params.TakeNumber("lr", optimizer.lr, 0);
-        params.TakeNumber("weight_decay", optimizer.weight_decay, 0);
-        if (optimizer.type == "SGD") {
-          params.TakeNumber("momentum", optimizer.momentum, 0);
-          return;
-        }
-        params.TakePair("betas", optimizer.beta1, optimizer.beta2);
-        params.TakeNumber("eps", optimizer.eps, 0);
-        if (optimizer.type == "Adam") params.Take("adam_w_mode", optimizer.adam_w_mode);
-      },
-      rest);
+              "DeepSpeedConfig: optimizer.type is ", optimizer.type,
+              "; there are Adam, AdamW and SGD. For another, take `optimizer` out of the file and give DeepSpeedEngine "
+              "the program's own (ClientOptimizer)");
+  const auto take = [&](Section& params) {
+    params.TakeNumber("lr", optimizer.lr, 0);
+    if (optimizer.type == "SGD") {
+      params.TakeNumber("weight_decay", optimizer.weight_decay, 0);
+      TakeSgd(params, optimizer);
+    } else {
+      TakeAdam(params, optimizer, without_effect);
+    }
+  };
+  section.Within("params", take, optimizer.type);
 }
 
-void TakeScheduler(Section& section, DeepSpeedConfig::Scheduler& scheduler, std::vector<std::string>& rest) {
+void TakeScheduler(Section& section, DeepSpeedConfig::Scheduler& scheduler) {
   section.Take("type", scheduler.type);
-  TORCH_CHECK(scheduler.type == "WarmupLR" || scheduler.type == "WarmupDecayLR", "DeepSpeedConfig: scheduler.type is ",
-              scheduler.type, "; there are WarmupLR and WarmupDecayLR");
-  section.Within(
-      "params",
-      [&](Section& params) {
-        params.TakeNumber("warmup_min_lr", scheduler.warmup_min_lr, 0);
-        params.TakeNumber("warmup_max_lr", scheduler.warmup_max_lr, 0);
-        params.TakeNumber("warmup_num_steps", scheduler.warmup_num_steps, 0);
-        params.Take("warmup_type", scheduler.warmup_type);
-        TORCH_CHECK(scheduler.warmup_type == "log" || scheduler.warmup_type == "linear",
-                    "DeepSpeedConfig: scheduler.params.warmup_type is ", scheduler.warmup_type,
-                    "; there are log and linear");
-        if (scheduler.type == "WarmupDecayLR") params.TakeNumber("total_num_steps", scheduler.total_num_steps, 1);
-      },
-      rest);
-  TORCH_CHECK(scheduler.type != "WarmupDecayLR" || scheduler.total_num_steps > 0,
-              "DeepSpeedConfig: WarmupDecayLR needs scheduler.params.total_num_steps");
+  const bool cosine = scheduler.type == "WarmupCosineLR", decays = cosine || scheduler.type == "WarmupDecayLR";
+  TORCH_CHECK(decays || scheduler.type == "WarmupLR", "DeepSpeedConfig: scheduler.type is ",
+              scheduler.type.empty() ? "missing" : scheduler.type,
+              "; there are WarmupLR, WarmupDecayLR and WarmupCosineLR");
+  scheduler.up_to_optimizer_lr = cosine || scheduler.type == "WarmupLR";
+  const auto take = [&](Section& params) {
+    params.TakeNumber("warmup_num_steps", scheduler.warmup_num_steps, 0);
+    params.Take("warmup_type", scheduler.warmup_type);
+    TORCH_CHECK(scheduler.warmup_type == "log" || scheduler.warmup_type == "linear",
+                "DeepSpeedConfig: scheduler.params.warmup_type is ", scheduler.warmup_type,
+                "; there are log and linear");
+    if (decays) params.TakeNumber("total_num_steps", scheduler.total_num_steps, 1);
+    if (cosine) {
+      params.TakeNumber("warmup_min_ratio", scheduler.warmup_min_ratio, 0);
+      params.TakeNumber("cos_min_ratio", scheduler.cos_min_ratio, 0);
+      return;
+    }
+    params.TakeNumber("warmup_min_lr", scheduler.warmup_min_lr, 0);
+    if (params.TakeNumber("warmup_max_lr", scheduler.warmup_max_lr, 0)) scheduler.up_to_optimizer_lr = false;
+  };
+  section.Within("params", take, scheduler.type);
+  TORCH_CHECK(!decays || scheduler.total_num_steps > 0, "DeepSpeedConfig: ", scheduler.type,
+              " needs scheduler.params.total_num_steps");
 }
 
-void TakeFp16(Section& section, DeepSpeedConfig::Fp16& fp16) {
+void TakeFp16(Section& section, DeepSpeedConfig::Fp16& fp16, std::vector<std::string>& without_effect) {
   section.Take("enabled", fp16.enabled);
   section.Take("auto_cast", fp16.auto_cast);
   section.TakeNumber("loss_scale", fp16.loss_scale, 0, kMostScale);
@@ -179,46 +251,80 @@ void TakeFp16(Section& section, DeepSpeedConfig::Fp16& fp16) {
   section.TakeNumber("hysteresis", fp16.hysteresis, 1);
   section.Take("consecutive_hysteresis", fp16.consecutive_hysteresis);
   section.TakeNumber("min_loss_scale", fp16.min_loss_scale, 0);
-  if (!fp16.enabled) section.WithoutEffect({"auto_cast", "loss_scale"});
+  TORCH_CHECK(!fp16.enabled || fp16.loss_scale != 0 || fp16.min_loss_scale > 0,
+              "DeepSpeedConfig: fp16.min_loss_scale must be above 0 where the scale is dynamic");
+  if (!fp16.enabled) section.AppendIfGiven({"auto_cast", "loss_scale"}, without_effect);
   if (fp16.enabled && fp16.loss_scale == 0) return;
-  section.WithoutEffect(
-      {"initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale"});
+  section.AppendIfGiven(
+      {"initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale"},
+      without_effect);
 }
 
-void TakeZero(Section& section, DeepSpeedConfig::Zero& zero) {
+void TakeBf16(Section& section, DeepSpeedConfig& config, std::vector<std::string>& without_effect) {
+  section.Take("enabled", config.bf16_enabled);
+  section.Take("check_grad_overflow", config.bf16_check_grad_overflow);
+  if (!config.bf16_enabled) section.AppendIfGiven({"check_grad_overflow"}, without_effect);
+}
+
+void TakeZero(Section& section, DeepSpeedConfig::Zero& zero, std::vector<std::string>& without_effect) {
   section.TakeNumber("stage", zero.stage, 0);
   TORCH_CHECK(zero.stage <= 2, "DeepSpeedConfig: zero_optimization.stage is ", zero.stage,
               "; for stage 3 wrap the model's modules in FullyShardedDataParallel");
   section.TakeNumber("reduce_bucket_size", zero.reduce_bucket_size, 1, kMostElements);
   section.TakeNumber("allgather_bucket_size", zero.allgather_bucket_size, 0, kMostElements);
   section.Take("ignore_unused_parameters", zero.ignore_unused_parameters);
-  if (zero.stage == 0) section.WithoutEffect({"reduce_bucket_size", "allgather_bucket_size"});
+  if (zero.stage == 0) section.AppendIfGiven({"reduce_bucket_size", "allgather_bucket_size"}, without_effect);
+}
+
+void TakeFile(Section& top, DeepSpeedConfig& config, std::vector<std::string>& without_effect) {
+  top.TakeNumber("train_batch_size", config.train_batch_size, 1, kMostExamples);
+  top.TakeNumber("train_micro_batch_size_per_gpu", config.train_micro_batch_size_per_gpu, 1, kMostExamples);
+  top.TakeNumber("gradient_accumulation_steps", config.gradient_accumulation_steps, 1, kMostSteps);
+  top.TakeNumber("gradient_clipping", config.gradient_clipping, 0);
+  top.TakeNumber("steps_per_print", config.steps_per_print, 0);
+  const auto zero = [&](Section& section) { TakeZero(section, config.zero_optimization, without_effect); };
+  top.Within("zero_optimization", zero, "ZeRO", /*lenient=*/true);
+  top.Within("optimizer", [&](Section& section) { TakeOptimizer(section, config.optimizer, without_effect); });
+  top.Within("scheduler", [&](Section& section) { TakeScheduler(section, config.scheduler); });
+  top.Within(
+      "fp16", [&](Section& section) { TakeFp16(section, config.fp16, without_effect); }, "fp16", /*lenient=*/true);
+  top.Within("bf16", [&](Section& section) { TakeBf16(section, config, without_effect); }, "bf16", /*lenient=*/true);
+  top.Within("data_types", [](Section&) {});
+}
+
+// Turns what DeepSpeed's first versions wrote into today's form.
+void RenewOldForms(Json& file) {
+  if (!file.is_object()) return;
+  const auto zero = file.find("zero_optimization");
+  if (zero != file.end() && zero->is_boolean()) *zero = {{"stage", *zero == true ? 1 : 0}};
+  const auto bf16 = file.find("bfloat16");
+  if (bf16 == file.end()) return;
+  TORCH_CHECK(!file.contains("bf16"), "DeepSpeedConfig: it has both bf16 and bfloat16; keep bf16");
+  file["bf16"] = Json(*bf16);
+  file.erase("bfloat16");
 }
 
 }  // namespace
 
 DeepSpeedConfig ParseDeepSpeedConfig(const std::string& text, int ranks) {
-  TORCH_CHECK(!NestsTooDeep(text), "DeepSpeedConfig: this nests too deep");
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK(!json.is_discarded(), "DeepSpeedConfig: this is no JSON");
+  auto [json, why] = ParseJson(text, /*comments=*/true);
+  TORCH_CHECK(why.empty(), "DeepSpeedConfig: ", why);
+  RenewOldForms(json);
   DeepSpeedConfig config;
-  std::vector<std::string>& rest = config.without_effect;
+  std::vector<std::string> without_effect;
   Section top(json, "");
-  top.TakeNumber("train_batch_size", config.train_batch_size, 0, kMostExamples);
-  top.TakeNumber("train_micro_batch_size_per_gpu", config.train_micro_batch_size_per_gpu, 0, kMostExamples);
-  top.TakeNumber("gradient_accumulation_steps", config.gradient_accumulation_steps, 0, kMostSteps);
-  top.TakeNumber("gradient_clipping", config.gradient_clipping, 0);
-  top.TakeNumber("steps_per_print", config.steps_per_print, 1);
-  top.Within("zero_optimization", [&](Section& section) { TakeZero(section, config.zero_optimization); }, rest);
-  top.Within("optimizer", [&](Section& section) { TakeOptimizer(section, config.optimizer, rest); }, rest);
-  top.Within("scheduler", [&](Section& section) { TakeScheduler(section, config.scheduler, rest); }, rest);
-  top.Within("fp16", [&](Section& section) { TakeFp16(section, config.fp16); }, rest);
-  top.Within("bf16", [&](Section& section) { section.Take("enabled", config.bf16_enabled); }, rest);
-  top.Rest(rest);
-  const Json::json_pointer rate("/optimizer/params/lr");
-  if (!config.scheduler.type.empty() && json.contains(rate)) rest.push_back("optimizer.params.lr");
-  std::sort(rest.begin(), rest.end());
+  TakeFile(top, config, without_effect);
   TORCH_CHECK(!config.fp16.enabled || !config.bf16_enabled, "DeepSpeedConfig: fp16 and bf16 are both enabled");
+  const char* const model_type = config.fp16.enabled ? "fp16" : config.bf16_enabled ? "bf16" : "fp32";
+  for (std::string& path : DeepSpeedKeysWithoutEffect(json, model_type)) without_effect.push_back(std::move(path));
+  const Json::json_pointer rate("/optimizer/params/lr");
+  if (config.scheduler.up_to_optimizer_lr) {
+    config.scheduler.warmup_max_lr = config.optimizer.lr;
+  } else if (!config.scheduler.type.empty() && json.contains(rate)) {
+    without_effect.push_back("optimizer.params.lr");
+  }
+  std::sort(without_effect.begin(), without_effect.end());
+  config.without_effect = std::move(without_effect);
   SettleBatchSizes(config, ranks);
   return config;
 }
@@ -238,16 +344,21 @@ DeepSpeedConfig ReadDeepSpeedConfig(const std::string& path, int ranks) {
 double LearningRateAt(const DeepSpeedConfig& config, int64_t step) {
   const DeepSpeedConfig::Scheduler& scheduler = config.scheduler;
   if (scheduler.type.empty()) return config.optimizer.lr;
+  const bool cosine = scheduler.type == "WarmupCosineLR";
   const auto at = static_cast<double>(step);
   const auto warmup = static_cast<double>(std::max<int64_t>(scheduler.warmup_num_steps, 2));
-  double share = 1;
+  const auto decay = std::max(1.0, static_cast<double>(scheduler.total_num_steps) - warmup);
+  double share = 1;  // of the way from the smallest rate to the largest
+  double least = cosine ? scheduler.warmup_min_ratio * scheduler.warmup_max_lr : scheduler.warmup_min_lr;
   if (at < warmup) {
     share = scheduler.warmup_type == "log" ? std::log(at + 1) / std::log(warmup) : at / warmup;
+  } else if (cosine) {
+    share = (1 + std::cos(std::numbers::pi * std::min(1.0, (at - warmup + 1) / decay))) / 2;
+    least = scheduler.cos_min_ratio * scheduler.warmup_max_lr;
   } else if (scheduler.type == "WarmupDecayLR") {
-    const auto total = static_cast<double>(scheduler.total_num_steps);
-    share = std::max(0.0, (total - at) / std::max(1.0, total - warmup));
+    share = std::max(0.0, (static_cast<double>(scheduler.total_num_steps) - at) / decay);
   }
-  return scheduler.warmup_min_lr + (scheduler.warmup_max_lr - scheduler.warmup_min_lr) * std::min(share, 1.0);
+  return least + (scheduler.warmup_max_lr - least) * std::min(share, 1.0);
 }
 
 DeepSpeedLossScale::DeepSpeedLossScale(const DeepSpeedConfig::Fp16& options)

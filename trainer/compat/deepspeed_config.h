@@ -1,5 +1,5 @@
-// Reads the JSON that configures DeepSpeed's ZeRO stages 0 to 2. DeepSpeedEngine applies the keys it knows. Every key
-// that changes nothing here is reported by name.
+// Reads the JSON that configures DeepSpeed's ZeRO stages 0 to 2. DeepSpeedEngine applies the keys that say what is
+// trained. It refuses those that it cannot apply, and reports those that change nothing here (DEEPSPEED.md).
 //
 //   const DeepSpeedConfig config = ReadDeepSpeedConfig("ds_config.json", job.size());
 //   for (const std::string& key : config.without_effect) std::printf("%s has no effect\n", key.c_str());
@@ -20,7 +20,7 @@ struct DeepSpeedConfig {
   int64_t train_micro_batch_size_per_gpu = 0;
   int64_t gradient_accumulation_steps = 0;
   double gradient_clipping = 0;  // by the L2 norm; 0: none
-  int64_t steps_per_print = 10;
+  int64_t steps_per_print = 10;  // 0: never
 
   struct Zero {
     int stage = 0;
@@ -29,6 +29,7 @@ struct DeepSpeedConfig {
     // DeepSpeed's default of 500 million would be a second copy of most models.
     int64_t allgather_bucket_size = 0;
     bool ignore_unused_parameters = true;
+    bool operator==(const Zero&) const = default;
   } zero_optimization;
 
   struct Optimizer {
@@ -37,17 +38,25 @@ struct DeepSpeedConfig {
     double beta1 = 0.9, beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0;
-    double momentum = 0;
     bool adam_w_mode = true;  // Adam decays weights as AdamW does
+    bool amsgrad = false;
+    double momentum = 0, dampening = 0;  // SGD
+    bool nesterov = false;
+    bool operator==(const Optimizer&) const = default;
   } optimizer;
 
   struct Scheduler {
-    std::string type;  // empty: none; WarmupLR, WarmupDecayLR
+    std::string type;  // empty: none; WarmupLR, WarmupDecayLR, WarmupCosineLR
     double warmup_min_lr = 0;
     double warmup_max_lr = 1e-3;
+    // The largest rate is the optimizer's, in the place of warmup_max_lr: WarmupCosineLR, and WarmupLR without that
+    // key.
+    bool up_to_optimizer_lr = false;
     int64_t warmup_num_steps = 1000;
-    int64_t total_num_steps = 0;  // WarmupDecayLR
+    int64_t total_num_steps = 0;  // WarmupDecayLR, WarmupCosineLR
     std::string warmup_type = "log";
+    double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR: shares of the optimizer's rate
+    bool operator==(const Scheduler&) const = default;
   } scheduler;
 
   struct Fp16 {
@@ -59,22 +68,28 @@ struct DeepSpeedConfig {
     int hysteresis = 2;
     bool consecutive_hysteresis = false;
     double min_loss_scale = 1;
+    bool operator==(const Fp16&) const = default;
   } fp16;
   bool bf16_enabled = false;
+  bool bf16_check_grad_overflow = true;  // skip steps whose gradients are not finite
 
   std::vector<std::string> without_effect;  // "zero_optimization.overlap_comm", sorted
+
+  bool operator==(const DeepSpeedConfig&) const = default;
 };
 
 // Parses the configuration for `ranks` ranks. Local. Throws c10::Error, which names the key, for
-// - text that is no JSON object,
+// - text that is no JSON object, and keys that stand twice,
 // - values out of range or of another type,
 // - batch sizes that do not fit together on `ranks` ranks,
-// - features that are not supported: stage 3 (use FullyShardedDataParallel), other optimizers and schedulers.
+// - keys that look mistyped, or belong to another section,
+// - features that are not supported: stage 3 (use FullyShardedDataParallel), other optimizers and schedulers, and what
+//   else DEEPSPEED.md lists as refused.
 DeepSpeedConfig ParseDeepSpeedConfig(const std::string& json, int ranks);
 // Parses the file `path`. Errors as above.
 DeepSpeedConfig ReadDeepSpeedConfig(const std::string& path, int ranks);
 
-// Returns the learning rate of step `step`, from 0. Without a scheduler it is the optimizer's.
+// Returns the learning rate of step `step`, from 0. Without a scheduler it is `config.optimizer.lr`.
 double LearningRateAt(const DeepSpeedConfig& config, int64_t step);
 
 // The scale of the loss in float16, after DeepSpeed's DynamicLossScaler. Overflowing gradients halve it, but only after

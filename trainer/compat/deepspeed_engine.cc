@@ -47,17 +47,26 @@ std::unique_ptr<Optimizer> MakeOptimizer(const torch::nn::Module& module, const 
   const DeepSpeedConfig::Optimizer& chosen = config.optimizer;
   const std::tuple<double, double> betas(chosen.beta1, chosen.beta2);
   if (chosen.type == "SGD") {
-    const auto options =
-        torch::optim::SGDOptions(chosen.lr).momentum(chosen.momentum).weight_decay(chosen.weight_decay);
+    const auto options = torch::optim::SGDOptions(chosen.lr)
+                             .momentum(chosen.momentum)
+                             .dampening(chosen.dampening)
+                             .nesterov(chosen.nesterov)
+                             .weight_decay(chosen.weight_decay);
     return MakeDeepSpeedOptimizer<torch::optim::SGD>(module, options, config, world);
   }
   if (chosen.type == "AdamW" || chosen.adam_w_mode) {
-    const auto options =
-        torch::optim::AdamWOptions(chosen.lr).betas(betas).eps(chosen.eps).weight_decay(chosen.weight_decay);
+    const auto options = torch::optim::AdamWOptions(chosen.lr)
+                             .betas(betas)
+                             .eps(chosen.eps)
+                             .weight_decay(chosen.weight_decay)
+                             .amsgrad(chosen.amsgrad);
     return MakeDeepSpeedOptimizer<torch::optim::AdamW>(module, options, config, world);
   }
-  const auto options =
-      torch::optim::AdamOptions(chosen.lr).betas(betas).eps(chosen.eps).weight_decay(chosen.weight_decay);
+  const auto options = torch::optim::AdamOptions(chosen.lr)
+                           .betas(betas)
+                           .eps(chosen.eps)
+                           .weight_decay(chosen.weight_decay)
+                           .amsgrad(chosen.amsgrad);
   return MakeDeepSpeedOptimizer<torch::optim::Adam>(module, options, config, world);
 }
 
@@ -94,6 +103,9 @@ DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedCon
   if (config_.bf16_enabled) ConvertFloats(module_, torch::kBFloat16);
   optimizer_ = optimizer != nullptr ? optimizer(module_, config_, world_) : MakeOptimizer(module_, config_, world_);
   zero_ = dynamic_cast<ZeroRedundancyOptimizerBase*>(optimizer_.get());
+  if (optimizer != nullptr && config_.scheduler.up_to_optimizer_lr) {
+    config_.scheduler.warmup_max_lr = optimizer_->param_groups().front().options().get_lr();
+  }
   SetLearningRate();
   if (world_.rank() != 0) return;
   for (const std::string& key : config_.without_effect) {
@@ -236,7 +248,8 @@ void DeepSpeedEngineBase::step() {
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
   if (!boundary) return;
-  const bool overflow = config_.fp16.enabled && Overflows();
+  const bool checks = config_.fp16.enabled || (config_.bf16_enabled && config_.bf16_check_grad_overflow);
+  const bool overflow = checks && Overflows();
   if (overflow) {
     ++skipped_steps_;
   } else {
@@ -247,7 +260,8 @@ void DeepSpeedEngineBase::step() {
   ClearGradients();
   ++global_steps_;
   SetLearningRate();
-  if (world_.rank() == 0 && global_steps_ % config_.steps_per_print == 0) {
+  const bool prints = config_.steps_per_print > 0 && global_steps_ % config_.steps_per_print == 0;
+  if (world_.rank() == 0 && prints) {
     std::printf("step %lld, loss %.4f, lr %.3g, skipped %lld\n", static_cast<long long>(global_steps_), last_loss_,
                 get_lr(), static_cast<long long>(skipped_steps_));
     std::fflush(stdout);

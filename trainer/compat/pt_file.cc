@@ -419,21 +419,4 @@ std::map<std::string, at::Tensor> ReadPtFile(const std::string& path) {
   }
 }
 
-void load_state_dict(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state) {
-  std::map<std::string, at::Tensor> targets;
-  for (const auto& item : module.named_parameters()) targets[item.key()] = item.value();
-  for (const auto& item : module.named_buffers()) targets[item.key()] = item.value();
-  for (const auto& [name, target] : targets) {
-    const auto found = state.find(name);
-    TORCH_CHECK(found != state.end(), "load_state_dict: the state lacks ", name);
-    TORCH_CHECK(found->second.sizes() == target.sizes(), "load_state_dict: ", name, " is of shape ",
-                found->second.sizes(), " in the state and ", target.sizes(), " in the module");
-  }
-  for (const auto& [name, tensor] : state) {
-    TORCH_CHECK(targets.count(name) > 0, "load_state_dict: the module has no ", name);
-  }
-  const torch::NoGradGuard no_grad;
-  for (auto& [name, target] : targets) target.copy_(state.at(name));
-}
-
 }  // namespace cohort::trainer

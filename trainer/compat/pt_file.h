@@ -12,7 +12,7 @@
 #include <string>
 
 #include "ATen/core/Tensor.h"
-#include "torch/nn/module.h"
+#include "cohort/trainer/state/load_state_dict.h"
 
 namespace cohort::trainer {
 
@@ -21,9 +21,5 @@ namespace cohort::trainer {
 // "optimizer.state.0.exp_avg"). Values that are not tensors are left out. Local. Throws c10::Error with the defect,
 // whatever bytes a file has.
 std::map<std::string, at::Tensor> ReadPtFile(const std::string& path);
-
-// Copies tensors into the module's parameters and buffers of the same names, whatever their types and devices. Throws
-// c10::Error, naming them, if tensors are missing, unknown or of another shape. Nothing is changed then.
-void load_state_dict(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
 
 }  // namespace cohort::trainer

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "cohort/trainer/base/json_text.h"
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
 
@@ -110,7 +111,7 @@ std::string ParamGroupsText(const Optimizer& optimizer) {
 }
 
 int64_t ParametersIn(const std::string& text) {
-  const Json groups = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto [groups, why] = ParseJson(text);
   int64_t parameters = 0;
   if (!groups.is_array()) return 0;
   for (const Json& group : groups) {
@@ -123,8 +124,8 @@ int64_t ParametersIn(const std::string& text) {
 
 std::vector<std::unique_ptr<OptimizerOptions>> ParamGroupOptions(const Optimizer& optimizer, const std::string& text,
                                                                  bool of_same_parameters) {
-  const Json groups = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK(groups.is_array(), "the saved param groups are no JSON array");
+  const auto [groups, why] = ParseJson(text);
+  TORCH_CHECK(groups.is_array(), "the saved param groups are no JSON array", why.empty() ? "" : ": " + why);
   TORCH_CHECK(groups.size() == optimizer.param_groups().size(), "the saved optimizer has ", groups.size(),
               " param groups and this one ", optimizer.param_groups().size());
   std::vector<std::unique_ptr<OptimizerOptions>> all;

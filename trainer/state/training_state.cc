@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/name_list.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
@@ -170,7 +171,7 @@ TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& ind
     others.emplace(first, alias);
     here.insert(alias);
   }
-  std::string missing, unknown;  // the first ones
+  std::vector<std::string> missing, unknown;
   const auto rename = [&](CheckpointTensor& tensor) {
     here.insert(tensor.name);
     auto found = there.find(tensor.name);
@@ -178,20 +179,19 @@ TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& ind
     for (auto other = begin; found == there.end() && other != end; ++other) found = there.find(other->second);
     if (found != there.end()) {
       tensor.name = found->second;
-    } else if (missing.empty()) {
-      missing = tensor.name;
+    } else {
+      missing.push_back(tensor.name);
     }
   };
   TrainingState named = state;
   for (CheckpointTensor& parameter : named.parameters) rename(parameter);
   for (CheckpointTensor& buffer : named.buffers) rename(buffer);
-  for (auto name = there.begin(); unknown.empty() && name != there.end(); ++name) {
-    if (!here.contains(name->first) && !elsewhere.contains(name->first)) unknown = name->first;
+  for (const auto& [name, first] : there) {
+    if (!here.contains(name) && !elsewhere.contains(name)) unknown.push_back(name);
   }
-  if (missing.empty() && unknown.empty()) return named;
-  std::string what = missing.empty() ? "" : "it has no " + missing + ", which this model has";
-  if (!unknown.empty()) what += (what.empty() ? "it has " : "; it has ") + unknown + ", which this model has not";
-  TORCH_CHECK(false, "checkpoint ", directory, " is of another model: ", what);
+  const std::string difference = NameDifference(missing, unknown, "this model");
+  TORCH_CHECK(difference.empty(), "checkpoint ", directory, " is of another model: ", difference);
+  return named;
 }
 
 // The tensors that the model is read from and into. For another type in the checkpoint it is memory of that type, whose

@@ -9,6 +9,7 @@
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/placement/box_copy.h"
 #include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/state/load_state_dict.h"
 #include "cohort/trainer/torchshard/cut_parameters.h"
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/layers.h"
@@ -213,17 +214,12 @@ StateDict relocate_state_dict(const torch::nn::Module& model, const StateDict& w
 }
 
 void load_state_dict(torch::nn::Module& model, const StateDict& state) {
-  const at::NoGradGuard no_grad;
-  auto parameters = model.named_parameters();
-  auto buffers = model.named_buffers();
-  for (const auto& item : state) {
-    at::Tensor* to = parameters.find(item.key());
-    if (to == nullptr) to = buffers.find(item.key());
-    TORCH_CHECK(to != nullptr, "load_state_dict: the model has no ", item.key());
-    TORCH_CHECK(to->sizes() == item.value().sizes(), "load_state_dict: ", item.key(), " has sizes ",
-                item.value().sizes(), ", and the model's has ", to->sizes(),
-                "; relocate_state_dict cuts whole parameters");
-    to->copy_(item.value());
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& item : state) tensors[item.key()] = item.value();
+  try {
+    trainer::load_state_dict(model, tensors);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, error.what_without_backtrace(), "; relocate_state_dict cuts whole parameters");
   }
 }
 

@@ -41,7 +41,8 @@ StateDict collect_state_dict(const torch::nn::Module& model, const StateDict& st
 // The other way: this rank's parts of whole parameters, on any number of ranks. Local. Throws c10::Error for tensors of
 // other sizes than the model's.
 StateDict relocate_state_dict(const torch::nn::Module& model, const StateDict& whole);
-// Copies `state`, of this rank, into the model. Local. Throws c10::Error for names and sizes that the model has not.
+// Copies `state`, of this rank, into the model. Local. Throws c10::Error, and changes nothing, unless names and sizes
+// are the model's.
 void load_state_dict(torch::nn::Module& model, const StateDict& state);
 
 }  // namespace cohort::trainer::torchshard

@@ -1,6 +1,7 @@
 #include "cohort/trainer/compat/deepspeed_config.h"
 
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "c10/util/Exception.h"
@@ -27,7 +28,7 @@ TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
       R"({"train_batch_size": 32, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
           "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "allgather_bucket_size": 2e8, "overlap_comm": true,
                                 "offload_optimizer": {"device": "cpu"}},
-          "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.8, 0.99], "torch_adam": true}},
+          "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.8, 0.99], "fused": true}},
           "fp16": {"enabled": true, "initial_scale_power": 8, "hysteresis": 3},
           "zero_allow_untested_optimizer": true})",
       2);
@@ -41,7 +42,7 @@ TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
   EXPECT_EQ(config.optimizer.beta2, 0.99);
   EXPECT_EQ(config.fp16.hysteresis, 3);
   EXPECT_THAT(config.without_effect,
-              ElementsAre("optimizer.params.torch_adam", "zero_allow_untested_optimizer",
+              ElementsAre("optimizer.params.fused", "zero_allow_untested_optimizer",
                           "zero_optimization.offload_optimizer", "zero_optimization.overlap_comm"));
 }
 
@@ -64,8 +65,11 @@ TEST(DeepSpeedConfig, NamesWhatAStageOrASwitchLeavesWithoutEffect) {
               ElementsAre("fp16.auto_cast", "fp16.loss_scale"));
   const std::string adam = R"("optimizer": {"type": "Adam", "params": {"lr": 0.1}})";
   EXPECT_THAT(without_effect(adam), ElementsAre());
-  EXPECT_THAT(without_effect(adam + R"(, "scheduler": {"type": "WarmupLR"})"), ElementsAre("optimizer.params.lr"))
+  EXPECT_THAT(without_effect(adam + R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1}})"),
+              ElementsAre("optimizer.params.lr"))
       << "the schedule gives every step its rate";
+  EXPECT_THAT(without_effect(adam + R"(, "scheduler": {"type": "WarmupLR"})"), ElementsAre())
+      << "the schedule goes up to the optimizer's rate";
   EXPECT_THAT(ErrorOf(R"({"train_batch_size": 8, "fp16": {"hysteresis": -1}})"), HasSubstr("fp16.hysteresis"))
       << "what has no effect is checked all the same";
 }
@@ -87,7 +91,8 @@ TEST(DeepSpeedConfig, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(ErrorOf("[1]"), HasSubstr("no JSON object"));
   EXPECT_THAT(ErrorOf(R"({"train_batch_size": "auto"})"), HasSubstr("train_batch_size is \"auto\""));
   EXPECT_THAT(ErrorOf(R"({"train_batch_size": 1.5})"), HasSubstr("train_batch_size is 1.5, which is no whole number"));
-  EXPECT_THAT(ErrorOf(R"({"train_batch_size": -2})"), HasSubstr("must be at least 0"));
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": -2})"), HasSubstr("must be at least 1"));
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 8, "gradient_accumulation_steps": 0})"), HasSubstr("at least 1"));
   EXPECT_THAT(ErrorOf(R"({"zero_optimization": 2})"), HasSubstr("zero_optimization is no JSON object"));
   EXPECT_THAT(ErrorOf(R"({"zero_optimization": {"stage": 3}})"), HasSubstr("FullyShardedDataParallel"));
   EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Lion"}})"), HasSubstr("optimizer.type is Lion"));
@@ -135,6 +140,21 @@ TEST(DeepSpeedConfig, WarmsTheLearningRateUpAndDown) {
   config.scheduler.warmup_type = "log";
   EXPECT_DOUBLE_EQ(LearningRateAt(config, 4), std::log(5) / std::log(10));
   EXPECT_DOUBLE_EQ(LearningRateAt(config, 30), 1);
+}
+
+TEST(DeepSpeedConfig, FollowsACosineAfterTheWarmup) {
+  const DeepSpeedConfig config = ParseDeepSpeedConfig(
+      R"({"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.5}}, "scheduler": {
+          "type": "WarmupCosineLR", "params": {"total_num_steps": 14, "warmup_num_steps": 4, "warmup_min_ratio": 0.5,
+                                               "cos_min_ratio": 0.25, "warmup_type": "linear"}}})",
+      1);
+  // DeepSpeed 0.19.8's WarmupCosineLR.
+  for (const auto& [step, rate] :
+       std::map<int, double>{{0, 0.25}, {2, 0.375}, {4, 0.4908230968053413}, {8, 0.3125}, {13, 0.125}, {40, 0.125}}) {
+    EXPECT_NEAR(LearningRateAt(config, step), rate, 1e-12) << step;
+  }
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 2, "scheduler": {"type": "WarmupCosineLR"}})"),
+              HasSubstr("WarmupCosineLR needs scheduler.params.total_num_steps"));
 }
 
 TEST(DeepSpeedLossScale, FallsAfterHysteresisAndGrowsAfterAWindow) {

@@ -134,7 +134,8 @@ TEST_F(Checkpoints, ResumeNamesTheParametersOfAnotherModel) {
       } catch (const DistributedError& error) {
         EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
         EXPECT_THAT(error.what_without_backtrace(), HasSubstr("is of another model: it has "));
-        EXPECT_THAT(error.what_without_backtrace(), HasSubstr("it has second.bias, which this model has not"));
+        EXPECT_THAT(error.what_without_backtrace(),
+                    HasSubstr("it has second.bias, second.weight, which this model has not"));
         if (!fewer) {
           EXPECT_THAT(error.what_without_backtrace(), HasSubstr("it has no last.weight, which this model has;"));
         }

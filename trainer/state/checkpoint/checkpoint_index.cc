@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/json_depth.h"
+#include "cohort/trainer/base/json_text.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_directory.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
@@ -208,9 +208,8 @@ CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const s
 CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::string& path) {
   CheckpointIndex index;
   try {
-    if (NestsTooDeep(text))
-      throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it nests too deep");
-    const Json whole = Json::parse(text);
+    const auto [whole, why] = ParseJson(text);
+    if (!why.empty()) throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + why);
     const Json& body = whole.at("body");
     const std::string checked = body.dump();
     if (Sha256(checked.data(), checked.size()) != whole.at("sha256").get<std::string>() ||

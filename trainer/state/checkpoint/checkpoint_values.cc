@@ -4,7 +4,7 @@
 #include <system_error>
 
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/json_depth.h"
+#include "cohort/trainer/base/json_text.h"
 #include "nlohmann/json.hpp"
 
 namespace cohort::trainer {
@@ -33,8 +33,7 @@ std::map<std::string, std::string> AliasesIn(const CheckpointValues& values) {
     throw DistributedError(absl::StatusCode::kDataLoss,
                            std::string("the checkpoint's value ") + kCheckpointAliases + " has no names of tensors");
   };
-  if (NestsTooDeep(found->second)) refuse();
-  const auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  const auto [json, why] = ParseJson(found->second);
   if (!json.is_object()) refuse();
   for (const auto& [alias, name] : json.items()) {
     if (!name.is_string()) refuse();

@@ -1,0 +1,135 @@
+#include "cohort/trainer/adapter/peft_config.h"
+
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "c10/util/Exception.h"
+#include "cohort/trainer/base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace cohort::trainer {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+PeftConfig Parsed(const json& file) { return ParsePeftConfig(file.dump(), "file"); }
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    ParsePeftConfig(text, "file");
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+json Plain() { return {{"peft_type", "LORA"}, {"r", 4}, {"target_modules", {"up"}}}; }
+
+bool Equal(const PeftConfig& a, const PeftConfig& b) {
+  return a.r == b.r && a.lora_alpha == b.lora_alpha && a.lora_dropout == b.lora_dropout &&
+         a.use_rslora == b.use_rslora && a.target_modules == b.target_modules && a.by_tensors == b.by_tensors;
+}
+
+// Every field of the table, with a value that is not peft's default.
+TEST(PeftConfig, FieldsHaveTheEffectThatTheTableSays) {
+  for (const ConfigKey& field : PeftFields()) {
+    const std::string name(field.path);
+    SCOPED_TRACE(name);
+    json file = Plain();
+    file[name] = json::parse(field.example);
+    if (field.use == KeyUse::kRefused) {
+      EXPECT_THAT(ErrorOf(file.dump()), HasSubstr("file: " + name + " is "));
+      EXPECT_THAT(ErrorOf(file.dump()), HasSubstr(std::string(field.remedy)));
+      file[name] = field.off.empty() ? json() : json::parse(field.off);
+      EXPECT_TRUE(Equal(Parsed(file), Parsed(Plain())));
+      continue;
+    }
+    const bool changes = !Equal(Parsed(file), Parsed(Plain()));
+    // The pattern says nothing but where layers_to_transform counts, which the tensors show.
+    EXPECT_EQ(changes, field.use == KeyUse::kApplied && name != "layers_pattern");
+  }
+}
+
+TEST(PeftConfig, FieldsAreDescribed) {
+  std::ifstream file(COHORT_PEFT_PAGE);
+  std::stringstream text;
+  text << file.rdbuf();
+  for (const ConfigKey& field : PeftFields()) {
+    EXPECT_THAT(text.str(), HasSubstr("`" + std::string(field.path) + "`"));
+  }
+}
+
+TEST(PeftConfig, AdaptersOfAnotherBaseAreRefused) {
+  const auto with = [](const json& initialisation) {
+    json file = Plain();
+    file["init_lora_weights"] = initialisation;
+    return ErrorOf(file.dump());
+  };
+  for (const json& same : {json(true), json(false), json(), json("gaussian"), json("orthogonal"), json("eva")}) {
+    EXPECT_EQ(with(same), "");
+  }
+  for (const char* other : {"pissa", "pissa_niter_16", "olora", "loftq", "corda", "lora_ga", "mica", "newer"}) {
+    EXPECT_THAT(with(other), HasSubstr(std::string("init_lora_weights is \"") + other + "\""));
+    EXPECT_THAT(with(other), HasSubstr("path_initial_model_for_weight_conversion"));
+  }
+}
+
+TEST(PeftConfig, UnknownFieldsAreRefusedUnlessTheySayNothing) {
+  const auto with = [](const std::string& more) {
+    return ErrorOf(R"({"r": 4, "target_modules": ["up"], )" + more + "}");
+  };
+  EXPECT_EQ(with(R"("newer": null, "other": false, "list": [], "map": {}, "text": "")"), "");
+  EXPECT_THAT(with(R"("newer": {"a": 1})"), HasSubstr("file: newer is {\"a\":1}, and peft's LoRA has no such setting"));
+  EXPECT_THAT(with(R"("newer": 0)"), HasSubstr("newer is 0"));
+  EXPECT_THAT(with(R"("use_rs_lora": true)"), HasSubstr("did you mean use_rslora?"));
+  EXPECT_THAT(with(R"("use_rslora": true, "use_rslora": false)"), HasSubstr("use_rslora twice"));
+}
+
+TEST(PeftConfig, ValuesAreOfTheirKinds) {
+  for (const char* wrong : {R"({"r": "8"})", R"({"r": true})", R"({"r": 8.5})", R"({"lora_alpha": "16"})",
+                            R"({"lora_alpha": true})", R"({"use_rslora": 1})", R"({"target_modules": 3})",
+                            R"({"target_modules": [3]})", R"({"target_modules": {"up": 1}})"}) {
+    EXPECT_THAT(ErrorOf(wrong), HasSubstr("of another kind")) << wrong;
+  }
+  EXPECT_THAT(ErrorOf(R"({"r": 0})"), HasSubstr("r is not positive"));
+  EXPECT_THAT(ErrorOf("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(ErrorOf("{\"r\": "), HasSubstr("no JSON"));
+}
+
+TEST(PeftConfig, LayersThatAreChosenByExpressionsAreThoseOfTheTensors) {
+  EXPECT_FALSE(Parsed(Plain()).by_tensors);
+  EXPECT_THAT(Parsed(Plain()).target_modules, ElementsAre("up"));
+  for (const char* more :
+       {R"({"target_modules": ".*up"})", R"({"target_modules": null})", R"({"target_modules": "all-linear"})",
+        R"({"target_modules": ["up"], "exclude_modules": "x"})",
+        R"({"target_modules": ["up"], "layers_to_transform": 0})",
+        R"({"target_modules": ["up"], "layers_to_transform": [1, 2]})"}) {
+    EXPECT_TRUE(ParsePeftConfig(more, "file").by_tensors) << more;
+  }
+}
+
+// Whatever letters are changed, the file is parsed, or refused with a message.
+TEST(PeftConfig, SurvivesAnyDamage) {
+  const std::string whole = R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16.0, "target_modules": ["up", "down"],
+    "init_lora_weights": true, "layers_to_transform": [1, 2], "rank_pattern": {}, "use_rslora": false, "bias": "none"})";
+  const std::string letters = "{}[]\",:0123456789.-+eEtrufalsn_\\/ x\xff";
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string text = whole;
+    for (int change = 0; change < 1 + trial % 4; ++change)
+      text[random() % text.size()] = letters[random() % letters.size()];
+    if (trial % 5 == 0) text.erase(random() % text.size(), random() % 40);
+    refused += ErrorOf(text).empty() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace cohort::trainer
