@@ -97,6 +97,21 @@ function(cohort_translate packages modules libraries)
   endforeach()
 endfunction()
 
+# cohort_install_linked_headers(<list>): installs the headers of the list that are links, and takes them from it. A file
+# set would install the links, which lead into the source.
+function(cohort_install_linked_headers list)
+  foreach(header IN LISTS ${list})
+    if(IS_SYMLINK ${header})
+      list(REMOVE_ITEM ${list} ${header})
+      cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${COHORT_INCLUDE_DIR} OUTPUT_VARIABLE place)
+      cmake_path(GET place PARENT_PATH folder)
+      file(REAL_PATH ${header} file)
+      install(FILES ${file} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+    endif()
+  endforeach()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
+
 # cohort_add_installed(<component>): the target cohort_installed_<component>, made of the objects of the component's
 # folders, and its place in the export set cohort<component>Targets.
 function(cohort_add_installed component)
@@ -122,6 +137,7 @@ function(cohort_add_installed component)
     INSTALL_RPATH "\$ORIGIN" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package/lib
     ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package/lib)
   target_compile_features(${target} INTERFACE cxx_std_20)
+  cohort_install_linked_headers(headers)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${COHORT_INCLUDE_DIR} FILES ${headers})
   cohort_foreign_deps(${component} all public)
   list(REMOVE_ITEM all ${public})

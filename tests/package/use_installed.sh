@@ -1,0 +1,58 @@
+#!/bin/sh
+# use_installed.sh <folder>: builds and runs the programs in <folder>/user against the install in <folder>/moved, with
+# find_package and with pkg-config. install_test.sh calls it.
+set -eu
+work=$1
+decoy=$work/decoy
+
+echo "== find_package"
+cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved" -DDECOY="$decoy" \
+  -DINCLUDED="$work/moved/include"
+cmake --build "$work/user/build" -j 2
+"$work/user/build/embed"
+"$work/user/build/calls"
+if [ -x "$work/user/build/checkpoint" ]; then "$work/user/build/checkpoint"; fi
+if [ -f "$work/moved/include/cohort/trainer.h" ] && [ ! -x "$work/user/build/checkpoint" ]; then
+  echo "the trainer is installed, and find_package does not find it" && exit 1
+fi
+
+echo "== pkg-config"
+PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name cohort.pc)")
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046,SC2086
+$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
+"$work/user/embed"
+echo "== the guide in the README"
+# shellcheck disable=SC2046,SC2086
+$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/main.cc" -o "$work/user/main" $(pkg-config --cflags --libs cohort)
+"$work/user/main" | grep -qx "rank 0: 1"
+
+echo "== a component that there is not"
+cat >"$work/user/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.22)
+project(wrong CXX)
+find_package(cohort REQUIRED COMPONENTS comm)
+END
+if cmake -S "$work/user" -B "$work/user/wrong" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/wrong.log" 2>&1 ||
+  ! grep -q "has no component comm" "$work/wrong.log"; then
+  cat "$work/wrong.log" && exit 1
+fi
+
+echo "== an element type that there is not"
+cat >"$work/user/wrong.cc" <<END
+#include "cohort/comm/types.h"
+struct Colour {
+  int red;
+};
+void Use(Colour* colours) { cohort::comm::Buffer(colours, 3); }
+END
+# shellcheck disable=SC2046
+if $CXX -std=c++20 -fsyntax-only "$work/user/wrong.cc" $(pkg-config --cflags cohort) 2>"$work/wrong.log" ||
+  ! grep -q "Cohort has no DataType for elements of this type" "$work/wrong.log"; then
+  cat "$work/wrong.log" && exit 1
+fi
+
+if [ -x "$work/moved/bin/dlaunch" ]; then
+  echo "== under the installed dlaunch"
+  "$work/moved/bin/dlaunch" --nproc-per-node 2 -- "$work/user/embed"
+fi
