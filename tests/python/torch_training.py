@@ -1,4 +1,4 @@
-"""Trains with DistributedDataParallel, FSDP2, ZeroRedundancyOptimizer and DeviceMesh: torch_training.py <dlaunch> [ranks].
+"""Trains with DistributedDataParallel, FSDP2, ZeroRedundancyOptimizer, DeviceMesh and torch.compile: torch_training.py <dlaunch> [ranks].
 
 It starts two jobs: one trains over cohort and then over Gloo, the other over cohort alone. The final weights of Gloo
 differ by TOLERANCE of the largest weight at most; those of the second job have the same bits as those of the first."""
@@ -13,6 +13,7 @@ import tempfile
 try:
     import torch
     import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -180,8 +181,62 @@ def zero():
     return descend(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01))
 
 
+def compiled(model, **options):
+    return torch.compile(model, backend="aot_eager", **options)  # which needs no compiler of C++
+
+
+def ddp_compiled():
+    model = distributed()
+    descend(compiled(model), sgd(model))
+    return model
+
+
+def fsdp2_compiled():
+    model = net()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    descend(compiled(model), torch.optim.AdamW(model.parameters(), lr=0.01))
+    return model
+
+
+def tensor_parallel_compiled():
+    """One graph, collectives and all."""
+    model = net()
+    for block in list(model)[:2]:
+        parallelize_module(block, init_device_mesh("cpu", (SIZE,)), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    descend(compiled(model, fullgraph=True), sgd(model), seed=0)
+    return model
+
+
+class Collectives(torch.nn.Module):
+    """Collectives of both kinds in the forward pass, and what a group says of itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, rows):
+        group = dist.group.WORLD
+        total = rows.sum(0)
+        dist.all_reduce(total)
+        everyone = functional.all_gather_tensor(total, 0, group).view(dist.get_world_size(), -1)
+        part = functional.reduce_scatter_tensor(everyone.repeat(1, 2).view(-1), "sum", 0, group)
+        offset = functional.all_reduce(part[:FEATURES], "max", group) / dist.get_world_size(group) ** 3
+        return self.net(rows + 0.01 * offset)
+
+
+def ddp_compiled_collectives():
+    model = Collectives()
+    averaged = distributed(model)
+    model.forward = compiled(model.forward, fullgraph=True)
+    descend(averaged, sgd(averaged))
+    return model
+
+
 TRAININGS = (ddp, ddp_no_sync, ddp_join, ddp_static_graph, ddp_find_unused_parameters, fsdp2, fsdp2_hybrid,
-             mesh_tensor_parallel, zero)
+             mesh_tensor_parallel, zero, ddp_compiled, fsdp2_compiled, tensor_parallel_compiled,
+             ddp_compiled_collectives)
 
 
 def train(backends, folder):

@@ -20,6 +20,7 @@ def register():
     from cohort.torch.mixed import group_helper
     from cohort.torch.process_group import create
     from cohort.torch.store import instead_of, rendezvous
+    from cohort.torch.uncompiled import leave_out
 
     add_internal(torch)
     for name in ("typing_extensions", "warnings"):  # they wrap torch's deprecated functions
@@ -42,6 +43,7 @@ def register():
         module.batch_isend_irecv = batch
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         c10d._maybe_attach_flight_recorder = _flight_recorder(c10d._maybe_attach_flight_recorder)
+    leave_out("cohort")
     _registered = True
 
 
