@@ -42,7 +42,7 @@ COHORT_ON_DEVICE bool IsNegative(double value) {
 
 // Integers wrap around, signed ones too: computed unsigned.
 template <typename T>
-using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+using Wrapping = std::conditional_t<(sizeof(T) > 8), T, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
 
 struct Sum {
   template <typename T>
@@ -106,6 +106,20 @@ struct BitXor {
   static COHORT_ON_DEVICE T Apply(T a, T b) {
     return static_cast<T>(a ^ b);
   }
+};
+
+// The type in which a mean of integers is summed: it holds the sum of 2^24 of them, as comm/reduce/integer_mean.h.
+template <typename T>
+struct WideInteger {
+  using type = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+};
+template <>
+struct WideInteger<int64_t> {
+  __extension__ using type = __int128;
+};
+template <>
+struct WideInteger<uint64_t> {
+  __extension__ using type = unsigned __int128;
 };
 
 // A format: Element, as it lies in memory; Number, what is computed in.

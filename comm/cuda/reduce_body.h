@@ -44,16 +44,19 @@ COHORT_ON_DEVICE const char* OperandOf(const FoldArguments& arguments, int k) {
              : static_cast<const char*>(arguments.blocks) + static_cast<uint64_t>(k) * arguments.stride;
 }
 
+// The type that a fold keeps until it rounds: for the mean of integers a wider one.
 template <class Format, bool kAverage>
-COHORT_ON_DEVICE typename Format::Element Rounded(typename Format::Number number, int operands) {
-  using Number = typename Format::Number;
+using Kept = typename std::conditional_t<kAverage && std::is_integral_v<typename Format::Number>,
+                                         WideInteger<typename Format::Number>,
+                                         std::enable_if<true, typename Format::Number>>::type;
+
+template <class Format, bool kAverage>
+COHORT_ON_DEVICE typename Format::Element Rounded(Kept<Format, kAverage> number, int operands) {
   if constexpr (!kAverage) {
     return Format::Encode(number);
-  } else if constexpr (std::is_integral_v<Number>) {
-    using Wide = std::conditional_t<std::is_signed_v<Number>, int64_t, uint64_t>;
-    return static_cast<Number>(static_cast<Wide>(number) / static_cast<Wide>(operands));
   } else {
-    return Format::Encode(number / static_cast<Number>(operands));
+    const auto mean = number / static_cast<Kept<Format, kAverage>>(operands);
+    return Format::Encode(static_cast<typename Format::Number>(mean));
   }
 }
 
@@ -63,12 +66,15 @@ COHORT_ON_DEVICE void FoldPiece(const FoldArguments& arguments, uint64_t i) {
   using P = Piece<typename Format::Element, kCount>;
   const uint64_t at = i * sizeof(typename Format::Element);
   P piece = *reinterpret_cast<const P*>(OperandOf(arguments, 0) + at);
-  typename Format::Number numbers[kCount];
+  using Number = Kept<Format, kAverage>;
+  Number numbers[kCount];
   for (int j = 0; j < kCount; ++j) numbers[j] = Format::Decode(piece.elements[j]);
   COHORT_NOT_UNROLLED
   for (int k = 1; k < arguments.operands; ++k) {
     piece = *reinterpret_cast<const P*>(OperandOf(arguments, k) + at);
-    for (int j = 0; j < kCount; ++j) numbers[j] = Op::Apply(numbers[j], Format::Decode(piece.elements[j]));
+    for (int j = 0; j < kCount; ++j) {
+      numbers[j] = Op::Apply(numbers[j], static_cast<Number>(Format::Decode(piece.elements[j])));
+    }
   }
   for (int j = 0; j < kCount; ++j) piece.elements[j] = Rounded<Format, kAverage>(numbers[j], arguments.operands);
   *reinterpret_cast<P*>(static_cast<char*>(arguments.out) + at) = piece;
@@ -81,11 +87,11 @@ COHORT_ON_DEVICE void FoldAnywhere(const FoldArguments& arguments, uint64_t i) {
   const uint64_t at = i * sizeof(T);
   T element;
   memcpy(&element, OperandOf(arguments, 0) + at, sizeof element);
-  typename Format::Number number = Format::Decode(element);
+  Kept<Format, kAverage> number = Format::Decode(element);
   COHORT_NOT_UNROLLED
   for (int k = 1; k < arguments.operands; ++k) {
     memcpy(&element, OperandOf(arguments, k) + at, sizeof element);
-    number = Op::Apply(number, Format::Decode(element));
+    number = Op::Apply(number, static_cast<Kept<Format, kAverage>>(Format::Decode(element)));
   }
   element = Rounded<Format, kAverage>(number, arguments.operands);
   memcpy(static_cast<char*>(arguments.out) + at, &element, sizeof element);

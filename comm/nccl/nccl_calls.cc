@@ -254,6 +254,8 @@ std::string WhyNotNccl(const CollectiveRequest& request, const Abilities& abilit
   if (request.op != ReduceOp::kPreMulSum && !ToNccl(request.op).has_value()) {
     return "NCCL has no reduction " + std::string(Name(request.op));
   }
+  if (request.op == ReduceOp::kAvg && !IsFloat(request.dtype))
+    return "NCCL divides a sum of integers that may have wrapped";
   if (request.determinism == Determinism::kOrderInvariant) return "NCCL fixes no order of its reductions";
   return "";
 }

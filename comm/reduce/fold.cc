@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cohort/comm/reduce/instruction_set.h"
+#include "cohort/comm/reduce/integer_mean.h"
 #include "cohort/comm/reduce/reduce.h"
 #include "hwy/cache_control.h"
 
@@ -150,47 +151,13 @@ namespace {
 COHORT_VERSIONS(FindFold);
 COHORT_VERSIONS(FindAverage);
 
-// Sums and divides a block that stays in the cache at a time.
-template <DataType kDtype>
-void AverageIntegers(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins, size_t count, bool) {
-  constexpr size_t kBlock = 512;
-  constexpr size_t kBytes = SizeOf(kDtype);
-  alignas(64) std::byte sum[kBlock * kBytes];
-  const ReduceKernel add = FindReduceKernel(kDtype, ReduceOp::kSum);
-  for (size_t at = 0; at < count; at += kBlock) {
-    const size_t n = std::min(kBlock, count - at);
-    std::memcpy(sum, static_cast<const std::byte*>(ins[0]) + at * kBytes, n * kBytes);
-    for (size_t k = 1; k < n_ins; ++k) add(sum, sum, static_cast<const std::byte*>(ins[k]) + at * kBytes, n);
-    DivideBy(kDtype, sum, n, static_cast<int>(n_ins));
-    for (size_t k = 0; k < n_outs; ++k) std::memcpy(static_cast<std::byte*>(outs[k]) + at * kBytes, sum, n * kBytes);
-  }
-}
-
 }  // namespace
 
 FoldKernel FindFoldKernel(DataType dtype, ReduceOp op) { return COHORT_BEST_VERSION(FindFold)(dtype, op); }
 
 FoldKernel FindAverageFoldKernel(DataType dtype) {
-  switch (dtype) {
-    case DataType::kInt8:
-      return AverageIntegers<DataType::kInt8>;
-    case DataType::kUint8:
-      return AverageIntegers<DataType::kUint8>;
-    case DataType::kInt16:
-      return AverageIntegers<DataType::kInt16>;
-    case DataType::kUint16:
-      return AverageIntegers<DataType::kUint16>;
-    case DataType::kInt32:
-      return AverageIntegers<DataType::kInt32>;
-    case DataType::kUint32:
-      return AverageIntegers<DataType::kUint32>;
-    case DataType::kInt64:
-      return AverageIntegers<DataType::kInt64>;
-    case DataType::kUint64:
-      return AverageIntegers<DataType::kUint64>;
-    default:
-      return COHORT_BEST_VERSION(FindAverage)(dtype);
-  }
+  if (SizeOf(dtype) > 0 && !IsFloat(dtype)) return FindIntegerMeanFoldKernel(dtype);
+  return COHORT_BEST_VERSION(FindAverage)(dtype);
 }
 
 }  // namespace cohort::comm

@@ -1,7 +1,7 @@
 // The arithmetic of reductions: dst[i] = a[i] op b[i] for every type and op, vectorised for the CPU it runs on.
 //
 // The values of results:
-//   integers      wrap around (modulo 2^bits), signed ones too
+//   integers      wrap around (modulo 2^bits), signed ones too; means never do (comm/reduce/integer_mean.h)
 //   float16, bfloat16, float8   each operation is computed in float32 and rounded to nearest, ties to even
 //   float8_e4m3   has no infinity: infinity and what rounds beyond 448 become NaN; float8_e5m2: what rounds beyond
 //   57344
@@ -19,9 +19,10 @@
 namespace cohort::comm {
 
 // The kernel for a type and op; kAvg and kPreMulSum give the sum, to be divided with DivideBy when it is complete, or
-// of prepared operands. Null for values that are no DataType or ReduceOp, for bit operations on floating-point numbers,
-// and for kUser. The kernel takes counts in elements and memory of any alignment; dst may equal a or
-// b, other overlaps are not allowed. Cheap, but meant to be looked up once per operation.
+// of prepared operands. The sum of integers may have wrapped around by then: see comm/reduce/integer_mean.h. Null for
+// values that are no DataType or ReduceOp, for bit operations on floating-point numbers, and for kUser. The kernel
+// takes counts in elements and memory of any alignment; dst may equal a or b, other overlaps are not allowed. Cheap,
+// but meant to be looked up once per operation.
 ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op);
 
 // data[i] /= divisor, in place, for `count` elements: what turns a sum into an average. Integers truncate towards zero;

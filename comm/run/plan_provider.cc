@@ -28,7 +28,7 @@ Demands DemandsOf(const CollectiveRequest& request) {
   demands.rank_order = request.determinism == Determinism::kOrderInvariant ||
                        (request.user_op != nullptr && !request.user_op->commutative);
   demands.built_in = request.determinism == Determinism::kReproducible;
-  if (ComputesWide(request)) demands.widening = static_cast<int32_t>(4 / SizeOf(request.dtype));
+  demands.widening = static_cast<int32_t>(ComputedBytes(request) / SizeOf(request.dtype));
   return demands;
 }
 

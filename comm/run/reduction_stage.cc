@@ -25,6 +25,7 @@ bool ReductionStage::Begin(const CollectiveRequest& request, int rank, int size)
   const BufferBlocks blocks = BlocksOf(request.kind, rank == request.root, size);
   request_ = &request;
   wide_ = AccumulatorOf(request.dtype);
+  element_ = AveragesIntegers(request) ? TotalBytes(request.dtype) : SizeOf(wide_);
   divisor_ = request.op == ReduceOp::kAvg ? size : 1;
   done_ = 0;
   const auto count = static_cast<size_t>(request.count);
@@ -34,23 +35,27 @@ bool ReductionStage::Begin(const CollectiveRequest& request, int rank, int size)
     in_elements_ = Extent(request.blocks->in_counts, request.blocks->in_places);
     out_elements = Extent(request.blocks->out_counts, request.blocks->out_places);
   }
-  out_elements_ = wide_ == request.dtype ? 0 : out_elements;
+  out_elements_ = element_ == SizeOf(request.dtype) ? 0 : out_elements;
   in_place_ = out_elements_ > 0 && blocks.in == 1 && blocks.out == 1 && request.blocks == nullptr;
-  const size_t element = SizeOf(wide_);
-  bytes_ = (in_elements_ + (in_place_ ? 0 : out_elements_)) * element;
+  bytes_ = (in_elements_ + (in_place_ ? 0 : out_elements_)) * element_;
   if (memory_bytes_ < bytes_) {
     memory_.reset(new (std::nothrow) std::byte[bytes_]);
     memory_bytes_ = memory_ == nullptr ? 0 : bytes_;
   }
   if (memory_bytes_ < bytes_) return false;
-  out_ = memory_.get() + (in_place_ ? 0 : in_elements_ * element);
+  out_ = memory_.get() + (in_place_ ? 0 : in_elements_ * element_);
   return true;
 }
 
 bool ReductionStage::Prepare() {
   const size_t n = std::min(in_elements_ - done_, kElementsAtOnce);
-  comm::Prepare(request_->dtype, memory_.get() + done_ * SizeOf(wide_),
-                static_cast<const std::byte*>(request_->in) + done_ * SizeOf(request_->dtype), n, request_->factor);
+  std::byte* const to = memory_.get() + done_ * element_;
+  const std::byte* const from = static_cast<const std::byte*>(request_->in) + done_ * SizeOf(request_->dtype);
+  if (AveragesIntegers(*request_)) {
+    ToTotals(request_->dtype, to, from, n);
+  } else {
+    comm::Prepare(request_->dtype, to, from, n, request_->factor);
+  }
   done_ += n;
   if (done_ < in_elements_) return false;
   done_ = 0;
@@ -60,16 +65,26 @@ bool ReductionStage::Prepare() {
 void ReductionStage::Bind(PlanBinding* binding) const {
   binding->in = memory_.get();
   if (out_elements_ > 0) binding->out = out_;
+  binding->element_bytes = element_;
+  if (AveragesIntegers(*request_)) {
+    binding->kernel = FindTotalKernel(request_->dtype);
+    binding->fold = FindTotalFoldKernel(request_->dtype);
+    return;
+  }
   binding->dtype = wide_;
-  binding->element_bytes = SizeOf(wide_);
   binding->kernel = FindReduceKernel(wide_, request_->op);
   binding->fold = FindFoldKernel(wide_, request_->op);
 }
 
 bool ReductionStage::Finish() {
   const size_t n = std::min(out_elements_ - done_, kElementsAtOnce);
-  comm::Finish(request_->dtype, static_cast<std::byte*>(request_->out) + done_ * SizeOf(request_->dtype),
-               out_ + done_ * SizeOf(wide_), n, divisor_);
+  std::byte* const to = static_cast<std::byte*>(request_->out) + done_ * SizeOf(request_->dtype);
+  const std::byte* const from = out_ + done_ * element_;
+  if (AveragesIntegers(*request_)) {
+    ToMeans(request_->dtype, to, from, n, divisor_);
+  } else {
+    comm::Finish(request_->dtype, to, from, n, divisor_);
+  }
   done_ += n;
   return done_ == out_elements_;
 }

@@ -1,6 +1,7 @@
 // Copies of a reduction's buffers in the type that it is computed in, for calls whose operands must be changed before
-// they are combined: smaller floating-point types whose partial results would be rounded at every step, and
-// pre-multiplied sums. The plan then runs on the copies, and the result is rounded once.
+// they are combined: smaller floating-point types whose partial results would be rounded at every step, integers whose
+// mean is wanted and whose sum may not fit, and pre-multiplied sums. The plan then runs on the copies, and the result
+// is rounded once.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +9,23 @@
 #include <memory>
 
 #include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/reduce/integer_mean.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/run/runner.h"
 
 namespace cohort::comm {
 
-// True for sums and products that are computed in another type than the buffers': unless one fold has all operands.
-constexpr bool ComputesWide(const CollectiveRequest& request) {
-  return Reduces(request.kind) && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
-         request.op != ReduceOp::kMax && request.op != ReduceOp::kUser;
+constexpr bool AveragesIntegers(const CollectiveRequest& request) {
+  return Reduces(request.kind) && request.op == ReduceOp::kAvg && !IsFloat(request.dtype);
+}
+
+// Bytes of the elements that a reduction is computed in, unless one fold has all operands: those of the buffers'
+// elements, or of a wider type's.
+constexpr size_t ComputedBytes(const CollectiveRequest& request) {
+  if (AveragesIntegers(request)) return TotalBytes(request.dtype);
+  const bool wide = Reduces(request.kind) && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
+                    request.op != ReduceOp::kMax && request.op != ReduceOp::kUser;
+  return wide ? SizeOf(DataType::kFloat32) : SizeOf(request.dtype);
 }
 
 // One call at a time; its memory is kept for the next one.
@@ -26,7 +35,7 @@ class ReductionStage {
   static bool Needed(const CollectiveRequest& request, uint16_t algorithm) {
     if (!Reduces(request.kind)) return false;
     return request.op == ReduceOp::kPreMulSum ||
-           (ComputesWide(request) && !FindAlgorithm(algorithm)->traits.folds_once);
+           (ComputedBytes(request) > SizeOf(request.dtype) && !FindAlgorithm(algorithm)->traits.folds_once);
   }
 
   // Begins a call of rank `rank` of `size`. False: there is no memory for `bytes()` bytes.
@@ -42,7 +51,8 @@ class ReductionStage {
 
  private:
   const CollectiveRequest* request_ = nullptr;
-  DataType wide_ = DataType::kFloat32;
+  DataType wide_ = DataType::kFloat32;  // of what is no mean of integers
+  size_t element_ = 1;                  // bytes, of the copies
   bool in_place_ = false;
   int divisor_ = 1;
   size_t in_elements_ = 0;

@@ -76,9 +76,15 @@ void PutInput(DataType dtype, std::byte* at, int value) {
   }
 }
 
-// Wraps around as the type does.
+// Wraps around as the type does, but for means.
 template <typename T>
 T CombineIntegers(ReduceOp op, const std::vector<int>& values) {
+  if (op == ReduceOp::kAvg) {
+    __extension__ using Wide = __int128;
+    Wide sum = 0;
+    for (const int value : values) sum += static_cast<T>(value);
+    return static_cast<T>(sum / static_cast<Wide>(values.size()));
+  }
   T result = static_cast<T>(values[0]);
   for (size_t i = 1; i < values.size(); ++i) {
     const T value = static_cast<T>(values[i]);
@@ -106,9 +112,7 @@ T CombineIntegers(ReduceOp op, const std::vector<int>& values) {
         result = static_cast<T>(result + value);
     }
   }
-  if (op != ReduceOp::kAvg) return result;
-  return std::is_signed_v<T> ? static_cast<T>(static_cast<int64_t>(result) / static_cast<int64_t>(values.size()))
-                             : static_cast<T>(static_cast<uint64_t>(result) / values.size());
+  return result;
 }
 
 void PutCombined(const CollectiveCase& the_case, std::byte* at, const std::vector<int>& values) {

@@ -40,7 +40,7 @@ TEST(CallMemoTest, CallsOfOneSiteDoNotPushEachOtherOut) {
     };
     uint64_t different = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBor}) {
         make(self.world->AllReduce(ConstBuffer(data, 2, comm::DataType::kInt32),
                                    Buffer(data + 8, 2, comm::DataType::kInt32), op, options, site));
       }

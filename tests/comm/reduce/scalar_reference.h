@@ -111,6 +111,14 @@ template <typename T>
 T ReferenceFold(const std::vector<T>& operands, ReduceOp op, bool average) {
   const auto n = static_cast<int>(operands.size());
   if (n == 1) return operands[0];
+  if constexpr (std::is_integral_v<T>) {
+    if (average) {  // which does not wrap around
+      __extension__ using Wide = __int128;
+      Wide sum = 0;
+      for (const T operand : operands) sum += operand;
+      return static_cast<T>(sum / n);
+    }
+  }
   if constexpr (std::is_floating_point_v<T> || std::is_integral_v<T>) {
     T result = operands[0];
     for (int i = 1; i < n; ++i) result = ReferenceOp(result, operands[static_cast<size_t>(i)], op);
