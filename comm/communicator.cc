@@ -52,7 +52,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
     runtime::EngineLock lock(runtime.engine());
     sequence = TransportSet::Of(runtime).NextWorld();
   }
-  const uint64_t id = GroupId(0, kWorldTag, sequence, members, runtime.identity().epoch);
+  // A runtime that is not the process' first in the epoch has a segment, and so a number, of its own.
+  const uint64_t id = GroupId(0, kWorldTag, sequence, members, runtime.segment().epoch());
   return std::unique_ptr<Communicator>(new Communicator(std::make_unique<Group>(
       runtime, std::move(members), id, options.transports, std::move(tuning), options.determinism)));
 }
@@ -60,7 +61,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
 Group& GroupOf(Communicator& communicator) { return *communicator.group_; }
 
 Communicator::Communicator(std::unique_ptr<Group> group) : group_(std::move(group)) {}
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (group_->forks_.InChild()) runtime::LeaveToParent(group_.release());
+}
 
 int Communicator::rank() const { return group_->context().rank; }
 int Communicator::size() const { return group_->context().size; }

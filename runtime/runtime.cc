@@ -189,8 +189,6 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextEpoch(std::unique_ptr<Runt
   if (ended == nullptr) return absl::InvalidArgumentError("NextEpoch without a runtime: its argument is null");
   Rep& rep = *ended->rep_;
   if (rep.forks.InChild()) {
-    // The progress thread, the connections and what is written in the segment are the parent's: nothing to end here.
-    (void)ended.release();
     return absl::FailedPreconditionError(
         "NextEpoch in a forked child: only the process that called Runtime::Init belongs to the job");
   }
@@ -217,7 +215,15 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextEpoch(std::unique_ptr<Runt
   }
 }
 
-Runtime::~Runtime() { Finalize().IgnoreError(); }
+Runtime::~Runtime() {
+  if (rep_->forks.InChild()) {
+    // The threads, the connections and what is written in the segment are the parent's: nothing to end here.
+    LeaveToParent(new std::shared_ptr<void>(std::move(attachment_)));
+    LeaveToParent(rep_.release());
+    return;
+  }
+  Finalize().IgnoreError();
+}
 
 void Runtime::Leave(bool goodbye) {
   Rep& rep = *rep_;

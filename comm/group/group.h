@@ -76,6 +76,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // Before its first call: this group is what Shrink left of `parent`.
   void SetShrunkFrom(const GroupContext& parent);
   friend void FailWith(Communicator& group, const Communicator& whole);  // comm/fail_with.h
+  friend class Communicator;  // which destroys no group in a forked child, however many members it has
   // Tells the providers of a split that all members take part in (Provider::OnSplit).
   void OnSplit(int color, int key, uint64_t child);
 

@@ -2,6 +2,10 @@
 
 #include <pthread.h>
 
+#include <vector>
+
+#include "cohort/runtime/base/mutex.h"
+
 namespace cohort::runtime {
 namespace {
 
@@ -13,6 +17,13 @@ const std::atomic<uint64_t>& ForkWatch::Forks() {
   [[maybe_unused]] static const int watched =
       pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
   return g_forks;
+}
+
+void LeaveToParent(const void* object) {
+  static Mutex* const mutex = new Mutex;
+  static auto* const objects = new std::vector<const void*>;
+  MutexLock lock(*mutex);
+  objects->push_back(object);
 }
 
 }  // namespace cohort::runtime
