@@ -33,22 +33,27 @@ std::optional<int> ReadNumber(string_view text) {
   return ReadWholeNumber(text, 0, std::numeric_limits<int>::max());
 }
 
-// Cuts at commas that are outside of brackets.
-absl::StatusOr<std::vector<string_view>> CutAtCommas(string_view text) {
+// Cuts at commas and blanks that are outside of brackets.
+absl::StatusOr<std::vector<string_view>> CutIntoPatterns(string_view text) {
   std::vector<string_view> parts;
   size_t begin = 0;
-  bool inside = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '[' || text[i] == ']') {
-      if (inside == (text[i] == '[')) return absl::InvalidArgumentError("its brackets don't match");
+  bool inside = false, named = false;  // named: there is a host since the last comma
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    if (i < text.size() && (c == '[' || c == ']')) {
+      if (inside == (c == '[')) return absl::InvalidArgumentError("its brackets don't match");
       inside = !inside;
-    } else if (text[i] == ',' && !inside) {
-      parts.push_back(text.substr(begin, i - begin));
-      begin = i + 1;
     }
+    if (inside && i == text.size()) return absl::InvalidArgumentError("a bracket is not closed");
+    const bool blank = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (inside || (c != ',' && !blank)) continue;
+    if (i > begin) parts.push_back(text.substr(begin, i - begin));
+    named = named || i > begin;
+    begin = i + 1;
+    if (blank) continue;
+    if (!named) return absl::InvalidArgumentError("a host without a name; look for two commas in a row");
+    named = false;
   }
-  if (inside) return absl::InvalidArgumentError("a bracket is not closed");
-  parts.push_back(text.substr(begin));
   return parts;
 }
 
@@ -87,7 +92,7 @@ absl::StatusOr<std::vector<string>> ExpandBrackets(string_view pattern) {
     for (string& name : names) name += pattern.substr(0, open);
     pattern.remove_prefix(open);
     if (pattern.empty()) break;
-    const size_t close = pattern.find(']');  // there is one: CutAtCommas saw to it
+    const size_t close = pattern.find(']');  // there is one: CutIntoPatterns saw to it
     COHORT_ASSIGN_OR_RETURN(const std::vector<string> texts, ExpandRanges(pattern.substr(1, close - 1)));
     pattern.remove_prefix(close + 1);
     if (names.size() * texts.size() > static_cast<size_t>(kMaxNodes)) {
@@ -138,14 +143,17 @@ absl::Status CheckHost(string_view host) {
   return absl::OkStatus();
 }
 
-// One pattern with its slots: "node[1-3]:4", "[fd00::1]:2", "a".
-absl::Status AddPattern(string_view text, std::vector<HostEntry>* hosts) {
+// Returns the place of the number of ranks in "n[1-3]:4" or, as in Slurm's host files, "n1*4"; the end: there is none.
+size_t SlotsBegin(string_view text) {
+  const size_t brackets_end = text.rfind(']');
+  return std::min(text.find_first_of(":*", brackets_end == string_view::npos ? 0 : brackets_end), text.size());
+}
+
+}  // namespace
+
+absl::Status HostCollection::AddPattern(string_view text) {
   std::optional<int> slots;
   std::vector<string> names;
-  const auto read_slots = [&](string_view number) {
-    slots = ReadNumber(number);
-    return slots && *slots >= 1 && *slots <= kMaxRanksPerNode;
-  };
   const size_t at = text.find('@');
   const size_t first = at == string_view::npos ? 0 : at + 1;
   const size_t close = text.find(']');
@@ -156,91 +164,62 @@ absl::Status AddPattern(string_view text, std::vector<HostEntry>* hosts) {
   } else if (std::count(text.begin(), text.end(), ':') > 1) {
     names = {string(text)};  // a bare IPv6 address
   } else {
-    const size_t brackets_end = text.rfind(']');
-    const size_t colon = std::min(text.find(':', brackets_end == string_view::npos ? 0 : brackets_end), text.size());
-    COHORT_ASSIGN_OR_RETURN(names, ExpandBrackets(text.substr(0, colon)));
-    rest = text.substr(colon);
+    COHORT_ASSIGN_OR_RETURN(names, ExpandBrackets(text.substr(0, SlotsBegin(text))));
+    rest = text.substr(SlotsBegin(text));
   }
-  if (!rest.empty() && (rest.front() != ':' || !read_slots(rest.substr(1)))) {
-    return absl::InvalidArgumentError("'" + string(text) + "': after the colon comes the number of ranks there, 1 to " +
-                                      std::to_string(kMaxRanksPerNode));
+  if (!rest.empty()) {
+    if (rest.front() == ':' || rest.front() == '*') slots = ReadSlots(rest.substr(1));
+    if (!slots) {
+      return absl::InvalidArgumentError("'" + string(text) +
+                                        "': after the colon comes the number of ranks there, 1 to " +
+                                        std::to_string(kMaxRanksPerNode));
+    }
   }
-  for (string& name : names) {
-    COHORT_RETURN_IF_ERROR(CheckHost(name));
-    hosts->push_back({std::move(name), slots});
-  }
+  for (const string& name : names) COHORT_RETURN_IF_ERROR(Add(name, slots));
   return absl::OkStatus();
 }
 
-absl::Status AddPatterns(string_view text, std::vector<HostEntry>* hosts) {
-  COHORT_ASSIGN_OR_RETURN(const std::vector<string_view> patterns, CutAtCommas(text));
-  for (const string_view pattern : patterns) {
-    COHORT_RETURN_IF_ERROR(AddPattern(Trim(pattern), hosts));
-    if (hosts->size() > static_cast<size_t>(kMaxNodes)) {
-      return absl::InvalidArgumentError("more than " + std::to_string(kMaxNodes) + " hosts");
-    }
-  }
+absl::Status HostCollection::AddPatterns(string_view text) {
+  COHORT_ASSIGN_OR_RETURN(const std::vector<string_view> patterns, CutIntoPatterns(text));
+  for (const string_view pattern : patterns) COHORT_RETURN_IF_ERROR(AddPattern(pattern));
   return absl::OkStatus();
 }
+
+absl::Status HostCollection::Add(const string& host, std::optional<int> slots) {
+  COHORT_RETURN_IF_ERROR(CheckHost(host));
+  const auto [place, is_new] = places_.emplace(host, hosts_.size());
+  if (is_new) {
+    if (hosts_.size() >= static_cast<size_t>(kMaxNodes)) {
+      return absl::InvalidArgumentError("more than " + std::to_string(kMaxNodes) + " hosts");
+    }
+    hosts_.push_back({host, slots});
+    return absl::OkStatus();
+  }
+  HostEntry& known = hosts_[place->second];
+  known.slots = known.slots.value_or(1) + slots.value_or(1);
+  if (*known.slots <= kMaxRanksPerNode) return absl::OkStatus();
+  return absl::InvalidArgumentError("host '" + host + "' stands there for more than " +
+                                    std::to_string(kMaxRanksPerNode) + " ranks in all");
+}
+
+std::optional<int> ReadSlots(string_view text) {
+  const std::optional<int> slots = ReadNumber(text);
+  return slots && *slots >= 1 && *slots <= kMaxRanksPerNode ? slots : std::nullopt;
+}
+
+namespace {
 
 absl::Status Blame(const string& origin, const absl::Status& status) {
   return status.ok() ? status : absl::InvalidArgumentError(origin + ": " + string(status.message()));
 }
 
-absl::Status CheckDifferent(const std::vector<HostEntry>& hosts) {
-  std::set<string_view> seen;
-  for (const HostEntry& entry : hosts) {
-    if (!seen.insert(entry.host).second) {
-      return absl::InvalidArgumentError("host '" + entry.host + "' is there twice; for more ranks on it, write " +
-                                        (IsAddress6(entry.host) ? "[" + entry.host + "]" : entry.host) +
-                                        ":2 or use --nproc-per-node");
-    }
-  }
-  return absl::OkStatus();
-}
-
-// "a", "a:8", "a slots=8".
-absl::Status AddLine(string_view line, std::vector<HostEntry>* hosts) {
-  const size_t blank = std::min(line.find_first_of(" \t"), line.size());
-  const size_t before = hosts->size();
-  COHORT_RETURN_IF_ERROR(AddPatterns(line.substr(0, blank), hosts));
-  const string_view words = Trim(line.substr(blank));
-  if (words.empty()) return absl::OkStatus();
-  const std::optional<int> slots = words.starts_with("slots=") ? ReadNumber(words.substr(6)) : std::nullopt;
-  if (!slots || *slots < 1 || *slots > kMaxRanksPerNode) {
-    return absl::InvalidArgumentError("'" + string(words) +
-                                      "' is not understood; write slots=8 for eight ranks, 1 to " +
-                                      std::to_string(kMaxRanksPerNode));
-  }
-  for (size_t i = before; i < hosts->size(); ++i) (*hosts)[i].slots = slots;
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<HostEntry>> ParseHostList(string_view text, const string& origin) {
-  std::vector<HostEntry> hosts;
   if (Trim(text).empty()) return absl::InvalidArgumentError(origin + ": no hosts; give names separated by commas");
-  COHORT_RETURN_IF_ERROR(Blame(origin, AddPatterns(text, &hosts)));
-  COHORT_RETURN_IF_ERROR(Blame(origin, CheckDifferent(hosts)));
-  return hosts;
-}
-
-absl::StatusOr<std::vector<HostEntry>> ParseHostFile(string_view text, const string& origin) {
-  std::vector<HostEntry> hosts;
-  int number = 0;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    line = Trim(line.substr(0, line.find('#')));
-    ++number;
-    if (line.empty()) continue;
-    COHORT_RETURN_IF_ERROR(Blame(origin + " line " + std::to_string(number), AddLine(line, &hosts)));
-  }
-  if (hosts.empty()) return absl::InvalidArgumentError(origin + ": no hosts in it; write one on each line");
-  COHORT_RETURN_IF_ERROR(Blame(origin, CheckDifferent(hosts)));
-  return hosts;
+  HostCollection hosts;
+  COHORT_RETURN_IF_ERROR(Blame(origin, hosts.AddPatterns(text)));
+  return std::move(hosts).Take();
 }
 
 absl::StatusOr<std::vector<HostEntry>> ParseNodeFile(string_view text, const string& origin) {

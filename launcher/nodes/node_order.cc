@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/nodes/remote_hosts.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -48,8 +49,8 @@ absl::Status OrderNodes(const Options& options, std::vector<NodeResources>* node
   if (options.rank_order != RankOrder::kFile) return absl::OkStatus();
   const std::string origin = "--rank-order file:" + options.rank_order_file;
   COHORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.rank_order_file, origin));
-  COHORT_ASSIGN_OR_RETURN(const std::vector<HostEntry> list, ParseHostFile(text, origin));
-  return OrderByList(list, origin, nodes);
+  COHORT_ASSIGN_OR_RETURN(const HostFile list, ParseHostFile(text, origin));
+  return OrderByList(list.hosts, origin, nodes);
 }
 
 }  // namespace cohort::launcher

@@ -1,10 +1,14 @@
 #include "cohort/launcher/nodes/ssh_hosts.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cohort/launcher/base/net/host_name.h"
+#include "cohort/launcher/base/say.h"
 #include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/nodes/host_list.h"
 #include "cohort/launcher/nodes/remote_hosts.h"
 #include "cohort/launcher/nodes/this_machine.h"
@@ -34,7 +38,12 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
     COHORT_ASSIGN_OR_RETURN(hosts, ParseHostList(options.hosts, "--hosts"));
   } else {
     COHORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.host_file, "--hostfile"));
-    COHORT_ASSIGN_OR_RETURN(hosts, ParseHostFile(text, "--hostfile " + options.host_file));
+    COHORT_ASSIGN_OR_RETURN(HostFile file, ParseHostFile(text, "--hostfile " + options.host_file));
+    if (!file.idle_keys.empty()) {
+      Say("--hostfile " + options.host_file + ": " + absl::StrJoin(file.idle_keys, "=, ") +
+          "= changes nothing here; see --bind and --iface");
+    }
+    hosts = std::move(file.hosts);
   }
   COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, "the list"));
   absl::StatusOr<JobNodes> found = AskHosts(options, hosts, SshWay(options, "by ssh"));

@@ -12,6 +12,7 @@
 
 #include "cohort/launcher/base/run_commands.h"
 #include "cohort/launcher/machine/inventory.h"
+#include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/spawn/ssh_command.h"
 
 namespace cohort::launcher {
@@ -44,19 +45,21 @@ TEST(HostList, ReadsWhatPeopleAndSlurmWrite) {
   EXPECT_EQ(Names("n[098-101]"), (vector<string>{"n098", "n099", "n100", "n101"}));
   EXPECT_EQ(Names("r[1-2]c[0,5]-ib,x"), (vector<string>{"r1c0-ib", "r1c5-ib", "r2c0-ib", "r2c5-ib", "x"}));
   EXPECT_EQ(Names("[fd00::1]:2,fd00::2,10.0.0.1:3"), (vector<string>{"fd00::1=2", "fd00::2", "10.0.0.1=3"}));
+  EXPECT_EQ(Names("a\nb\tc , d"), (vector<string>{"a", "b", "c", "d"})) << "as $(scontrol show hostnames) has them";
+  EXPECT_EQ(Names("a,b,a,a:3,n1*2"), (vector<string>{"a=5", "b", "n1=2"})) << "a host that is named again";
   EXPECT_EQ(Names("ann@h1,ann@[fd00::1]:2"), (vector<string>{"ann@h1", "ann@fd00::1=2"}));
 }
 
 TEST(HostList, RefusesWithTheReason) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "no hosts"},         {"a,,b", "without a name"},     {"-oProxyCommand=x", "could be taken for an option"},
-      {"a;rm", "';' is in it"}, {"a b", "' ' is in it"},        {"n[3-1]", "list of ranges"},
-      {"n[1", "not closed"},    {"n1]", "don't match"},         {"n[[1]]", "don't match"},
-      {"n[]", "ranges"},        {"n[0-99999]", "more than"},    {"n[0-999]m[0-999]", "more than"},
-      {"a,a", "twice"},         {"a:0", "number of ranks"},     {"a:1025", "number of ranks"},
-      {"a:x", "number"},        {"n[0-99999999999]", "ranges"}, {"-x@a", "can't be a user"},
-      {"a@-b", "option"},       {"n[1-2]:", "number of ranks"}, {"@a", "can't be a user"},
-      {"a`id`", "can't be"},    {"$(id)", "can't be a host"},   {"n[1:2]", "ranges"},
+      {"", "no hosts"},          {"a,,b", "without a name"},     {"-oProxyCommand=x", "could be taken for an option"},
+      {"a;rm", "';' is in it"},  {"a;b", "';' is in it"},        {"n[3-1]", "list of ranges"},
+      {"n[1", "not closed"},     {"n1]", "don't match"},         {"n[[1]]", "don't match"},
+      {"n[]", "ranges"},         {"n[0-99999]", "more than"},    {"n[0-999]m[0-999]", "more than"},
+      {"a:1024,a", "more than"}, {"a:0", "number of ranks"},     {"a:1025", "number of ranks"},
+      {"a:x", "number"},         {"n[0-99999999999]", "ranges"}, {"-x@a", "can't be a user"},
+      {"a@-b", "option"},        {"n[1-2]:", "number of ranks"}, {"@a", "can't be a user"},
+      {"a`id`", "can't be"},     {"$(id)", "can't be a host"},   {"n[1:2]", "ranges"},
   };
   for (const auto& [text, words] : cases) {
     const string refusal = Refusal(text);
@@ -68,11 +71,13 @@ TEST(HostList, RefusesWithTheReason) {
 
 TEST(HostList, AnyBytesAreReadOrRefused) {
   std::mt19937 random(11);
-  const string alphabet = "ab19[]-,:@. %;\n\\'\"";
+  const string alphabet = "ab19[]-,:@. %;=*\n\\'\"";
   for (int trial = 0; trial < 20000; ++trial) {
     string text;
     for (size_t n = random() % 24; n > 0; --n) text += alphabet[random() % alphabet.size()];
-    for (const auto& parsed : {ParseHostList(text, "x"), ParseHostFile(text, "x")}) {
+    const auto file = ParseHostFile(text, "x");
+    const auto of_file = file.ok() ? absl::StatusOr<vector<HostEntry>>(file->hosts) : file.status();
+    for (const auto& parsed : {ParseHostList(text, "x"), of_file}) {
       if (!parsed.ok()) continue;
       EXPECT_FALSE(parsed->empty()) << text;
       for (const HostEntry& entry : *parsed) {
@@ -81,15 +86,6 @@ TEST(HostList, AnyBytesAreReadOrRefused) {
       }
     }
   }
-}
-
-TEST(HostFile, HasAHostALine) {
-  const auto hosts = ParseHostFile("# the rack\na\n\nb:4   # big\nc slots=8\nn[1-2] slots=3\r\n", "hosts.txt");
-  ASSERT_TRUE(hosts.ok()) << hosts.status();
-  EXPECT_EQ(*hosts, (vector<HostEntry>{{"a", {}}, {"b", 4}, {"c", 8}, {"n1", 3}, {"n2", 3}}));
-  const auto bad = ParseHostFile("a\nb max-slots=4\n", "hosts.txt");
-  EXPECT_EQ(string(bad.status().message()).find("hosts.txt line 2: "), 0u) << bad.status();
-  EXPECT_FALSE(ParseHostFile("# nothing\n", "hosts.txt").ok());
 }
 
 TEST(NaturalLess, OrdersNumbersAsNumbers) {

@@ -10,6 +10,7 @@
 #include "cohort/launcher/join/token.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/nodes/host_list.h"
 #include "cohort/launcher/nodes/kubernetes.h"
 #include "cohort/launcher/nodes/slurm.h"
@@ -32,6 +33,11 @@ void CheckHosts(const absl::StatusOr<std::vector<HostEntry>>& hosts) {
   }
 }
 
+void CheckHostFile(const absl::StatusOr<HostFile>& file) {
+  if (file.ok()) return CheckHosts(file->hosts);
+  CheckHosts(file.status());
+}
+
 // Variables are the text's lines, NAME=VALUE.
 std::optional<std::string> FindLine(const std::string& text, const std::string& name) {
   const size_t at = ("\n" + text).find("\n" + name + "=");
@@ -46,7 +52,7 @@ void Try(uint8_t which, const std::string& text) {
     case 0:
       return CheckHosts(ParseHostList(text, "--hosts"));
     case 1:
-      return CheckHosts(ParseHostFile(text, "--hostfile"));
+      return CheckHostFile(ParseHostFile(text, "--hostfile"));
     case 2:
       return CheckHosts(ParseNodeFile(text, "PBS_NODEFILE"));
     case 3:
