@@ -482,6 +482,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv) {
   std::vector<std::string> command = app->remaining();
   if (!command.empty() && command[0] == "--") {
     command.erase(command.begin());
+  } else if (NamesSeveralPrograms(command)) {
+    return Invalid("there is more than one program, separated by ':': " + InsteadOfSeveralPrograms() +
+                   " (where the ':' is the program's own argument: dlaunch [options] -- program ...)");
   } else if (!command.empty() && command[0].size() > 1 && command[0][0] == '-') {
     return UnknownOption(*app, command[0]);
   }

@@ -67,7 +67,39 @@ TEST(Familiar, PythonRunsModulesAndScripts) {
   EXPECT_EQ(command({"--module", "pkg.mod"}), (Words{"python3", "-u", "-m", "pkg.mod"}));
   EXPECT_EQ(command({"--", "./train.py", "--lr", "1"}), (Words{"python3", "-u", "./train.py", "--lr", "1"}));
   EXPECT_EQ(command({"python3", "train.py"}), (Words{"python3", "train.py"}));
+  for (const char* const app : {"app.pyz", "app.pyzw", "./app.zip", "train.pyc"}) {
+    EXPECT_EQ(command({app, "x"}), (Words{"python3", "-u", app, "x"}));
+  }
   EXPECT_EQ(command({"train.pyx"}), (Words{"train.pyx"}));
+}
+
+// Each rank would get the second program as arguments of the first.
+TEST(Familiar, SeveralProgramsAreRefused) {
+  using Words = std::vector<string>;
+  for (const Words& words : {Words{"-n", "1", "echo", "server", ":", "-n", "3", "echo", "client"},
+                             Words{"-np", "1", "./a", ":", "-np", "3", "./b"}, Words{"./a", ":", "./b"},
+                             Words{"a", "--verbose", ":", "-n", "1", "b"}, Words{"a.py", ":", "--host", "x", "b.py"},
+                             Words{"-m", "a", "1", ":", "b"}, Words{"a", "x", ":", "-n4", "b"}}) {
+    Words arguments = words;
+    arguments.insert(arguments.begin(), "dlaunch");
+    const absl::Status status = ParseCommandLine(arguments).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << words[2];
+    EXPECT_NE(status.message().find("more than one program"), string::npos) << status;
+    EXPECT_NE(status.message().find("$RANK"), string::npos) << status;
+  }
+  for (const Words& words :
+       {Words{"cut", "-d", ":", "-f", "1"}, Words{"awk", "-F", ":", "{print}"}, Words{"tr", ":", ","},
+        Words{"echo", "a", ":"}, Words{":"}, Words{"--", "echo", "server", ":", "-n", "3", "echo", "client"},
+        Words{"column", "-t", "-s", ":", "file"}, Words{"sh", "-c", "a : b"},
+        Words{"sort", "-t", ":", "-n", "-k", "2", "file"}}) {
+    Words arguments = words;
+    arguments.insert(arguments.begin(), "dlaunch");
+    EXPECT_TRUE(ParseCommandLine(arguments).ok()) << words[0];
+  }
+  for (const char* const option : {"--app", "-configfile", "--multi-prog"}) {
+    const absl::Status status = Parse({option, "file"}).status();
+    EXPECT_NE(status.message().find("a job has one program"), string::npos) << status;
+  }
 }
 
 TEST(Familiar, NpIsTheNumberOfRanks) {
