@@ -135,6 +135,7 @@ MachineFacts LookAtThisMachine() {
   facts.node_error = inventory.error();
   facts.gpus = inventory.devices_size();
   facts.cpus = static_cast<int>(AvailableCpus().size());
+  facts.cpus_paid = CpusWithinQuota(facts.cpus);
   facts.open_files = SoftLimit(UsersOpenFileLimit());
   rlimit processes{RLIM_INFINITY, RLIM_INFINITY};
   ::getrlimit(RLIMIT_NPROC, &processes);
@@ -155,7 +156,9 @@ MachineFacts LookAtThisMachine() {
 std::vector<Finding> Judge(const MachineFacts& facts) {
   using Level = Finding::Level;
   std::vector<Finding> findings;
-  Finding machine = Good("this machine", Plural(facts.cpus, "CPU") + ", " + Plural(facts.gpus, "GPU"));
+  const std::string quota =
+      facts.cpus_paid < facts.cpus ? ", of which the cgroup's quota pays for " + std::to_string(facts.cpus_paid) : "";
+  Finding machine = Good("this machine", Plural(facts.cpus, "CPU") + quota + ", " + Plural(facts.gpus, "GPU"));
   if (!facts.node_error.empty()) {
     machine = {Level::kBad, machine.subject, facts.node_error, "until that is mended it takes no part in a job"};
   }

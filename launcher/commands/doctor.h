@@ -17,6 +17,7 @@ struct Finding {
 // Everything that doctor looks at. Its judgement is a function of this.
 struct MachineFacts {
   int cpus = 0;
+  int cpus_paid = 0;  // by the cgroups' quota; as many as `cpus` where there is none
   int gpus = 0;
   std::string node_error;             // why this machine can't take part in a job; empty: it can
   unsigned long long open_files = 0;  // limits; ~0: none

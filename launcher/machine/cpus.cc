@@ -10,6 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "cohort/runtime/base/cpu_budget.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -68,28 +70,7 @@ std::vector<std::vector<int>> Restrict(const std::vector<std::vector<int>>& grou
   return kept;
 }
 
-int CpusWithinQuota(int cpus) {
-  // cgroup v2: "max 100000" or "<quota> <period>", of our cgroup and of each above it.
-  std::ifstream self("/proc/self/cgroup");
-  std::string line;
-  std::string path;
-  while (std::getline(self, line)) {
-    if (line.starts_with("0::")) path = line.substr(3);
-  }
-  int result = cpus;
-  for (;;) {
-    std::ifstream file("/sys/fs/cgroup" + (path == "/" ? "" : path) + "/cpu.max");
-    double quota = 0;
-    double period = 0;
-    if (file >> quota >> period && quota > 0 && period > 0) {
-      result = std::min(result, std::max(1, static_cast<int>((quota + period - 1) / period)));
-    }
-    const size_t slash = path.rfind('/');
-    if (path.empty() || slash == std::string::npos) break;
-    path.erase(slash);
-  }
-  return std::max(result, 1);
-}
+int CpusWithinQuota(int cpus) { return std::max(1, std::min(cpus, runtime::CpusOfQuota().value_or(cpus))); }
 
 int CpusToShare() { return CpusWithinQuota(static_cast<int>(AffinityMask().size())); }
 

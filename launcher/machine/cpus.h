@@ -15,7 +15,8 @@ std::vector<std::vector<int>> AvailableCores();
 // The groups that have some of `cpus`, reduced to these.
 std::vector<std::vector<int>> Restrict(const std::vector<std::vector<int>>& groups, const std::vector<int>& cpus);
 
-// How many of `cpus` the cgroup's quota pays for, rounded up; all where there is no quota. At least 1.
+// How many of `cpus` the cgroups' quota pays for, rounded down (runtime/base/cpu_budget.h); all where there is no
+// quota. At least 1.
 int CpusWithinQuota(int cpus);
 
 // The CPUs that the ranks of this node have together: of the affinity mask, as many as the quota pays for. Reads files

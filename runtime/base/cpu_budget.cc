@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace cohort::runtime {
 namespace {
@@ -30,51 +33,102 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// The own group's path in the v2 hierarchy: the line "0::/a/b".
-std::string CgroupPath() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) == 0) return line.substr(3);
+// A hierarchy of cgroups as it is mounted.
+struct Mount {
+  std::string root;   // the cgroup that is seen at `point`
+  std::string point;  // where it is seen
+  bool version_2 = false;
+};
+
+bool HasWord(const std::string& list, const std::string& word) {
+  std::istringstream words(list);
+  for (std::string one; std::getline(words, one, ',');) {
+    if (one == word) return true;
   }
-  return "";
+  return false;
 }
 
-int QuotaCpus() {
-  int cpus = 0;
-  const auto limit = [&cpus](int other) {
-    if (other > 0) cpus = cpus == 0 ? other : std::min(cpus, other);
-  };
-  std::string path = CgroupPath();
-  while (!path.empty() && path != "/") {
-    limit(CpusOfQuota(FirstLine("/sys/fs/cgroup" + path + "/cpu.max")));
-    path.resize(path.find_last_of('/'));
+// Returns those with the CPU controller, as /proc says and, behind mounts that hide them, at their usual places.
+std::vector<Mount> FindMounts(const std::string& root) {
+  std::vector<Mount> mounts;
+  std::ifstream file(root + "proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word, type, source, options;
+    Mount mount;
+    words >> word >> word >> word >> mount.root >> mount.point;
+    while (words >> word && word != "-") continue;
+    words >> type >> source >> options;
+    mount.version_2 = type == "cgroup2";
+    if (mount.version_2 || (type == "cgroup" && HasWord(options, "cpu"))) mounts.push_back(std::move(mount));
   }
-  limit(CpusOfQuota(FirstLine("/sys/fs/cgroup/cpu.max")));
-  const std::string quota = FirstLine("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  const std::string period = FirstLine("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  limit(CpusOfQuota(quota + " " + period));
-  return cpus;
+  for (const char* const place : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) mounts.push_back({"/", place, true});
+  for (const char* const place : {"cpu", "cpu,cpuacct", "cpuacct,cpu"}) {
+    mounts.push_back({"/", std::string("/sys/fs/cgroup/") + place, false});
+  }
+  return mounts;
+}
+
+// The own group's path in the hierarchy of version 2, the line "0::/a/b", and in that of the CPU controller of version
+// 1, the line "4:cpu,cpuacct:/a/b"; "/" where nothing says.
+std::string OwnPath(const std::string& root, bool version_2) {
+  std::ifstream file(root + "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (version_2 ? controllers.empty() : HasWord(controllers, "cpu")) return line.substr(second + 1);
+  }
+  return "/";
+}
+
+// `path` as it is seen where only `top` and what is below it are; empty: the top itself, also where it lies outside.
+std::string BelowTop(const std::string& path, const std::string& top) {
+  if (path.starts_with("/..")) return "";
+  if (top == "/") return path == "/" ? "" : path;
+  return path.starts_with(top + "/") ? path.substr(top.size()) : "";
+}
+
+// Returns the quota of one cgroup, in CPUs; nothing: it has none.
+std::optional<double> QuotaOf(const std::string& folder, bool version_2) {
+  const std::string text =
+      version_2 ? FirstLine(folder + "/cpu.max")
+                : FirstLine(folder + "/cpu.cfs_quota_us") + " " + FirstLine(folder + "/cpu.cfs_period_us");
+  std::istringstream fields(text);
+  int64_t quota = 0, period = 0;  // microseconds in a period; "max" and -1 are no quota
+  if (!(fields >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
+  return static_cast<double>(quota) / static_cast<double>(period);
 }
 
 }  // namespace
 
-int CpusOfQuota(const std::string& text) {
-  std::istringstream fields(text);
-  int64_t quota = 0;
-  int64_t period = 0;
-  if (!(fields >> quota >> period) || quota <= 0 || period <= 0) return 0;
-  return static_cast<int>(std::min<int64_t>((quota + period - 1) / period, 1 << 20));
+std::optional<int> CpusOfQuota(const std::string& root) {
+  constexpr double kMost = 1 << 20;
+  std::optional<double> least;
+  for (const Mount& mount : FindMounts(root)) {
+    std::string path = BelowTop(OwnPath(root, mount.version_2), mount.root);
+    for (;;) {
+      const std::optional<double> quota = QuotaOf(root + mount.point + path, mount.version_2);
+      if (quota) least = std::min(least.value_or(*quota), *quota);
+      const size_t slash = path.rfind('/');
+      if (slash == std::string::npos) break;
+      path.resize(slash);
+    }
+  }
+  if (!least) return std::nullopt;
+  return static_cast<int>(std::clamp(*least, 1.0, kMost));
 }
 
 int AvailableCpus() {
-  const int quota = QuotaCpus();
   const int affinity = AffinityCpus();
-  return quota > 0 ? std::min(quota, affinity) : affinity;
+  return std::min(CpusOfQuota().value_or(affinity), affinity);
 }
 
 bool Oversubscribed(int local_ranks) {
-  const int64_t mine = AvailableCpus();
+  const std::optional<int> quota = CpusOfQuota();
+  if (quota && *quota < local_ranks) return true;  // their cgroup is one
+  const int64_t mine = AffinityCpus();
   if (mine >= local_ranks) return false;
   return mine * local_ranks > sysconf(_SC_NPROCESSORS_ONLN);
 }

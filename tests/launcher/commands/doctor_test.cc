@@ -15,6 +15,7 @@ using Level = Finding::Level;
 MachineFacts GoodMachine() {
   MachineFacts facts;
   facts.cpus = 8;
+  facts.cpus_paid = 8;
   facts.open_files = 1 << 20;
   facts.processes = ~0ULL;
   facts.addresses = {"192.0.2.7"};
