@@ -190,6 +190,10 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
     return absl::NotFoundError(std::string(program.status().message()) + "; or did you mean dlaunch " +
                                MeantCommand(name) + "?");
   }
+  if (!program.ok() && std::filesystem::exists(name + "/__main__.py", error)) {  // a folder that Python runs
+    job.options.command.insert(job.options.command.begin(), {"python3", "-u"});
+    program = FindProgram("python3", GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
+  }
   COHORT_RETURN_IF_ERROR(program.status());
   job.program = *std::move(program);
   std::optional<LogFolder> log_folder;

@@ -9,13 +9,15 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/machine/program_file.h"
 
 namespace cohort::launcher {
 namespace {
 
 enum class Kind { kAbsent, kUnusable, kExecutable };
 
-Kind Look(const std::string& path, std::string* why) {
+// `name` is as the user typed it.
+Kind Look(const std::string& path, const std::string& name, std::string* why) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0) return Kind::kAbsent;
   if (S_ISDIR(info.st_mode)) {
@@ -36,10 +38,29 @@ Kind Look(const std::string& path, std::string* why) {
       *why = path + " lies on a file system where nothing may be executed (mounted noexec); copy it to another";
       return Kind::kUnusable;
     }
-    *why = path + " is not executable; use chmod +x, or name its interpreter first (python3 script.py)";
+    *why = path + " is not executable; " + InsteadOfExecuting(path, name);
+    return Kind::kUnusable;
+  }
+  if (HasWindowsFirstLine(path)) {
+    *why = "can't execute " + path + ": " + TroubleWithProgram(path);
     return Kind::kUnusable;
   }
   return Kind::kExecutable;
+}
+
+// Advice for a file that is not there: the name that the user may have meant.
+std::string NearlyNamed(const std::string& path, const std::string& name) {
+  if (name.find('\\') != std::string::npos) return "; a path has slashes here: dir/train.py";
+  if (name.find(' ') != std::string::npos) return "; is it a whole command line? Leave its quotes out, or use sh -c";
+  const size_t equals = name.find('=');
+  if (equals != std::string::npos && name.find('/') > equals) {
+    return "; a variable is set by --env " + name.substr(0, equals) + "=VALUE";
+  }
+  if (name.starts_with("~")) return "; no shell has replaced its ~";
+  for (const char* const suffix : {".py", ".sh"}) {
+    if (::access((path + suffix).c_str(), R_OK) == 0) return "; did you mean " + name + suffix + "?";
+  }
+  return "";
 }
 
 }  // namespace
@@ -57,20 +78,20 @@ absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& 
     std::string_view rest = name;
     while (rest.starts_with("./")) rest.remove_prefix(2);  // which would be shown
     const std::string absolute = name[0] == '/' ? name : working_directory + "/" + std::string(rest);
-    switch (Look(absolute, &why)) {
+    switch (Look(absolute, name, &why)) {
       case Kind::kExecutable:
         return Program{absolute, ""};
       case Kind::kUnusable:
         return absl::PermissionDeniedError(why);
       case Kind::kAbsent:
-        return absl::NotFoundError("there is no program " + absolute);
+        return absl::NotFoundError("there is no program " + absolute + NearlyNamed(absolute, name));
     }
   }
   std::string first_unusable;
   const auto usable = [&](const std::string& folder, Program* program) {
     program->path = (folder.empty() ? working_directory : folder) + "/" + name;
     if (program->path[0] != '/') program->path = working_directory + "/" + program->path;
-    const Kind kind = Look(program->path, &why);
+    const Kind kind = Look(program->path, name, &why);
     if (kind == Kind::kUnusable && first_unusable.empty()) first_unusable = why;
     return kind == Kind::kExecutable;
   };
@@ -87,7 +108,8 @@ absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& 
   if (usable(own_folder, &program)) return program;
   if (!first_unusable.empty()) return absl::PermissionDeniedError(first_unusable);
   return absl::NotFoundError("there is no program '" + name + "' in PATH, in the working directory (" +
-                             working_directory + ") or beside dlaunch (" + own_folder + "); give its path");
+                             working_directory + ") or beside dlaunch (" + own_folder + "); give its path" +
+                             NearlyNamed(working_directory + "/" + name, name));
 }
 
 }  // namespace cohort::launcher

@@ -22,6 +22,7 @@
 #include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
+#include "cohort/launcher/machine/program_file.h"
 
 namespace cohort::launcher {
 namespace {
@@ -146,8 +147,15 @@ absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) 
       break;
   }
   const std::string text = "can't execute " + command.path + ": " + cause;
-  if (failure.error == ENOENT) return absl::NotFoundError(text + " (the program, or the interpreter in its #! line)");
-  if (failure.error == EACCES || failure.error == EPERM) return absl::PermissionDeniedError(text);
+  const std::string trouble = failure.error == ETXTBSY ? "" : TroubleWithProgram(command.path);
+  if (failure.error == ENOENT) {
+    const bool there = ::access(command.path.c_str(), F_OK) == 0 && !trouble.empty();
+    return absl::NotFoundError(text + (there ? "; " + trouble : " (the program, or the interpreter in its #! line)"));
+  }
+  if (failure.error == EACCES || failure.error == EPERM) {
+    const bool may = ::access(command.path.c_str(), X_OK) == 0 && !trouble.empty();  // but its interpreter may not
+    return absl::PermissionDeniedError(text + (may ? "; " + trouble : ""));
+  }
   if (failure.error == ETXTBSY) {
     return absl::PermissionDeniedError(text + "; somebody has it open to write: wait for them, or start a copy");
   }
@@ -155,7 +163,7 @@ absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) 
     return absl::PermissionDeniedError(text + "; links, or #! lines, lead from one to the next: name what they mean");
   }
   if (failure.error == ENOEXEC) {
-    return absl::PermissionDeniedError(text + "; a script needs a first line such as #!/bin/sh");
+    return absl::PermissionDeniedError(text + (trouble.empty() ? "" : "; " + trouble));
   }
   if (failure.error == E2BIG) return absl::InternalError(text + "; shorten the arguments or the environment");
   return absl::InternalError(text);

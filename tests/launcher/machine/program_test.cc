@@ -1,13 +1,18 @@
 #include "cohort/launcher/machine/program.h"
 
+#include <elf.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
+
+#include "cohort/launcher/machine/program_file.h"
 
 namespace cohort::launcher {
 namespace {
@@ -21,8 +26,8 @@ class FindProgramTest : public testing::Test {
       std::filesystem::create_directory(root_ + "/" + folder);
   }
   ~FindProgramTest() override { std::filesystem::remove_all(root_); }
-  void Add(const std::string& path, mode_t mode = 0755) {
-    std::ofstream(root_ + "/" + path) << "#!/bin/sh\n";
+  void Add(const std::string& path, mode_t mode = 0755, const std::string& text = "#!/bin/sh\n") {
+    std::ofstream(root_ + "/" + path) << text;
     ::chmod((root_ + "/" + path).c_str(), mode);
   }
   absl::StatusOr<Program> Find(const std::string& name) {
@@ -56,6 +61,71 @@ TEST_F(FindProgramTest, NamesWhatIsNoFile) {
   const absl::Status status = Find("./train").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(status.message(), root_ + "/here/train is a pipe, not a program");
+}
+
+TEST_F(FindProgramTest, SaysHowAFileThatIsNotExecutableIsStarted) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"run.sh", "echo\n", "name its interpreter first: bash ./run.sh"},
+      {"job", "#!/usr/bin/env python3\n", "first: python3 ./job"},
+      {"old", "#! /usr/bin/perl -w\n", "first: perl -w ./old"},
+      {"plot.R", "x\n", "Rscript ./plot.R"},
+      {"train.ipynb", "{}\n", "jupyter nbconvert --to script ./train.ipynb"},
+      {"train.cu", "int main\n", "source code; compile it first"},
+      {"notes", "x\n", "chmod +x"}};
+  for (const auto& [name, text, words] : cases) {
+    Add(std::string("here/") + name, 0644, text);
+    const absl::Status status = Find(std::string("./") + name).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << name;
+    EXPECT_NE(status.message().find("is not executable"), std::string::npos) << status;
+    EXPECT_NE(status.message().find(words), std::string::npos) << status;
+  }
+}
+
+TEST_F(FindProgramTest, RefusesScriptsWithTheLineEndsOfWindows) {
+  for (const char* const text : {"#!/bin/sh\r\necho\r\n", "#!/usr/bin/env python3\r\n", "#!/bin/sh -e\r"}) {
+    Add("here/run", 0755, text);
+    const absl::Status status = Find("./run").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << text;
+    EXPECT_NE(status.message().find("carriage return"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("dos2unix"), std::string::npos) << status;
+  }
+  Add("here/run", 0755, "#!/bin/sh\necho x\r\n");
+  EXPECT_TRUE(Find("./run").ok()) << "the interpreter sees to it";
+}
+
+TEST_F(FindProgramTest, NamesWhatMayHaveBeenMeant) {
+  Add("here/train.py", 0644);
+  EXPECT_NE(Find("./train").status().message().find("did you mean ./train.py?"), std::string::npos);
+  EXPECT_NE(Find("train").status().message().find("did you mean train.py?"), std::string::npos);
+  EXPECT_NE(Find("python3 train.py").status().message().find("Leave its quotes out"), std::string::npos);
+  EXPECT_NE(Find("OMP_NUM_THREADS=2").status().message().find("--env OMP_NUM_THREADS=VALUE"), std::string::npos);
+  EXPECT_NE(Find("C:\\work\\train").status().message().find("a path has slashes here"), std::string::npos);
+}
+
+TEST_F(FindProgramTest, TroubleIsReadFromTheFile) {
+  const auto trouble = [&](const std::string& text) {
+    Add("here/file", 0755, text);
+    return TroubleWithProgram(root_ + "/here/file");
+  };
+  EXPECT_EQ(trouble(""), "it is empty");
+  EXPECT_EQ(trouble("echo hello\n"), "a script needs a first line such as #!/bin/sh");
+  EXPECT_EQ(trouble("#!/no/such/python\n"), "its first line names the interpreter /no/such/python, which is not there");
+  EXPECT_EQ(trouble("#!/etc/passwd\n"), "its first line names the interpreter /etc/passwd, which may not be executed");
+  EXPECT_EQ(trouble("#!\n"), "its first line, #!, names no interpreter");
+  EXPECT_EQ(trouble("#!/bin/sh\n"), "");
+  EXPECT_NE(trouble("\xEF\xBB\xBF#!/bin/sh\n").find("byte order mark"), std::string::npos);
+  EXPECT_NE(trouble("MZ\x90").find("for Windows"), std::string::npos);
+  EXPECT_NE(trouble("PK\x03\x04").find("python3 FILE"), std::string::npos);
+  EXPECT_EQ(trouble("\x7f"
+                    "ELF"),
+            "it is cut off: build or copy it again");
+  std::ifstream self("/proc/self/exe", std::ios::binary);
+  std::string program(4096, '\0');
+  self.read(program.data(), static_cast<std::streamsize>(program.size()));
+  EXPECT_EQ(trouble(program), "");
+  program[offsetof(Elf64_Ehdr, e_machine)] =
+      static_cast<char>(program[offsetof(Elf64_Ehdr, e_machine)] == EM_S390 ? EM_PPC64 : EM_S390);
+  EXPECT_NE(trouble(program).find(", and this machine is "), std::string::npos) << trouble(program);
 }
 
 TEST_F(FindProgramTest, PassesOverWhatCanNotBeExecuted) {
