@@ -42,7 +42,7 @@ TlsIdentity IdentityOf(const v1::NodeStart& start) {
 
 absl::StatusOr<RendezvousServer::Options> ServerOptions(const v1::NodeStart& start) {
   RendezvousServer::Options options;
-  if (start.across_hosts()) options.hosts = {};  // all
+  options.hosts = start.across_hosts() ? std::vector<std::string>() /* all */ : std::vector{LoopbackAddress()};
   if (start.across_hosts() && !start.interface().empty()) {
     options.hosts = OwnAddresses(start.interface());
     if (options.hosts.empty()) return NoAddress(start);
@@ -141,7 +141,7 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
   start_ = start;
   callbacks_ = std::move(callbacks);
   if (own_ != nullptr) {
-    data_interface_ip_ = "127.0.0.1";
+    data_interface_ip_ = LoopbackAddress();
     own_->Join(MakeOffer(), {.on_message = [this](const v1::ToAgent& message) { OnMessage(stream_, message); },
                              .on_lost = [this](const absl::Status& why) { OnStreamEnded(stream_, why); }});
     return absl::OkStatus();

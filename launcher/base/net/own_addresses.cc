@@ -13,6 +13,7 @@
 
 #include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/base/net/endpoint.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {
@@ -74,6 +75,21 @@ bool LoopbackIsUp() {
   }
   ::freeifaddrs(list);
   return up || !known;
+}
+
+std::string LoopbackAddress() {
+  const runtime::FileDescriptor probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool has_four = ::bind(probe.get(), reinterpret_cast<const sockaddr*>(&four), sizeof four) == 0;
+  if (has_four) return "127.0.0.1";
+  const runtime::FileDescriptor other(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_addr = in6addr_loopback;
+  const bool has_six = ::bind(other.get(), reinterpret_cast<const sockaddr*>(&six), sizeof six) == 0;
+  return has_six ? "::1" : "127.0.0.1";
 }
 
 }  // namespace cohort::launcher

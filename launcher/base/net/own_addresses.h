@@ -17,4 +17,8 @@ std::vector<std::string> OwnAddresses(const std::string& interface = "");
 // namespace.
 bool LoopbackIsUp();
 
+// Returns the address at which processes of this machine meet: 127.0.0.1, or ::1 where the loopback interface has only
+// that.
+std::string LoopbackAddress();
+
 }  // namespace cohort::launcher
