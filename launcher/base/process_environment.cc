@@ -41,7 +41,7 @@ bool BelongsToThisHost(std::string_view name) {
   for (const std::string_view known : kNames) {
     if (name == known) return true;
   }
-  for (const std::string_view prefix : {"BASH_FUNC_", "DBUS_", "SSH_", "XDG_", "SLURM_", "SLURMD_"}) {
+  for (const std::string_view prefix : {"DBUS_", "SSH_", "XDG_", "SLURM_", "SLURMD_"}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -62,10 +64,14 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
 
 // The command by which hosts are reached.
 absl::Status CheckIsHere(const std::string& command, const RemoteWay& way) {
-  const absl::StatusOr<Program> found =
-      FindProgram(command, GetVariable("PATH").value_or("/usr/bin:/bin"), "/nonexistent", "/nonexistent");
-  if (found.ok()) return absl::OkStatus();
   const bool by_path = command.find('/') != std::string::npos;
+  std::error_code gone;
+  const std::string here = by_path ? std::filesystem::current_path(gone).string() : "/nonexistent";
+  const absl::StatusOr<Program> found =
+      FindProgram(command, GetVariable("PATH").value_or("/usr/bin:/bin"), here, "/nonexistent");
+  if (found.ok()) return absl::OkStatus();
+  if (absl::IsPermissionDenied(found.status()))
+    return absl::InvalidArgumentError(std::string(found.status().message()));
   return absl::InvalidArgumentError(
       "there is no " + command + (by_path ? "" : " in PATH") + " on this machine, by which hosts are reached; " +
       (way.spawner == "ssh" ? "install it, or name another with --ssh" : "add the folder where it lies to PATH"));
