@@ -71,14 +71,14 @@ EvidenceQuestion RankEvidence::QuestionOf(const std::vector<SupervisedRank>& ran
   return {.ranks = RanksToAsk(ranks), .limit = limit, .for_job = for_job, .time = time, .begun = begun_};
 }
 
-void RankEvidence::HoldBack(std::vector<SupervisedRank>* ranks, RankStacks* stacks, std::chrono::milliseconds limit,
+void RankEvidence::HoldBack(std::vector<SupervisedRank>* ranks, std::chrono::milliseconds limit,
                             const std::function<void(const std::string& text)>& on_notice) {
   if (at_stop_.has_value()) return;
   at_stop_.emplace(loop_);
-  const auto done = [ranks, stacks, on_notice](const std::vector<Evidence>& found) {
+  const auto done = [ranks, on_notice](const std::vector<Evidence>& found) {
     Tell(found, ", before ranks were told to end", on_notice);
     for (SupervisedRank& rank : *ranks) {
-      if (std::exchange(rank.held_back, false)) rank.Ask(stacks, std::chrono::milliseconds(0), true);
+      if (std::exchange(rank.held_back, false)) rank.Ask(true);
     }
   };
   const bool asks = at_stop_->Gather(QuestionOf(*ranks, limit, EvidenceTime::kBeforeEnd), done);

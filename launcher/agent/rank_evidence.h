@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cohort/launcher/agent/evidence/evidence_gatherer.h"
-#include "cohort/launcher/agent/stacks/rank_stacks.h"
 #include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -26,7 +25,7 @@ class RankEvidence {
 
   // Keeps the ranks from SIGTERM until the sources have answered, since the services end with the ranks; at once where
   // there is nothing to ask. Each line of the answers goes to `on_notice`. Only the first call asks.
-  void HoldBack(std::vector<SupervisedRank>* ranks, RankStacks* stacks, std::chrono::milliseconds limit,
+  void HoldBack(std::vector<SupervisedRank>* ranks, std::chrono::milliseconds limit,
                 const std::function<void(const std::string& text)>& on_notice);
   // Looks for what the ranks, which have all ended, have left. Each line goes to `on_notice`. Returns whether the
   // answer is to be waited for; then calls `on_answered` from the loop. Only the first call asks.

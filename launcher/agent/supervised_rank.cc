@@ -38,9 +38,6 @@ absl::Status SupervisedRank::Fork() {
     error_file = ErrorFile::Make();
     if (error_file.valid()) command.environment.push_back(std::string(kErrorFileVariable) + "=" + error_file.path());
   }
-  auto hook = std::make_shared<PythonHook>(PythonHook::Make());
-  hook->AddTo(&command.environment);
-  python = std::move(hook);
   auto started = StartRank(command);
   if (!started.ok()) return started.status();
   process = *std::move(started);
@@ -52,7 +49,6 @@ void SupervisedRank::TakeOver(Kept* kept) {
   process = std::move(kept->process);
   program = kept->program;
   error_file = std::move(kept->error_file);
-  python = std::move(kept->python);
   may_stay = true;  // its hello of this epoch is on its way
   Enter(RankLife::kRunning);
 }
@@ -91,7 +87,7 @@ void SupervisedRank::FeedInput(EventLoop* loop, const RankInput::Want& want, std
 
 SupervisedRank::Kept SupervisedRank::Keep() {
   Enter(RankLife::kGone);
-  return {std::move(process), program, std::move(error_file), std::move(python), std::move(output), std::move(input)};
+  return {std::move(process), program, std::move(error_file), std::move(output), std::move(input)};
 }
 
 // Its end may not have been read yet, on a machine that has other things to do. A stop for a snapshot of its threads is
@@ -106,18 +102,10 @@ bool SupervisedRank::HasEndedByItself() const {
   return state && state->exiting && state->exit_status != 0;
 }
 
-void SupervisedRank::Ask(RankStacks* stacks, std::chrono::milliseconds place_within, bool spared) {
+void SupervisedRank::Ask(bool spared) {
   to_be_asked_ |= !spared;
-  if (place_search_ == PlaceSearch::kNone && life_ == RankLife::kRunning) {
-    place_search_ = PlaceSearch::kRuns;
-    stacks->FindPlace(process.pid, python, program_pid(), place_within, [this](const RankPlace& place) {
-      place_ = place;
-      place_search_ = PlaceSearch::kOver;
-      if (to_be_asked_) AskNow();
-    });
-  } else if (place_search_ != PlaceSearch::kRuns && to_be_asked_) {
-    AskNow();
-  }
+  if (!place_ && life_ == RankLife::kRunning) place_ = FindPlace(process.pid, program_pid());
+  if (to_be_asked_) AskNow();
 }
 
 void SupervisedRank::AskNow() {
@@ -180,8 +168,9 @@ v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
   exit.set_asked_to_end(asked_to_end());
   exit.set_was_stopped(was_stopped_);
   if (exit.killed_by_us()) {
-    exit.mutable_frames()->Assign(place_.frames.begin(), place_.frames.end());
-    exit.set_state(place_.state);
+    const RankPlace place = place_.value_or(RankPlace());
+    exit.mutable_frames()->Assign(place.frames.begin(), place.frames.end());
+    exit.set_state(place.state);
   }
   if (exit.killed_by_us()) exit.set_error(own_fault);
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);

@@ -16,7 +16,6 @@
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
 #include "cohort/launcher/agent/rank_life.h"
-#include "cohort/launcher/agent/stacks/python_hook.h"
 #include "cohort/launcher/agent/stacks/rank_stacks.h"
 #include "cohort/launcher/agent/stop_watch.h"
 #include "cohort/launcher/agent/watch/process_state.h"
@@ -32,7 +31,6 @@ class SupervisedRank {
     RankProcess process;
     pid_t program = 0;
     ErrorFile error_file;
-    std::shared_ptr<PythonHook> python;
     std::unique_ptr<RankOutput> output;
     std::unique_ptr<RankInput> input;
   };
@@ -69,9 +67,9 @@ class SupervisedRank {
   // Hands the process over to the next epoch.
   Kept Keep();
 
-  // SIGTERM to its process, unless it is `spared` that, once it is known where it is, or after `place_within`. One that
+  // SIGTERM to its process, unless it is `spared` that, after a look at where it is. One that
   // has ended by itself is not told to: its end stays its own.
-  void Ask(RankStacks* stacks, std::chrono::milliseconds place_within, bool spared);
+  void Ask(bool spared);
   // SIGKILL to its group.
   void Kill();
   // SIGUSR1 or SIGUSR2 to its program.
@@ -89,7 +87,6 @@ class SupervisedRank {
   RankProcess process;
   pid_t program = 0;  // behind a wrapper; 0: none or not known
   ErrorFile error_file;
-  std::shared_ptr<PythonHook> python;  // null: none
   std::unique_ptr<RankOutput> output;
   std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
   std::optional<int> ended;          // its wait status, while others are starting
@@ -110,9 +107,6 @@ class SupervisedRank {
     kKilled,  // SIGKILL
   };
 
-  // The search for its place, before it is told to end. kNone -> kRuns -> kOver.
-  enum class PlaceSearch { kNone, kRuns, kOver };
-
   void Enter(RankLife life);
   bool HasEndedByItself() const;
   void AskNow();
@@ -122,8 +116,7 @@ class SupervisedRank {
   int passed_on_ = 0;         // the latest notice
   bool was_stopped_ = false;  // when it was killed
   bool to_be_asked_ = false;
-  PlaceSearch place_search_ = PlaceSearch::kNone;
-  RankPlace place_;  // that it found
+  std::optional<RankPlace> place_;  // before it was told to end
 };
 
 }  // namespace cohort::launcher

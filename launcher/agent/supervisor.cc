@@ -207,16 +207,15 @@ void Supervisor::TellOfStop(const SupervisedRank& rank) {
 }
 
 void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
-  const auto place_within = std::min(kPlaceWithin, grace / 4);
   if (grace.count() > 0) {
-    evidence_.HoldBack(&ranks_, &stacks_, std::min(kEvidenceWithin, grace / 4), callbacks_.on_notice);
+    evidence_.HoldBack(&ranks_, std::min(kEvidenceWithin, grace / 4), callbacks_.on_notice);
   }
   for (SupervisedRank& rank : ranks_) {
     if (!rank.running() || (restarting && rank.staying())) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
     const bool spared = restarting && rank.may_stay && !rank.told_to_end();
     if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
-      rank.Ask(&stacks_, place_within, spared);
+      rank.Ask(spared);
       continue;
     }
     loop_->Cancel(rank.kill_timer);
@@ -225,7 +224,7 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
       continue;
     }
     rank.kill_at = kill_at;
-    rank.Ask(&stacks_, place_within, spared);
+    rank.Ask(spared);
     rank.kill_timer = loop_->After(grace, [this, &rank] { rank.Kill(); });
   }
 }
@@ -415,7 +414,7 @@ void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::functio
       continue;
     }
     stack.set_pid(rank.program_pid());
-    stacks_.Gather(rank.process.pid, rank.python, rank.program_pid(), [stack, add](const std::string& text) mutable {
+    stacks_.Gather(rank.process.pid, rank.program_pid(), [stack, add](const std::string& text) mutable {
       stack.set_text(text);
       add(std::move(stack));
     });

@@ -61,9 +61,9 @@ class Supervisor {
              std::vector<std::optional<Kept>> kept = {}, int input_of_first_rank = -1);
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
-  // With a grace each rank is first asked where it is, which its end then says, and on the node of rank 0 services of
-  // libraries what they know, which a notice then says. SIGTERM waits for that, kPlaceWithin and kEvidenceWithin at
-  // most. With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
+  // With a grace it first looks where each rank is, which its end then says, and on the node of rank 0 asks services of
+  // libraries what they know, which a notice then says. SIGTERM waits for that, kEvidenceWithin at most. With
+  // `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
   void Stop(std::chrono::milliseconds grace, bool restarting = false);
   // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
   void PassOn(int signal);
@@ -101,7 +101,7 @@ class Supervisor {
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
   // Finds where the threads of these ranks are, of all where none is named, and as Stop what services know: each rank's
-  // text within StackGatherer::kLimit, unless this object goes before.
+  // text within kEvidenceWithin, unless this object goes before.
   void GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack);
   bool all_gone() const;
   std::vector<pid_t> pids() const;
@@ -109,7 +109,6 @@ class Supervisor {
   std::vector<pid_t> staying() const;
 
  private:
-  static constexpr std::chrono::milliseconds kPlaceWithin{1000};
   static constexpr std::chrono::milliseconds kEvidenceWithin{1500};
   static constexpr std::chrono::milliseconds kLookInterval{20};
   static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway

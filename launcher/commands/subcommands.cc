@@ -49,7 +49,7 @@ constexpr Subcommand kSubcommands[] = {
      RunWithArguments<RunTopCommand>},
     {"stacks",
      "dlaunch stacks [--rank LIST] [JOB]\n"
-     "  Where every rank is: the stacks of its Python threads, as faulthandler prints them, the most recent call\n"
+     "  Where every rank is: the stacks of its Python threads, the most recent call\n"
      "  first, and the system calls in which its threads sleep. Ranks that are at the same place are shown together.\n"
      "  The ranks go on. Native frames are not shown; gdb -p PID has them. --rank: only these, as in 0,8-11. JOB: the\n"
      "  beginning of its digits is enough, and none where one job runs.\n"

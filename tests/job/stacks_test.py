@@ -47,27 +47,7 @@ def fail_as_asked(folder):
     sys.exit(3)
 
 
-def block_the_signal(folder):
-    number = signal.SIGRTMAX - 7
-    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    sleep_as_asked(folder)
-    assert number not in signal.sigpending(), "a program that comes next would die of it"
-
-
-def write_much(folder):
-    """As much as a rank whose stacks were shown often; the hello of the Python that comes next stands behind that."""
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            if "cohort-stacks" in os.readlink("/proc/self/fd/" + fd):
-                os.write(int(fd), 30000 * (99 * b"x" + b"\n"))
-        except FileNotFoundError:
-            pass
-
-
 def work(what, folder):
-    assert "/proc/" not in os.environ.get("PYTHONPATH", ""), os.environ["PYTHONPATH"]
-    assert "COHORT_STACK_FILE" not in os.environ
-    assert not [path for path in sys.path if path.startswith("/proc/")], sys.path
     if os.environ.get("MINE"):
         import mine
         assert mine.value == 5 and sys.modules["sitecustomize"].mark == "the user's", sys.modules["sitecustomize"]
@@ -82,11 +62,10 @@ def work(what, folder):
     if what == "stalls":
         what = "sleep" if rank == "1" else "fails"
     if what == "children" and rank == "0":
-        subprocess.run([sys.executable, "-c", "import sys; assert not [p for p in sys.path if '/proc/' in p]"], check=True)
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
     {"sleep": sleep_long, "lock": lock_twice, "gil": hold_the_gil, "children": sleep_long,
      "ends": lambda: sleep_as_asked(folder), "go": lambda: sleep_as_asked(folder),
-     "fails": lambda: fail_as_asked(folder), "blocks": lambda: block_the_signal(folder),
-     "writes": lambda: write_much(folder)}[what]()
+     "fails": lambda: fail_as_asked(folder)}[what]()
 
 
 def line_of(mark):
@@ -221,27 +200,14 @@ def check_told_to_end():
         assert "    rank 0: sleep sleeps in " in text_of(folder), text_of(folder)
 
 
-def check_blocked():
-    with job(["-n", "1"], script("blocks"), 1) as (name, started, folder):
-        wait_for(lambda text: "all threads block the signal" in text, name)
-        with open(os.path.join(folder, "go"), "w"):
-            pass
-        assert started.wait(40) == 0, text_of(folder)
-
-
-def check_late_hello():
-    command = ["sh", "-c", "%s && exec %s" % (" ".join(script("writes")), " ".join(script("sleep")))]
+def check_isolated():
+    """A Python that takes nothing from its environment, and one of another program's, which has others beside it."""
+    program = script("lock")
+    with job(["-n", "1"], [program[0], "-S", "-E", *program[1:]], 1) as (name, _, _f):
+        wait_for(lambda text: at("rank locks", "lock_twice") in text, name)
+    command = ["sh", "-c", 'sleep 600 & "$@"; true', "sh", "sh", "-c", '"$@"; true', "sh", *script("sleep")]
     with job(["-n", "1"], command, 1) as (name, _, _f):
         wait_for(lambda text: at("rank sleeps", "sleep_long") in text, name)
-
-
-def check_late_signals():
-    """One that comes as Python ends, when faulthandler has put back what was there before it, harms nothing."""
-    text = ("import faulthandler, os, signal; number = signal.SIGRTMAX - 7; assert faulthandler.unregister(number); "
-            "os.kill(os.getpid(), number)")
-    done = subprocess.run([sys.argv[1], "-n", "1", sys.executable, "-c", text], stdin=subprocess.DEVNULL,
-                          capture_output=True, timeout=50, text=True)
-    assert done.returncode == 0, done
 
 
 def check_refusals():
@@ -262,9 +228,7 @@ def main():
     check_stalled(["-n", "4"])
     check_stalled(["--simulate-nodes", "2", "--nproc-per-node", "2"])
     check_told_to_end()
-    check_blocked()
-    check_late_hello()
-    check_late_signals()
+    check_isolated()
     check_refusals()
 
 
