@@ -32,6 +32,7 @@ LastLines::Line LastLines::Stream::Unfinished() const {
 void LastLines::Append(bool is_error, std::string_view bytes, size_t other_waits, Clock::time_point now) {
   Stream& stream = streams_[is_error ? 1 : 0];
   printed_ += bytes.size();
+  stream.latest.end_of_backlog = printed_ + other_waits;
   const bool is_behind = other_waits >= kBacklogBytes;
   const uint64_t place = printed_ + (is_behind ? other_waits : 0);
   if (place > stream.latest.place) {
@@ -111,7 +112,9 @@ std::string LastLines::Words() const {
   const Line* const output = LastThatSays(outputs, &of_output);
   const Line* const error = LastThatSays(errors, &of_error);
   bool output_is_last = error == nullptr;
-  if (output != nullptr && error != nullptr) {
+  if (output != nullptr && error != nullptr && errors.size() >= kLines) {
+    output_is_last = output->end_of_backlog >= error->place;  // a log: the order counts
+  } else if (output != nullptr && error != nullptr) {
     const bool clearly = output->is_behind || output->at - error->at > kTogether;
     output_is_last = output->place >= error->place && (clearly || IsRemark(of_error));
   }

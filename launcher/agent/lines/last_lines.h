@@ -30,7 +30,8 @@ class LastLines {
 
   // The lines in the order of their printing as far as it is known, unfinished ones too.
   std::vector<std::string> Lines() const;
-  // The last line that says something: of the standard error, unless the standard output's is clearly later. An
+  // The last line that says something: of the standard error, unless that is a log or the standard output's is clearly
+  // later. An
   // uncaught exception of C++ comes first, and a progress bar never. Empty: there is none.
   std::string Words() const;
 
@@ -41,8 +42,9 @@ class LastLines {
   struct Line {
     std::string text;
     bool drawn_over = false;
-    uint64_t place = 0;      // in what both streams have printed
-    bool is_behind = false;  // a backlog of the other stream
+    uint64_t place = 0;           // in what both streams have printed
+    uint64_t end_of_backlog = 0;  // the end of what waited in the other stream, however little
+    bool is_behind = false;       // a backlog of the other stream
     Clock::time_point at;
   };
   struct Stream {

@@ -91,6 +91,19 @@ TEST_F(LastLinesTest, OutputThatIsClearlyLaterSaysIt) {
   EXPECT_EQ(lines_.Words(), "no licence file");
 }
 
+// The rest of a log on the standard error is read after the line of output that follows it, and is short.
+TEST_F(LastLinesTest, AnErrorOnTheOutputComesAfterALogOnTheStandardError) {
+  for (const std::string& rest : {std::string(), std::string("retrying\n")}) {
+    lines_ = LastLines();
+    for (int i = 0; i < 1000; ++i) Print(kError, "retrying\n");
+    Print(kOutput, "no licence file\n", rest.size());
+    if (!rest.empty()) Print(kError, rest);
+    EXPECT_EQ(lines_.Words(), "no licence file");
+    Print(kError, "giving up\n");
+    EXPECT_EQ(lines_.Words(), "giving up");
+  }
+}
+
 TEST_F(LastLinesTest, LinesWithoutWordsAreNotTheLast) {
   Print(kError, "no licence file\n\n  \n\x1b[0m\n-----\n\r 10%|#  |\r 20%|## |");
   EXPECT_EQ(lines_.Words(), "no licence file");
