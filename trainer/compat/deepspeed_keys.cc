@@ -1,6 +1,7 @@
 #include "cohort/trainer/compat/deepspeed_keys.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "c10/util/Exception.h"
 #include "cohort/trainer/base/json_text.h"
@@ -198,6 +199,30 @@ constexpr ConfigKey kKeys[] = {
     {"wandb", kWithoutEffect, R"({"enabled": true})"},
 };
 
+// Names that other programs have for keys, and what they are in DeepSpeed.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"batch_size", "train_batch_size"},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"learning_rate", "optimizer.params.lr"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"max_norm", "gradient_clipping"},
+    {"clip_grad", "gradient_clipping"},
+    {"clip_grad_norm", "gradient_clipping"},
+    {"grad_clip", "gradient_clipping"},
+    {"grad_accum_steps", "gradient_accumulation_steps"},
+    {"zero", "zero_optimization"},
+    {"zero_stage", "zero_optimization.stage"},
+    {"warmup_steps", "scheduler.params.warmup_num_steps"},
+    {"lr_scheduler", "scheduler"},
+};
+
+std::string_view Meant(const std::string& section, const std::string& key) {
+  for (const auto& [name, meant] : kOtherNames) {
+    if (key == name) return meant;
+  }
+  return MeantKey(kKeys, section, key);
+}
+
 std::string Joined(std::string_view section, std::string_view key) {
   return section.empty() ? std::string(key) : std::string(section) + "." + std::string(key);
 }
@@ -215,7 +240,7 @@ bool IsModelType(const ConfigKey& key, const Json& value, std::string_view model
 
 void RefuseUnknown(const std::string& section, const std::string& key, const Json& value) {
   const std::string path = Joined(section, key.substr(0, 200));
-  const std::string_view meant = MeantKey(kKeys, section, key);
+  const std::string_view meant = Meant(section, key);
   TORCH_CHECK(meant.empty(), "DeepSpeedConfig: ", path, " is no key of DeepSpeed; did you mean ", meant, "?");
   TORCH_CHECK(section.empty(), "DeepSpeedConfig: ", path, " is no key of DeepSpeed; remove it");
   TORCH_CHECK(!Enables(value), "DeepSpeedConfig: ", path,

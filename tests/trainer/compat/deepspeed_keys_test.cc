@@ -131,6 +131,11 @@ TEST(DeepSpeedKeys, AMistypedKeyIsNamedWithTheOneThatIsMeant) {
   EXPECT_THAT(meant(R"("stage": 2)"), HasSubstr("did you mean zero_optimization.stage?")) << "of another section";
   EXPECT_THAT(meant(R"("zero_optimization": {"gradient_clipping": 1})"), HasSubstr("did you mean gradient_clipping?"));
   EXPECT_THAT(meant(R"("bf16": {"loss_scale": 1})"), HasSubstr("did you mean fp16.loss_scale?"));
+  EXPECT_THAT(meant(R"("learning_rate": 0.1)"), HasSubstr("did you mean optimizer.params.lr?")) << "of other programs";
+  EXPECT_THAT(meant(R"("optimizer": {"type": "SGD", "params": {"learning_rate": 0.1}})"),
+              HasSubstr("optimizer.params.learning_rate is no key of DeepSpeed; did you mean optimizer.params.lr?"));
+  EXPECT_THAT(meant(R"("max_grad_norm": 1)"), HasSubstr("did you mean gradient_clipping?"));
+  EXPECT_THAT(meant(R"("zero_stage": 1)"), HasSubstr("did you mean zero_optimization.stage?"));
   EXPECT_THAT(meant(R"("fp16": {"something": 1})"), HasSubstr("fp16.something is no key of DeepSpeed; remove it"));
 }
 
