@@ -6,13 +6,19 @@
 #include <chrono>
 #include <csignal>
 #include <utility>
+#include <vector>
 
+#include "cohort/launcher/agent/watch/signal_targets.h"
 #include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/parts/python_exception.h"
 #include "cohort/runtime/base/check.h"
 
 namespace cohort::launcher {
 namespace {
+
+constexpr std::chrono::milliseconds kFreshMembers{5};  // one look serves ranks that are told together
+constexpr std::chrono::milliseconds kTellAgain{100};
 
 bool IsHeld(const ProcessState& state, pid_t pid) {
   return (state.state == 't' || state.state == 'T') && TracerOf(pid) != 0;
@@ -111,7 +117,20 @@ void SupervisedRank::Ask(bool spared) {
 void SupervisedRank::AskNow() {
   if (held_back || !running() || told_to_end() || HasEndedByItself()) return;
   ending_ = Ending::kAsked;
+  asked_at_ = EventLoop::Clock::now();
+  (void)search->Of(static_cast<size_t>(command.local_rank),
+                   kFreshMembers);  // before it dies and they lose their parent
   ::kill(process.pid, SIGTERM);
+  if (const auto leader = ReadMember(process.pid)) family_.NoteTold(*leader);
+  TellFamily(asked_at_, false);
+}
+
+void SupervisedRank::TellFamily(EventLoop::Clock::time_point now, bool again) {
+  if (again && (!next_telling_ || now < *next_telling_)) return;
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - asked_at_);
+  next_telling_ = now + std::clamp(since / 4, kTellAgain, std::chrono::milliseconds(1000));
+  const bool late = asked_to_end() && kill_at && now - asked_at_ >= (*kill_at - asked_at_) / 2;
+  family_.TellToEnd(search->Of(static_cast<size_t>(command.local_rank), kFreshMembers), program, late, now);
 }
 
 void SupervisedRank::Kill() {
@@ -125,7 +144,11 @@ void SupervisedRank::Kill() {
 
 void SupervisedRank::PassOn(int signal) {
   passed_on_ = signal;
-  ::kill(program_pid(), signal);
+  const RankMembers& members = search->Of(static_cast<size_t>(command.local_rank), kFreshMembers);
+  std::vector<const RankMember*> takers;
+  if (program == 0) takers = WhoTakesNotice(members, signal);
+  for (const RankMember* taker : takers) SignalMember(*taker, signal);
+  if (takers.empty()) ::kill(program_pid(), signal);
 }
 
 StopWatch::State SupervisedRank::LookForStop(const ProcessState& state) const {
@@ -173,7 +196,7 @@ v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
     exit.set_state(place.state);
   }
   if (exit.killed_by_us()) exit.set_error(own_fault);
-  exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);
+  exit.set_passed_on(passed_on_ != 0 && LikelySignal(exit) == passed_on_);
   for (const std::string& line : output->last_lines().Lines()) exit.add_last_lines(line);
   exit.set_last_words(output->last_lines().Words());
   // A program may have told it to the file alone.

@@ -15,10 +15,12 @@
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
+#include "cohort/launcher/agent/rank_family.h"
 #include "cohort/launcher/agent/rank_life.h"
 #include "cohort/launcher/agent/stacks/rank_stacks.h"
 #include "cohort/launcher/agent/stop_watch.h"
 #include "cohort/launcher/agent/watch/process_state.h"
+#include "cohort/launcher/agent/watch/rank_members.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -33,6 +35,14 @@ class SupervisedRank {
     ErrorFile error_file;
     std::unique_ptr<RankOutput> output;
     std::unique_ptr<RankInput> input;
+  };
+
+  // The processes that the first one has left behind (left_behind.h).
+  struct Left {
+    enum class Why { kTold, kFailed, kEnded };
+    Why why = Why::kEnded;
+    EventLoop::Clock::time_point since{};
+    EventLoop::Clock::time_point until{};
   };
 
   RankLife life() const { return life_; }
@@ -67,13 +77,16 @@ class SupervisedRank {
   // Hands the process over to the next epoch.
   Kept Keep();
 
-  // SIGTERM to its process, unless it is `spared` that, after a look at where it is. One that
-  // has ended by itself is not told to: its end stays its own.
+  // SIGTERM to its processes (signal_targets.h), unless it is `spared` that, after a look at where it is. One that has
+  // ended by itself is not told to: its end stays its own.
   void Ask(bool spared);
-  // SIGKILL to its group.
+  // SIGKILL to its group, while its first process is not reaped.
   void Kill();
-  // SIGUSR1 or SIGUSR2 to its program.
+  // SIGUSR1 or SIGUSR2 to its program, or where that is not known to those of its processes that handle it.
   void PassOn(int signal);
+  // SIGTERM to those of its processes that need it and have not had it. `again`: once the rank was told, and only where
+  // it is time: some may have lost their parent. A pass over /proc.
+  void TellFamily(EventLoop::Clock::time_point now, bool again);
 
   // Whether the rank's process, or the program behind it, is stopped. `state`: of its process.
   StopWatch::State LookForStop(const ProcessState& state) const;
@@ -88,8 +101,10 @@ class SupervisedRank {
   pid_t program = 0;  // behind a wrapper; 0: none or not known
   ErrorFile error_file;
   std::unique_ptr<RankOutput> output;
-  std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
-  std::optional<int> ended;          // its wait status, while others are starting
+  std::unique_ptr<RankInput> input;    // of the one that gets dlaunch's
+  RankMemberSearch* search = nullptr;  // of its node, not owned
+  std::optional<int> ended;            // the wait status of its first process
+  std::optional<Left> left;            // what is waited for after that
   bool large = false;
   bool may_stay = false;   // as it said in its hello
   bool held_back = false;  // from SIGTERM, until evidence has been looked for
@@ -113,6 +128,9 @@ class SupervisedRank {
 
   RankLife life_ = RankLife::kNone;
   Ending ending_ = Ending::kNone;
+  EventLoop::Clock::time_point asked_at_{};
+  std::optional<EventLoop::Clock::time_point> next_telling_;
+  RankFamily family_;
   int passed_on_ = 0;         // the latest notice
   bool was_stopped_ = false;  // when it was killed
   bool to_be_asked_ = false;

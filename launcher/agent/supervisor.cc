@@ -11,7 +11,9 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/rank/clone_child.h"
 #include "cohort/launcher/agent/watch/group_use.h"
+#include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/options/options.h"
 
@@ -21,6 +23,20 @@ namespace {
 int ExitCodeOf(const absl::Status& status) {
   if (absl::IsNotFound(status)) return kExitNotFound;
   return absl::IsPermissionDenied(status) ? kExitNotExecutable : kExitLauncher;
+}
+
+void Begin(RankMemberSearch* search, const std::vector<SupervisedRank>& ranks) {
+  std::vector<pid_t> leaders;
+  for (const SupervisedRank& rank : ranks) leaders.push_back(rank.process.pid);
+  const std::string mark = ranks.empty() ? "" : MarkIn(ranks[0].command.environment);
+  const bool marked = !mark.empty() && LimitWithMark(LimitMark(mark, 0)).has_value();
+  search->Begin(marked ? LimitMark(mark) : 0, std::move(leaders));
+}
+
+// Whether those of all ranks that do not stay are.
+bool FirstProcessesGone(const std::vector<SupervisedRank>& ranks) {
+  return std::none_of(ranks.begin(), ranks.end(),
+                      [](const SupervisedRank& rank) { return rank.running() && !rank.staying(); });
 }
 
 }  // namespace
@@ -33,7 +49,10 @@ Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup
       logs_(logs),
       callbacks_(std::move(callbacks)),
       exec_limit_(exec_limit),
-      memory_("/", cgroup->folder()) {}
+      memory_("/", cgroup->folder()),
+      left_behind_(&ranks_, &search_,
+                   {.on_end = [this](size_t index) { Report(index, *ranks_[index].ended); },
+                    .on_notice = callbacks_.on_notice}) {}
 
 Supervisor::~Supervisor() {
   loop_->Cancel(look_timer_);
@@ -56,6 +75,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
                      .raw = job.raw_output(),
                      .on_line = callbacks_.on_line};
   waits_for_stopped_ = job.waits_for_stopped();
+  left_behind_.set_grace(std::chrono::milliseconds(job.grace_ms()));
   ranks_.resize(assignment.placement().ranks_size());
   for (size_t i = ranks_.size(); i < kept.size(); ++i) {
     if (kept[i].has_value()) ::kill(-kept[i]->process.pid, SIGKILL);  // there is no place for it any more
@@ -64,6 +84,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
   std::vector<absl::Status> forks(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     SupervisedRank& rank = ranks_[i];
+    rank.search = &search_;
     rank.placement = assignment.placement().ranks(static_cast<int>(i));
     rank.command = {.argv = {job.command().begin(), job.command().end()},
                     .path = job.command_size() > 0 ? job.command(0) : "",
@@ -72,6 +93,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
                     .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>()),
                     .reads_input = job.input_to_first_rank() && rank.placement.rank() == 0,
                     .input = rank.placement.rank() == 0 ? input_of_first_rank : -1,
+                    .local_rank = static_cast<int>(i),
                     .cgroup = cgroup_->fd()};
     if (kept[i].has_value()) {
       rank.TakeOver(&*kept[i]);
@@ -82,6 +104,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
     ++starting_;
     sentinel_->AddGroup(rank.process.pid);
   }
+  Begin(&search_, ranks_);
   last_look_ = EventLoop::Clock::now();
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
   exec_timer_ = loop_->After(exec_limit_, [this] { OnExecLate(); });
@@ -144,7 +167,7 @@ void Supervisor::FinishStart() {
   ReleaseExecuted();
   callbacks_.on_started(std::move(outcome_));
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].ended) Report(i, *ranks_[i].ended);
+    if (ranks_[i].ended) left_behind_.Begin(i, EventLoop::Clock::now());
   }
   loop_->Post([this] { CheckAllGone(); });
 }
@@ -158,6 +181,8 @@ void Supervisor::Look() {
       rank.stop.Forgive(now - last_look_);
     }
   }
+  const bool unread = std::exchange(output_unread_, output_paused_) || now - last_look_ > kSelfStall;
+  const auto forgiven = unread ? now - last_look_ : EventLoop::Clock::duration(0);
   last_look_ = now;
   if (looks_ % kLooksPerMemoryLook == 0) memory_.Look();
   const bool everyone = looks_++ % kLooksPerSmallLook == 0;
@@ -166,6 +191,7 @@ void Supervisor::Look() {
     const bool stopped = rank.stop.state() == StopWatch::State::kStopped;
     if (rank.watched() && (everyone || rank.large || stopped)) LookAt(i, now);
   }
+  if (left_behind_.Look(now, forgiven)) CheckAllGone();
 }
 
 void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
@@ -174,7 +200,7 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
   if (!state) return;
   rank.large = state->resident_bytes > kLargeBytes;
   if (state->exiting && state->state != 'Z' && state->exit_status != 0) {
-    Report(index, state->exit_status);
+    if (!rank.asked_to_end() && !left_behind_.HasFilters(index)) Report(index, state->exit_status);
     return;
   }
   // A debugger that had stopped it keeps its end to itself, and may do so for hours.
@@ -210,6 +236,7 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
   if (grace.count() > 0) {
     evidence_.HoldBack(&ranks_, std::min(kEvidenceWithin, grace / 4), callbacks_.on_notice);
   }
+  left_behind_.Shorten(EventLoop::Clock::now() + grace, EventLoop::Clock::now());
   for (SupervisedRank& rank : ranks_) {
     if (!rank.running() || (restarting && rank.staying())) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
@@ -308,17 +335,18 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     rank.MarkReaped();
     loop_->Cancel(rank.kill_timer);
     loop_->Cancel(rank.vanished_timer);
-    // Processes that a failed rank leaves in its group would hold on to its devices.
-    if (wait_status != 0 || rank.told_to_end()) ::kill(-pid, SIGKILL);
     sentinel_->LeaderEnded(pid);
     if (stayed && told_all_gone_) {  // nothing more is said of this epoch
+      ::kill(-pid, SIGKILL);
       if (!rank.told_to_end()) {
         callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +
                              ", which waited for the next epoch, has ended; it will be started anew");
       }
       return true;
     }
-    if (!rank.reported()) Report(i, wait_status);
+    if (rank.starting()) LookForExec(i);  // its end has told
+    rank.ended = wait_status;
+    if (started_) left_behind_.Begin(i, EventLoop::Clock::now());
     CheckAllGone();
     return true;
   }
@@ -327,27 +355,25 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
 
 void Supervisor::Report(size_t index, int wait_status) {
   SupervisedRank& rank = ranks_[index];
-  if (rank.starting()) LookForExec(index);  // its end has told
-  if (rank.reported()) return;
-  if (!started_) {
-    rank.ended = wait_status;
-    return;
-  }
+  if (rank.reported() || !started_) return;
   rank.MarkReported();
   ended_badly_ |= wait_status != 0 || rank.told_to_end();
   rank.output->Drain(false);
   v1::RankExit exit = rank.MakeExit(wait_status);
-  if (exit.signal() == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
+  if (LikelySignal(exit) == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
   callbacks_.on_exit(static_cast<int>(index), std::move(exit));
 }
 
 bool Supervisor::all_gone() const {
-  return started_ && std::none_of(ranks_.begin(), ranks_.end(),
-                                  [](const SupervisedRank& rank) { return rank.running() && !rank.staying(); });
+  return started_ && FirstProcessesGone(ranks_) &&
+         std::none_of(ranks_.begin(), ranks_.end(), [](const SupervisedRank& rank) {
+           return rank.left.has_value() || rank.life() == RankLife::kReaped;
+         });
 }
 
 void Supervisor::CheckAllGone() {
-  if (!all_gone() || told_all_gone_) return;
+  if (told_all_gone_ || !started_ || !FirstProcessesGone(ranks_)) return;
+  if (left_behind_.Remains(EventLoop::Clock::now()) || !all_gone()) return;
   const auto again = [this] { CheckAllGone(); };
   if (ended_badly_ && evidence_.LookBack(ranks_, kEvidenceWithin, callbacks_.on_notice, again)) return;
   told_all_gone_ = true;
@@ -369,7 +395,7 @@ void Supervisor::PauseOutput() {
 }
 
 void Supervisor::ResumeOutput() {
-  output_paused_ = false;
+  output_paused_ = output_unread_ = false;
   for (SupervisedRank& rank : ranks_) {
     if (rank.output) rank.output->Resume();
   }

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/agent/left_behind.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
@@ -27,6 +28,7 @@
 #include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/memory_watch.h"
+#include "cohort/launcher/agent/watch/rank_members.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -43,7 +45,8 @@ class Supervisor {
     // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
     std::function<void(int local_rank, v1::RankExit exit)> on_exit;
     RankInput::Want on_input_wanted;  // by the job's first rank, where it gets dlaunch's standard input
-    // Every rank has ended and was reported, or stays.
+    // Every rank has ended and was reported, or stays. What has ended can print no more, or had its time to
+    // (LeftBehind).
     std::function<void()> on_all_gone;
   };
   using Kept = SupervisedRank::Kept;
@@ -60,10 +63,10 @@ class Supervisor {
   void Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
              std::vector<std::optional<Kept>> kept = {}, int input_of_first_rank = -1);
 
-  // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
-  // With a grace it first looks where each rank is, which its end then says, and on the node of rank 0 asks services of
-  // libraries what they know, which a notice then says. SIGTERM waits for that, kEvidenceWithin at most. With
-  // `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
+  // Ends every rank: SIGTERM to its processes, SIGKILL to all of them after `grace`. A later call can only shorten
+  // that. With a grace it first looks where each rank is, which its end then says, and on the node of rank 0 asks
+  // services of libraries what they know, which a notice then says. SIGTERM waits for that, kEvidenceWithin at most.
+  // With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
   void Stop(std::chrono::milliseconds grace, bool restarting = false);
   // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
   void PassOn(int signal);
@@ -144,10 +147,13 @@ class Supervisor {
   bool ended_badly_ = false;  // one of the ranks
   bool told_all_gone_ = false;
   bool output_paused_ = false;
+  bool output_unread_ = false;  // all the time since the last look
   EventLoop::TimerId look_timer_ = 0;
   EventLoop::Clock::time_point last_look_{};
   int looks_ = 0;
   MemoryWatch memory_;
+  RankMemberSearch search_;
+  LeftBehind left_behind_;
   RankStacks stacks_{loop_};
   RankEvidence evidence_{loop_};
 };

@@ -68,16 +68,37 @@ bool IsFailure(const v1::RankExit& exit) {
   return exit.signal() != 0 || exit.exit_code() != 0;
 }
 
+int WrappersSignal(const v1::RankExit& exit) {
+  if (!exit.started() || exit.lost() || exit.killed_by_us() || exit.signal() != 0) return 0;
+  constexpr int kOfShells[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGILL,  SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGKILL,
+                               SIGUSR1, SIGSEGV, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGXCPU, SIGXFSZ, SIGSYS};
+  for (const int signal : kOfShells) {
+    if (exit.exit_code() == 128 + signal) return signal;
+  }
+  for (const int signal : {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM}) {
+    if (exit.exit_code() == 256 - signal) return signal;
+  }
+  return 0;
+}
+
+int LikelySignal(const v1::RankExit& exit) { return exit.signal() != 0 ? exit.signal() : WrappersSignal(exit); }
+
 std::string DescribeEnd(const v1::RankExit& exit) {
   if (exit.lost()) return "lost: " + exit.error();
   if (!exit.started()) return "could not be started: " + (exit.error().empty() ? "no reason given" : exit.error());
   if (exit.killed_by_us() && !exit.error().empty()) return "killed by its agent: " + exit.error();
   if (exit.passed_on())
-    return "killed by " + SignalName(exit.signal()) + ", which dlaunch or its agent was sent and passed on";
+    return "killed by " + SignalName(LikelySignal(exit)) + ", which dlaunch or its agent was sent and passed on";
   if (exit.signal() != 0) {
     return "killed by " + SignalName(exit.signal()) + (exit.out_of_memory().empty() ? "" : ", " + exit.out_of_memory());
   }
-  return "exited with code " + std::to_string(exit.exit_code());
+  const std::string code = "exited with code " + std::to_string(exit.exit_code());
+  const int signal = WrappersSignal(exit);
+  if (signal == 0) return code;
+  const bool shells = exit.exit_code() == 128 + signal;
+  return code + (shells ? ", which a shell gives" : ", which a Python script gives") +
+         " when its program was killed by " + SignalName(signal) +
+         (exit.out_of_memory().empty() ? "" : "; " + exit.out_of_memory());
 }
 
 std::string LastLine(const std::string& words) { return words.empty() ? "" : "; its last line: " + words; }

@@ -25,6 +25,14 @@ std::string NameRank(uint32_t rank, const std::string& node, int32_t pid);
 // cause, never started, lost with its agent, or killed by its agent for a reason given in `error` (it was frozen).
 bool IsFailure(const v1::RankExit& exit);
 
+// The signal for which the rank's exit code stands where it is a wrapper's: a shell gives 128 + n when its program was
+// killed, a Python script that ends with subprocess' return code 256 - n. 0: none. A program may have chosen the code
+// itself, so it is only likely.
+int WrappersSignal(const v1::RankExit& exit);
+
+// The signal that killed the rank, else WrappersSignal; 0: none.
+int LikelySignal(const v1::RankExit& exit);
+
 // "killed by SIGKILL", "exited with code 1", "could not be started: ...", "lost: the agent of node1 is gone".
 std::string DescribeEnd(const v1::RankExit& exit);
 

@@ -114,11 +114,11 @@ class Search {
     const Candidate first = *std::min_element(candidates.begin(), candidates.end(), earlier);
     if (!first.rank.has_value()) return first;
     const v1::RankExit& exit = *roster_.rank(*first.rank).exit;
-    if (exit.signal() != 0 || !exit.started() || exit.lost()) return first;
+    if (LikelySignal(exit) != 0 || !exit.started() || exit.lost()) return first;
     std::optional<Candidate> killed;
     for (const Candidate& other : candidates) {
       if (!other.rank.has_value() || other.at > first.at + kLateDeath) continue;
-      if (roster_.rank(*other.rank).exit->signal() != SIGKILL) continue;
+      if (LikelySignal(*roster_.rank(*other.rank).exit) != SIGKILL) continue;
       if (!killed.has_value() || other.at < killed->at) killed = other;
     }
     return killed.value_or(first);

@@ -37,6 +37,8 @@ using std::chrono::seconds;
 
 constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
+// `timeout` and others that start programs send a signal to the process and to its group.
+constexpr milliseconds kOneOrder{100};
 constexpr seconds kStopSlack{10};             // beyond the grace, before everything is killed
 constexpr milliseconds kRecordLimit{5000};    // for a file system to take report.json
 constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep
@@ -299,6 +301,9 @@ bool FrontEnd::IsToldToEnd() {
 
 void FrontEnd::OnUserSignal(int signal) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return OnNotice(signal);
+  const auto now = EventLoop::Clock::now();
+  if (now - last_stop_signal_ < kOneOrder) return;
+  last_stop_signal_ = now;
   StopForUser(SignalName(signal), 128 + signal, user_stop_);
 }
 

@@ -87,8 +87,9 @@ class FrontEnd {
   std::set<size_t> overdue_;           // agents that we killed since they, or the way to them, did not end
   bool user_stop_ = false;
   std::string stopped_by_;  // with user_stop_: "SIGINT", of the first stop, or the one that ends the job at once
-  int stop_code_ = 0;       // with user_stop_: its exit status
-  bool at_once_ = false;    // the user does not want to wait
+  EventLoop::Clock::time_point last_stop_signal_{};
+  int stop_code_ = 0;     // with user_stop_: its exit status
+  bool at_once_ = false;  // the user does not want to wait
   bool killed_ = false;
   int silent_seconds_ = 0;  // since the report, of time in which agents were read
   bool agent_died_ = false;

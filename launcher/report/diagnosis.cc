@@ -31,10 +31,37 @@ const v1::RankExit* ExitOf(const v1::JobReport& report, int rank) {
   return rank < 0 || found == report.exits().end() ? nullptr : &*found;
 }
 
-bool SaidLast(const v1::JobReport& report, std::string_view words) {
-  return std::any_of(report.last_lines().begin(), report.last_lines().end(), [words](const std::string& line) {
-    return line.find(words) != std::string::npos && line.find("Assertion") != std::string::npos;
+// Whether one of its last lines has both words.
+bool SaidLast(const v1::JobReport& report, std::string_view words, std::string_view others = "") {
+  return std::any_of(report.last_lines().begin(), report.last_lines().end(), [=](const std::string& line) {
+    return line.find(words) != std::string::npos && line.find(others) != std::string::npos;
   });
+}
+
+// The usual cause of a signal, or empty.
+std::string HintOfSignal(int signal, const v1::JobReport& report, const v1::RankExit& exit, bool cpu_time_limited) {
+  switch (signal) {
+    case SIGKILL:
+      if (!exit.out_of_memory().empty()) {
+        return "run fewer ranks on a node, lower what each needs, or raise the limit of the job's memory";
+      }
+      return std::string("dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg)") +
+             (cpu_time_limited ? " or at the limit on CPU time (ulimit -t)" : "") + ", or a person";
+    case SIGSEGV:
+    case SIGBUS:
+      return "an invalid memory access; a core file or a debugger shows where";
+    case SIGABRT:
+      if (SaidLast(report, "tcp_ep.c", "Assertion")) {
+        return "UCX does that at a message that is none of its own: something else connects to the rank's port (a "
+               "scanner, "
+               "another job); see COHORT_PORT_RANGE, and close those ports to strangers";
+      }
+      return "the program ended itself (a failed assertion or an uncaught exception)";
+    case SIGXCPU:
+      return "the CPU time limit was reached (ulimit -t)";
+    default:
+      return "";
+  }
 }
 
 // Explains what such an end usually means, or is empty.
@@ -46,28 +73,13 @@ std::string Hint(const v1::JobReport& report, const v1::RankExit& exit, bool cpu
   }
   if (exit.passed_on())
     return "the program does not handle that signal, by which schedulers give notice of a preemption";
-  switch (exit.signal()) {
-    case SIGKILL:
-      if (!exit.out_of_memory().empty()) {
-        return "run fewer ranks on a node, lower what each needs, or raise the limit of the job's memory";
-      }
-      return std::string("dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg)") +
-             (cpu_time_limited ? " or at the limit on CPU time (ulimit -t)" : "") + ", or a person";
-    case SIGSEGV:
-    case SIGBUS:
-      return "an invalid memory access; a core file or a debugger shows where";
-    case SIGABRT:
-      if (SaidLast(report, "tcp_ep.c")) {
-        return "UCX does that at a message that is none of its own: something else connects to the rank's port (a "
-               "scanner, "
-               "another job); see COHORT_PORT_RANGE, and close those ports to strangers";
-      }
-      return "the program ended itself (a failed assertion or an uncaught exception)";
-    case SIGXCPU:
-      return "the CPU time limit was reached (ulimit -t)";
-    default:
-      return "";
+  const int signal = LikelySignal(exit);
+  if (signal == 0 && (SaidLast(report, "/dev/tty") || SaidLast(report, "EOFError: EOF when reading a line") ||
+                      SaidLast(report, "GetPassWarning"))) {
+    return "ranks have no terminal, and only rank 0 reads dlaunch's input, with --stdin rank0";
   }
+  const std::string hint = HintOfSignal(signal, report, exit, cpu_time_limited);
+  return hint.empty() || exit.signal() != 0 ? hint : "if so: " + hint;
 }
 
 // The lines that tell where the rank was when it was told to end; none where nothing is known, or its call tells as

@@ -2,6 +2,7 @@
 // faster than --log-rate permits.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -46,6 +47,11 @@ class RankOutput {
   // Takes what is in the pipes now and passes on what the rate has held back. `final`: nothing more will come; an
   // unfinished line is passed on.
   void Drain(bool final);
+
+  // Nobody holds the other ends of the pipes any more, and all that they held has been read.
+  bool over() const {
+    return std::none_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.fd.valid(); });
+  }
 
   const LastLines& last_lines() const { return last_lines_; }
   const std::string& log_path() const { return streams_[1].log_path; }

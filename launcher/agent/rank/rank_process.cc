@@ -77,9 +77,8 @@ RankChild::RankChild(const RankCommand& command, int input, int output, int erro
       output_(output),
       error_(error),
       exec_error_(exec_error) {
-  for (const std::string& variable : command_.environment) {
-    if (variable.starts_with("COHORT_AGENT=")) limit_mark_ = LimitWithMark(LimitMark(variable));
-  }
+  const std::string mark = MarkIn(command_.environment);
+  if (!mark.empty()) limit_mark_ = LimitWithMark(LimitMark(mark, command_.local_rank));
   if (command_.cpus.empty()) return;
   const int limit = *std::max_element(command_.cpus.begin(), command_.cpus.end()) + 1;
   cpus_ = CPU_ALLOC(limit);
@@ -108,7 +107,7 @@ void ResetSignals() {
 }
 
 void RankChild::Run() const {
-  RawCall(SYS_setpgid, 0, 0);
+  RawCall(SYS_setsid);
   RawCall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
   if (RawCall(SYS_getppid) != parent_) Fail(exec_error_, Step::kParentGone, 0);  // it died before the line above
   ResetSignals();
@@ -196,7 +195,6 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
     return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(errno) +
                                         "; raise ulimit -u or the cgroup's pids.max");
   }
-  ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on
   process.pid = pid;
   return process;
 }

@@ -20,8 +20,9 @@ struct RankCommand {
   std::string working_directory;
   std::vector<int> cpus;  // empty: not bound
   bool reads_input = false;
-  int input = -1;   // its standard input, not owned, where it does not get one by RankProcess::input; -1: none
-  int cgroup = -1;  // a descriptor of the folder of the one to start in; -1, or not permitted: ours
+  int input = -1;      // its standard input, not owned, where it does not get one by RankProcess::input; -1: none
+  int local_rank = 0;  // for its mark (limit_mark.h)
+  int cgroup = -1;     // a descriptor of the folder of the one to start in; -1, or not permitted: ours
 };
 
 struct RankProcess {

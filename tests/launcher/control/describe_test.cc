@@ -86,5 +86,30 @@ TEST(DescribeFailureTest, NoOtherLineIsTakenForAnException) {
   EXPECT_EQ(DescribeFailure(Failed({})), "exited with code 1");
 }
 
+std::string EndWithCode(int code) {
+  v1::RankExit exit = Failed({});
+  exit.set_exit_code(code);
+  return DescribeEnd(exit);
+}
+
+TEST(DescribeEndTest, ACodeThatAWrapperGivesForASignalIsSaidToBeThat) {
+  EXPECT_EQ(EndWithCode(139), "exited with code 139, which a shell gives when its program was killed by SIGSEGV");
+  EXPECT_EQ(EndWithCode(130), "exited with code 130, which a shell gives when its program was killed by SIGINT");
+  EXPECT_EQ(EndWithCode(245),
+            "exited with code 245, which a Python script gives when its program was killed by SIGSEGV");
+  for (const int code : {1, 125, 126, 127, 128, 145, 200, 254, 255}) {
+    EXPECT_EQ(EndWithCode(code), "exited with code " + std::to_string(code));
+  }
+  v1::RankExit killed = Failed({});
+  killed.set_exit_code(137);
+  killed.set_out_of_memory("out of memory (limit of its cgroup: 512 MiB)");
+  EXPECT_EQ(DescribeEnd(killed),
+            "exited with code 137, which a shell gives when its program was killed by SIGKILL; out of memory (limit of "
+            "its cgroup: 512 MiB)");
+  killed.set_killed_by_us(true);  // SIGTERM, which its wrapper has told as 143
+  killed.set_exit_code(143);
+  EXPECT_EQ(WrappersSignal(killed), 0);
+}
+
 }  // namespace
 }  // namespace cohort::launcher

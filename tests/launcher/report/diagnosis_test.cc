@@ -41,6 +41,18 @@ TEST(Diagnosis, TheRootCauseComesFirst) {
             "    rank 0 (node0): in all_reduce #42 at train.cc:88 for 120 ms\n");
 }
 
+TEST(Diagnosis, ACodeOfAWrapperHasTheSignalsHint) {
+  v1::JobReport report = KilledReport();
+  v1::RankExit& exit = *report.mutable_exits(0);
+  exit.set_signal(0);
+  exit.set_exit_code(139);
+  EXPECT_THAT(FormatReport(report), HasSubstr("  if so: an invalid memory access"));
+  exit.set_exit_code(200);
+  EXPECT_THAT(FormatReport(report), Not(HasSubstr("if so")));
+  report.add_last_lines("sh: 1: cannot open /dev/tty: No such device or address");
+  EXPECT_THAT(FormatReport(report), HasSubstr("  ranks have no terminal"));
+}
+
 TEST(Diagnosis, WhatHasBeenToldIsNotToldAgain) {
   DiagnosisOptions options;
   options.told = true;

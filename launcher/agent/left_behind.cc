@@ -1,0 +1,175 @@
+#include "cohort/launcher/agent/left_behind.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "cohort/launcher/agent/watch/signal_targets.h"
+
+namespace cohort::launcher {
+namespace {
+
+using Left = SupervisedRank::Left;
+
+constexpr size_t kMaxNames = 4;
+
+// "python3.11 (pid 12), sleep (pid 13) and 2 more".
+std::string NamesOf(const RankMembers& members) {
+  std::string names;
+  for (size_t i = 0; i < std::min(members.size(), kMaxNames); ++i) {
+    names += (i == 0 ? "" : ", ") + members[i].program + " (pid " + std::to_string(members[i].pid) + ")";
+  }
+  if (members.size() > kMaxNames) names += " and " + std::to_string(members.size() - kMaxNames) + " more";
+  return names;
+}
+
+bool IsOrder(int wait_status) {
+  if (!WIFSIGNALED(wait_status)) return false;
+  const int signal = WTERMSIG(wait_status);
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+}
+
+bool IsAnyFilter(const RankMembers& members) { return std::any_of(members.begin(), members.end(), IsFilter); }
+
+void Kill(const RankMembers& members, bool filters_too) {
+  for (const RankMember& member : members) {
+    if (filters_too || !IsFilter(member)) SignalMember(member, SIGKILL);
+  }
+}
+
+// Nobody can print for it any more.
+bool OutputIsOver(const SupervisedRank& rank) { return rank.output == nullptr || rank.output->over(); }
+
+// The process is reaped. A process that left its group and closed its output is not seen.
+bool NothingIsLeft(const SupervisedRank& rank) {
+  return OutputIsOver(rank) && ::kill(-rank.process.pid, 0) != 0 && errno == ESRCH;
+}
+
+}  // namespace
+
+void LeftBehind::Report(size_t index) {
+  if (!(*ranks_)[index].reported()) callbacks_.on_end(index);
+}
+
+bool LeftBehind::HasFilters(size_t index) { return IsAnyFilter(search_->Of(index, kFresh)); }
+
+void LeftBehind::Begin(size_t index, Clock::time_point now) {
+  SupervisedRank& rank = (*ranks_)[index];
+  if (rank.output) rank.output->Drain(false);
+  const bool failed = *rank.ended != 0 && !rank.asked_to_end();
+  const bool others_may_live = !failed && !rank.told_to_end();
+  if (others_may_live || NothingIsLeft(rank)) return Report(index);
+  const RankMembers& members = search_->Of(index, kFresh);
+  if (members.empty()) return Report(index);
+  if (rank.asked_to_end()) {
+    rank.left = Left{.why = Left::Why::kTold, .since = now, .until = rank.kill_at.value_or(now + grace_)};
+  } else if (IsOrder(*rank.ended) && !rank.told_to_end()) {
+    rank.left = Left{.why = Left::Why::kTold, .since = now, .until = now + grace_};
+    rank.TellFamily(now, false);
+    if (!IsAnyFilter(members)) Report(index);
+  } else if (!rank.told_to_end() && !OutputIsOver(rank)) {
+    rank.left = Left{.why = Left::Why::kFailed, .since = now, .until = now + kTime};
+  } else {
+    Kill(members, true);
+    Report(index);
+  }
+}
+
+bool LeftBehind::Remains(Clock::time_point now) {
+  bool remains = false;
+  for (SupervisedRank& rank : *ranks_) {
+    if (rank.staying()) continue;
+    if (!rank.left && !rank.told_to_end() && rank.ended && *rank.ended == 0 && !OutputIsOver(rank)) {
+      rank.left = Left{.why = Left::Why::kEnded, .since = now, .until = now + kTime};
+    }
+    remains |= rank.left.has_value();
+  }
+  return remains;
+}
+
+bool LeftBehind::Look(Clock::time_point now, Clock::duration forgiven) {
+  bool over = false;
+  for (size_t i = 0; i < ranks_->size(); ++i) {
+    SupervisedRank& rank = (*ranks_)[i];
+    rank.TellFamily(now, true);
+    if (!rank.left) continue;
+    if (rank.left->why != Left::Why::kTold) {
+      rank.left->until += forgiven;
+      rank.left->since += forgiven;
+    }
+    over |= LookAt(i, now);
+  }
+  return over;
+}
+
+bool LeftBehind::IsOver(const SupervisedRank& rank, const RankMembers& members) const {
+  switch (rank.left->why) {
+    case Left::Why::kTold:
+      return members.empty();
+    case Left::Why::kFailed:
+      return OutputIsOver(rank) || members.empty();
+    case Left::Why::kEnded:
+      return OutputIsOver(rank);
+  }
+  return true;
+}
+
+bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
+  SupervisedRank& rank = (*ranks_)[index];
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - rank.left->since) / 10);
+  const RankMembers& members = search_->Of(index, std::clamp(age, kFresh, std::chrono::milliseconds(200)));
+  if (IsOver(rank, members)) {
+    if (rank.left->why == Left::Why::kFailed) Kill(members, true);
+    rank.left.reset();
+    Report(index);
+    return true;
+  }
+  if (now >= rank.left->until) {
+    EndNow(index, search_->Of(index));
+    return true;
+  }
+  if (rank.left->why == Left::Why::kFailed && now - rank.left->since >= kBecomesFilter) {
+    Kill(members, false);  // they would hold on to its devices
+  }
+  if (!rank.asked_to_end() && HasSpoken(rank, members, now)) Report(index);
+  return false;
+}
+
+bool LeftBehind::HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const {
+  const auto time = now - rank.left->since;
+  return time >= kLastWords || (time >= kBecomesFilter && !IsAnyFilter(members));
+}
+
+void LeftBehind::EndNow(size_t index, const RankMembers& members) {
+  SupervisedRank& rank = (*ranks_)[index];
+  const std::string name = "rank " + std::to_string(rank.placement.rank());
+  if (rank.left->why == Left::Why::kTold) {
+    if (!members.empty())
+      callbacks_.on_notice(name + ": " + NamesOf(members) + " did not end when asked and was killed");
+  } else if (members.empty()) {
+    callbacks_.on_notice(name +
+                         " has ended, but something outside of the job keeps its output open; it is read no more");
+  } else {
+    callbacks_.on_notice(name + " has ended and left " + NamesOf(members) + " behind, which kept its output open; " +
+                         (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
+  }
+  Kill(members, true);
+  rank.left.reset();
+  Report(index);
+}
+
+void LeftBehind::Shorten(Clock::time_point until, Clock::time_point now) {
+  for (size_t i = 0; i < ranks_->size(); ++i) {
+    SupervisedRank& rank = (*ranks_)[i];
+    if (!rank.left) continue;
+    rank.left->until = std::min(rank.left->until, until);
+    if (until > now) continue;
+    Kill(search_->Of(i, kFresh), true);
+    rank.left.reset();
+    Report(i);
+  }
+}
+
+}  // namespace cohort::launcher

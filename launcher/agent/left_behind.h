@@ -1,0 +1,70 @@
+// The processes that a rank leaves behind when its first one has ended: how long they may live, when the rank's end is
+// reported, and how they are ended.
+//
+//   the rank's first process          what is left of the rank lives                      the end is reported
+//   ended as told (SIGTERM)           until all of it has ended; to the end of --grace    when all has ended
+//   was sent SIGTERM, SIGINT or       the same: it is told to end as well                 as after a failure
+//   SIGHUP by another
+//   failed                            200 ms if it can still print; filters, which read   when that is over; with
+//   filters
+//                                     what the rank printed, 2 s at most                  1 s later at most
+//   ended with 0                      until all ranks of the node have ended, then 2 s    at once
+//                                     at most if it can still print
+//
+// Nothing is waited for where nothing is left: a rank whose pipes have closed with it is over.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/agent/supervised_rank.h"
+#include "cohort/launcher/agent/watch/rank_members.h"
+
+namespace cohort::launcher {
+
+class LeftBehind {
+ public:
+  using Clock = EventLoop::Clock;
+  struct Callbacks {
+    std::function<void(size_t index)> on_end;  // the rank's end can be reported
+    std::function<void(const std::string&)> on_notice;
+  };
+
+  LeftBehind(std::vector<SupervisedRank>* ranks, RankMemberSearch* search, Callbacks callbacks)
+      : ranks_(ranks), search_(search), callbacks_(std::move(callbacks)) {}
+
+  void set_grace(std::chrono::milliseconds grace) { grace_ = grace; }
+  // The first process has been reaped.
+  void Begin(size_t index, Clock::time_point now);
+  // All first processes have ended. Returns whether there is something to wait for.
+  bool Remains(Clock::time_point now);
+  // Every 20 ms or so. Returns whether something that was waited for is over. `forgiven`: a time that does not count,
+  // since nobody read what ranks printed.
+  bool Look(Clock::time_point now, Clock::duration forgiven);
+  // Nothing may live longer than that.
+  void Shorten(Clock::time_point until, Clock::time_point now);
+  // Whether it has filters, which may still print its last words.
+  bool HasFilters(size_t index);
+
+ private:
+  static constexpr std::chrono::seconds kTime{2};
+  static constexpr std::chrono::seconds kLastWords{1};
+  static constexpr std::chrono::milliseconds kBecomesFilter{200};  // a shell's child may not have its input yet
+  static constexpr std::chrono::milliseconds kFresh{5};            // one look serves ranks that end together
+
+  bool LookAt(size_t index, Clock::time_point now);
+  bool IsOver(const SupervisedRank& rank, const RankMembers& members) const;
+  bool HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const;
+  void EndNow(size_t index, const RankMembers& members);
+  void Report(size_t index);
+
+  std::vector<SupervisedRank>* ranks_;
+  RankMemberSearch* search_;
+  Callbacks callbacks_;
+  std::chrono::milliseconds grace_{0};
+};
+
+}  // namespace cohort::launcher

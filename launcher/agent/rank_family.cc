@@ -1,0 +1,29 @@
+#include "cohort/launcher/agent/rank_family.h"
+
+#include <csignal>
+
+#include "cohort/launcher/agent/watch/signal_targets.h"
+
+namespace cohort::launcher {
+
+bool RankFamily::IsTold(const RankMember& member) const {
+  const auto told = told_.find(member.pid);
+  return told != told_.end() && told->second == member.start_time;
+}
+
+void RankFamily::TellToEnd(const RankMembers& members, pid_t program, bool late, Clock::time_point now) {
+  const auto tell = [this](const RankMember& member) {
+    if (IsTold(member)) return;
+    NoteTold(member);
+    SignalMember(member, SIGTERM);
+  };
+  for (const RankMember* member : WhoIsToEnd(members, late)) {
+    const bool reads_on = IsFilter(*member) && now - reads_on_.try_emplace(member->pid, now).first->second < kReadsOn;
+    if (!reads_on) tell(*member);
+  }
+  for (const RankMember& member : members) {
+    if (late && member.pid == program) tell(member);
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,155 @@
+// Programs behind wrappers: they are told to end and have the grace, and nothing that they or what outlives them print
+// is lost.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+constexpr std::chrono::seconds kGone{20};
+
+// A program that handles SIGTERM takes half a second to save, and says how often it was told.
+constexpr char kProgram[] = R"(
+import os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+print("up", flush=True)
+while not told: time.sleep(0.01)
+time.sleep(0.5)
+open(os.environ["SAVED"] + os.environ["RANK"], "w").write(str(len(told)))
+print("saved", flush=True)
+)";
+
+class Wrapped : public testing::TestWithParam<string> {
+ protected:
+  Wrapped() { folder_.AddScript("train", "#!/usr/bin/env python3\n" + string(kProgram)); }
+  void Start(const std::vector<string>& options, const string& command) {
+    DlaunchSurroundings surroundings;
+    surroundings.environment = {"SAVED=" + folder_.path() + "/saved", "P=" + folder_.path() + "/train"};
+    std::vector<string> arguments = options;
+    arguments.insert(arguments.end(), {"bash", "-c", command});
+    job_ = std::make_unique<DlaunchProcess>(arguments, surroundings);
+  }
+  // How often the rank's program was told to end; empty: it has not saved.
+  string Saved(int rank) const {
+    string times;
+    std::getline(std::ifstream(folder_.path() + "/saved" + std::to_string(rank)), times);
+    return times;
+  }
+
+  const TemporaryFolder folder_;
+  std::unique_ptr<DlaunchProcess> job_;
+};
+
+TEST_P(Wrapped, TheProgramIsToldOnceAndHasTheGrace) {
+  Start({"--grace", "15"}, GetParam());
+  ASSERT_TRUE(job_->WaitForOutput("up")) << job_->err();
+  ::kill(job_->pid(), SIGTERM);
+  EXPECT_EQ(job_->Wait(kGone), 143) << job_->err();
+  EXPECT_EQ(Saved(0), "1") << job_->out() << job_->err();
+  EXPECT_NE(job_->out().find("saved"), string::npos) << job_->out();
+  EXPECT_EQ(job_->WaitUntilGone(kGone), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Wrapped,
+                         testing::Values("exec $P", "$P; echo end", "sh -c 'sh -c \"$P; true\"; true'; true",
+                                         "exec dash -c '$P; true'", "setsid $P; true", "setsid -f $P; sleep 1000",
+                                         "$P & wait", "($P; true); true", "trap 'echo trapped' TERM; $P; echo end",
+                                         "trap '' TERM; $P; echo end", "trap 'true' EXIT; $P; true",
+                                         "$P & p=$!; trap 'kill -TERM $p; wait $p' TERM; wait $p",
+                                         "$P 2>&1 | cat; true", "exec > >(sed 's/^/X /'); $P; true",
+                                         "exec python3 -c \"import os, subprocess; subprocess.run(os.environ['P'])\""));
+
+TEST_F(Wrapped, ANeighboursFailureLeavesItTheGrace) {
+  Start({"--grace", "15", "-n", "2"},
+        "if [ $RANK = 1 ]; then until [ -e $SAVED.up ]; do sleep 0.02; done; exit 7; fi; "
+        "$P | while read line; do echo $line; : > $SAVED.up; done; true");
+  EXPECT_EQ(job_->Wait(kGone), 7) << job_->err();
+  EXPECT_EQ(Saved(0), "1") << job_->out() << job_->err();
+}
+
+TEST_F(Wrapped, ASecondSignalAtTheSameTimeIsTheSameOrder) {
+  Start({"--grace", "15"}, "exec $P");
+  ASSERT_TRUE(job_->WaitForOutput("up")) << job_->err();
+  ::kill(job_->pid(), SIGTERM);  // as `timeout` does: to the process, and to its group
+  ::kill(job_->pid(), SIGINT);
+  EXPECT_EQ(job_->Wait(kGone), 143) << job_->err();
+  EXPECT_EQ(Saved(0), "1");
+}
+
+TEST_F(Wrapped, WhatDoesNotEndIsKilledAfterTheGraceAndNamed) {
+  Start({"--grace", "0.5"}, "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.05; done'; true");
+  ASSERT_TRUE(job_->WaitForOutput("up")) << job_->err();
+  ::kill(job_->pid(), SIGTERM);
+  EXPECT_EQ(job_->Wait(kGone), 143);
+  EXPECT_NE(job_->err().find("did not end when asked and was killed"), string::npos) << job_->err();
+}
+
+TEST_F(Wrapped, ANoticeReachesTheProgramAndNotItsWrapper) {
+  Start({"--grace", "15"}, "sh -c 'trap \"echo noted; exit 3\" USR1; echo up; while :; do sleep 0.05; done'; exit $?");
+  ASSERT_TRUE(job_->WaitForOutput("up")) << job_->err();
+  ::kill(job_->pid(), SIGUSR1);
+  EXPECT_EQ(job_->Wait(kGone), 3) << job_->err();
+  EXPECT_NE(job_->out().find("noted"), string::npos) << job_->out();
+}
+
+// How often `text` is in `all`.
+size_t Count(const string& all, const string& text) {
+  size_t count = 0;
+  for (size_t at = all.find(text); at != string::npos; at = all.find(text, at + 1)) ++count;
+  return count;
+}
+
+TEST(LeftBehind, OutputEndsWhereThePipeEnds) {
+  DlaunchProcess job(
+      {"--no-prefix", "-n", "2", "bash", "-c", "exec > >(sed 's/^/X /'); for k in 1 2 3; do echo line $k; done"});
+  EXPECT_EQ(job.Wait(kGone), 0) << job.err();
+  EXPECT_EQ(Count(job.out(), "X line "), 6u) << job.out();
+  DlaunchProcess late({"bash", "-c", "(sleep 0.7; echo late) & echo early"});
+  EXPECT_EQ(late.Wait(kGone), 0) << late.err();
+  EXPECT_EQ(late.out(), "[0] early\n[0] late\n");
+}
+
+TEST(LeftBehind, AFailedRanksLastWordsAreInTheReport) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--log-dir", folder.path() + "/logs", "bash", "-c",
+                      "exec > >(while read line; do echo \"X $line\"; done) 2>&1; echo one; echo the last; exit 6"});
+  EXPECT_EQ(job.Wait(kGone), 6);
+  EXPECT_EQ(job.out(), "[0] X one\n[0] X the last\n");
+  EXPECT_EQ(job.err().find("outside of the job"), string::npos) << job.err();
+  string log;
+  std::getline(std::ifstream(folder.path() + "/logs/rank-0.out"), log, '\0');
+  EXPECT_EQ(log, "X one\nX the last\n");
+}
+
+TEST(LeftBehind, WhatKeepsThePipeIsEndedSoonAndNamed) {
+  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &)", "yes >&2 & sleep 0.1;"}) {
+    const auto begun = std::chrono::steady_clock::now();
+    DlaunchProcess job({"bash", "-c", how + " echo done"});
+    EXPECT_EQ(job.Wait(kGone), 0) << job.err();
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10)) << how;
+    EXPECT_NE(job.err().find("rank 0 has ended and left "), string::npos) << how;
+    EXPECT_EQ(job.WaitUntilGone(kGone), "") << how;
+  }
+}
+
+TEST(LeftBehind, RanksHaveNoTerminal) {
+  DlaunchSurroundings surroundings;
+  surroundings.on_terminal = true;
+  DlaunchProcess job({"-n", "2", "sh", "-c", "(: < /dev/tty) 2>/dev/null && echo has one || echo has none"},
+                     surroundings);
+  EXPECT_EQ(job.Wait(kGone), 0) << job.err();
+  EXPECT_EQ(Count(job.out(), "has none"), 2u) << job.out();
+}
+
+}  // namespace
+}  // namespace cohort::launcher
