@@ -14,10 +14,11 @@ bool RankFamily::IsTold(const RankMember& member) const {
 void RankFamily::TellToEnd(const RankMembers& members, pid_t program, bool late, Clock::time_point now) {
   const auto tell = [this](const RankMember& member) {
     if (IsTold(member)) return;
-    NoteTold(member);
+    told_[member.pid] = member.start_time;
     SignalMember(member, SIGTERM);
   };
-  for (const RankMember* member : WhoIsToEnd(members, late)) {
+  const auto told = [this](const RankMember& member) { return IsTold(member); };
+  for (const RankMember* member : WhoIsToEnd(members, told, late)) {
     const bool reads_on = IsFilter(*member) && now - reads_on_.try_emplace(member->pid, now).first->second < kReadsOn;
     if (!reads_on) tell(*member);
   }

@@ -14,8 +14,7 @@ class RankFamily {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The first process has been sent SIGTERM.
-  void NoteTold(const RankMember& member) { told_[member.pid] = member.start_time; }
+  bool HasTold(pid_t pid) const { return told_.contains(pid); }
   // SIGTERM to those that need it and have not got it (signal_targets.h). `program`: the one that has joined the job,
   // which may count on the signal too; 0: none is known. `late`: half of the time is over.
   void TellToEnd(const RankMembers& members, pid_t program, bool late, Clock::time_point now);

@@ -118,11 +118,8 @@ void SupervisedRank::AskNow() {
   if (held_back || !running() || told_to_end() || HasEndedByItself()) return;
   ending_ = Ending::kAsked;
   asked_at_ = EventLoop::Clock::now();
-  (void)search->Of(static_cast<size_t>(command.local_rank),
-                   kFreshMembers);  // before it dies and they lose their parent
-  ::kill(process.pid, SIGTERM);
-  if (const auto leader = ReadMember(process.pid)) family_.NoteTold(*leader);
   TellFamily(asked_at_, false);
+  if (!family_.HasTold(process.pid)) ::kill(process.pid, SIGTERM);  // /proc does not show it, or it ignores that
 }
 
 void SupervisedRank::TellFamily(EventLoop::Clock::time_point now, bool again) {

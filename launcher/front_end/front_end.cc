@@ -38,7 +38,7 @@ using std::chrono::seconds;
 constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
 // `timeout` and others that start programs send a signal to the process and to its group.
-constexpr milliseconds kOneOrder{100};
+constexpr milliseconds kOneOrder{50};
 constexpr seconds kStopSlack{10};             // beyond the grace, before everything is killed
 constexpr milliseconds kRecordLimit{5000};    // for a file system to take report.json
 constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep

@@ -60,7 +60,8 @@ class Walk {
 
 class EndWalk {
  public:
-  EndWalk(const RankMembers& members, bool late) : walk_(members), late_(late) {
+  EndWalk(const RankMembers& members, const std::function<bool(const RankMember&)>& told, bool late)
+      : walk_(members), told_(told), late_(late) {
     for (const RankMember* root : walk_.Roots()) Visit(*root);
   }
   std::vector<const RankMember*> Take() { return std::move(found_); }
@@ -72,12 +73,13 @@ class EndWalk {
     if (!member.Ignores(SIGTERM)) found_.push_back(&member);
     const bool keeps_it = late_ && IsInterpreter(member) && member.waits && children.size() == 1;
     for (const RankMember* child : children) {
-      const bool waited_for = IsShell(member) && !InBackground(*child, member);
+      const bool waited_for = IsShell(member) && !told_(member) && !InBackground(*child, member);
       if (!member.Catches(SIGTERM) || waited_for || keeps_it) Visit(*child);
     }
   }
 
   const Walk walk_;
+  const std::function<bool(const RankMember&)>& told_;
   const bool late_;
   std::vector<const RankMember*> found_;
 };
@@ -105,8 +107,9 @@ class NoticeWalk {
 
 }  // namespace
 
-std::vector<const RankMember*> WhoIsToEnd(const RankMembers& members, bool late) {
-  return EndWalk(members, late).Take();
+std::vector<const RankMember*> WhoIsToEnd(const RankMembers& members,
+                                          const std::function<bool(const RankMember&)>& told, bool late) {
+  return EndWalk(members, told, late).Take();
 }
 
 std::vector<const RankMember*> WhoTakesNotice(const RankMembers& members, int signal) {

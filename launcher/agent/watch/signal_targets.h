@@ -11,15 +11,18 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <vector>
 
 #include "cohort/launcher/agent/watch/rank_members.h"
 
 namespace cohort::launcher {
 
-// The members that are to be sent SIGTERM, parents before their children. `late`: half of the time is over. Then a
-// script of Python, Perl, Ruby or Node that handles the signal and still waits for its only child has kept it from it.
-std::vector<const RankMember*> WhoIsToEnd(const RankMembers& members, bool late);
+// The members that are to be sent SIGTERM, parents before their children. `told` is whether one has had it before: a
+// shell's later children are its trap's. `late`: half of the time is over. Then a script of Python, Perl, Ruby or Node
+// that handles the signal and still waits for its only child has kept it from it.
+std::vector<const RankMember*> WhoIsToEnd(const RankMembers& members,
+                                          const std::function<bool(const RankMember&)>& told, bool late);
 
 // The members that handle a notice (SIGUSR1, SIGUSR2): it ends those that do not, and wrappers are not meant. Empty:
 // nobody does.

@@ -165,8 +165,10 @@ TEST(Stalled, ASecondInterruptDoesNotWaitForAReader) {
   ASSERT_TRUE(WaitUnread([&] { return job.RankProcess(0) != 0; }));
   ASSERT_TRUE(IsStuck(job.RankProcess(0)));
   EXPECT_TRUE(SendAndWaitUntilTaken(job, SIGINT));
-  ::kill(job.pid(), SIGINT);
-  EXPECT_TRUE(WaitUnread([&] { return job.Processes().empty(); }));
+  EXPECT_TRUE(WaitUnread([&] {  // one that comes at once is taken for the first
+    ::kill(job.pid(), SIGINT);
+    return job.Processes().empty();
+  }));
   EXPECT_EQ(job.Wait(), 130);
 }
 
@@ -178,7 +180,10 @@ TEST(Stalled, ASecondInterruptDoesNotWaitForASentinelThatIsStopped) {
   ::kill(job.ProcessesWith("dlaunch sentinel")[0], SIGSTOP);
   ::kill(job.AgentProcess(0), SIGKILL);
   EXPECT_TRUE(SendAndWaitUntilTaken(job, SIGINT));
-  ::kill(job.pid(), SIGINT);
+  EXPECT_TRUE(WaitUnread([&] {
+    ::kill(job.pid(), SIGINT);
+    return job.Processes().empty();
+  }));
   EXPECT_EQ(job.Wait(kSoon), 130) << job.err();
   EXPECT_EQ(job.WaitUntilGone(kSoon), "");
 }

@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(By, Wrapped,
                                          "$P & wait", "($P; true); true", "trap 'echo trapped' TERM; $P; echo end",
                                          "trap '' TERM; $P; echo end", "trap 'true' EXIT; $P; true",
                                          "$P & p=$!; trap 'kill -TERM $p; wait $p' TERM; wait $p",
-                                         "$P 2>&1 | cat; true", "exec > >(sed 's/^/X /'); $P; true",
+                                         "$P 2>&1 | cat; true", "exec > >(sed -u 's/^/X /'); $P; true",
                                          "exec python3 -c \"import os, subprocess; subprocess.run(os.environ['P'])\""));
 
 TEST_F(Wrapped, ANeighboursFailureLeavesItTheGrace) {
@@ -132,7 +132,7 @@ TEST(LeftBehind, AFailedRanksLastWordsAreInTheReport) {
 }
 
 TEST(LeftBehind, WhatKeepsThePipeIsEndedSoonAndNamed) {
-  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &)", "yes >&2 & sleep 0.1;"}) {
+  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &);", "yes >&2 & sleep 0.1;"}) {
     const auto begun = std::chrono::steady_clock::now();
     DlaunchProcess job({"bash", "-c", how + " echo done"});
     EXPECT_EQ(job.Wait(kGone), 0) << job.err();

@@ -17,7 +17,10 @@ struct Tree {
     members.push_back({.pid = pid, .parent = parent, .program = program});
     return members.back();
   }
-  std::vector<pid_t> ToEnd(bool late = false) const { return Pids(WhoIsToEnd(members, late)); }
+  std::vector<pid_t> ToEnd(bool late = false) const {
+    const auto is_told = [this](const RankMember& member) { return member.pid == told; };
+    return Pids(WhoIsToEnd(members, is_told, late));
+  }
   std::vector<pid_t> ToNotice(int signal) const { return Pids(WhoTakesNotice(members, signal)); }
   static std::vector<pid_t> Pids(const std::vector<const RankMember*>& found) {
     std::vector<pid_t> pids;
@@ -25,6 +28,7 @@ struct Tree {
     return pids;
   }
   RankMembers members;
+  pid_t told = 0;
 };
 using Pids = std::vector<pid_t>;
 
@@ -57,6 +61,8 @@ TEST(SignalTargets, AShellsTrapWaitsForWhatIsInTheForeground) {
   tree.Add(11, 10, "python3.11").caught = Bit(SIGTERM);
   tree.Add(12, 10, "python3.11").ignored = Bit(SIGINT) | Bit(SIGQUIT);  // `program &`
   EXPECT_EQ(tree.ToEnd(), (Pids{10, 11}));
+  tree.told = 10;
+  EXPECT_EQ(tree.ToEnd(), (Pids{10})) << "later children are the trap's";
 }
 
 TEST(SignalTargets, WhatReadsTheOutputOfAnotherEndsWithThat) {
