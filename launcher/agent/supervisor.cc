@@ -26,8 +26,11 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 void Begin(RankMemberSearch* search, const std::vector<SupervisedRank>& ranks) {
-  std::vector<pid_t> leaders;
-  for (const SupervisedRank& rank : ranks) leaders.push_back(rank.process.pid);
+  std::vector<RankMemberSearch::Leader> leaders;
+  for (const SupervisedRank& rank : ranks) {
+    const int input = rank.process.input.valid() ? rank.process.input.get() : rank.command.input;
+    leaders.push_back({.pid = rank.process.pid, .input = PipeOf(input)});
+  }
   const std::string mark = ranks.empty() ? "" : MarkIn(ranks[0].command.environment);
   const bool marked = !mark.empty() && LimitWithMark(LimitMark(mark, 0)).has_value();
   search->Begin(marked ? LimitMark(mark) : 0, std::move(leaders));

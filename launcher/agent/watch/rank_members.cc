@@ -20,10 +20,14 @@
 namespace cohort::launcher {
 namespace {
 
+PipeId PipeIn(const struct stat& status) {
+  if (!S_ISFIFO(status.st_mode)) return {};
+  return {status.st_dev, status.st_ino};
+}
+
 PipeId PipeAt(const std::string& path) {
   struct stat status{};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISFIFO(status.st_mode)) return {};
-  return {status.st_dev, status.st_ino};
+  return ::stat(path.c_str(), &status) == 0 ? PipeIn(status) : PipeId();
 }
 
 // One that is blocked is read by sigwait or signalfd as a rule; but a process that is in wait() reads nothing.
@@ -38,6 +42,11 @@ void ReadSignals(const std::string& folder, RankMember* member) {
 }
 
 }  // namespace
+
+PipeId PipeOf(int fd) {
+  struct stat status{};
+  return ::fstat(fd, &status) == 0 ? PipeIn(status) : PipeId();
+}
 
 std::optional<RankMember> ReadMember(pid_t pid) {
   const auto state = ReadProcessState(pid);
@@ -67,7 +76,7 @@ void SignalMember(const RankMember& member, int signal) {
   }
 }
 
-void RankMemberSearch::Begin(rlim_t mark, std::vector<pid_t> leaders) {
+void RankMemberSearch::Begin(rlim_t mark, std::vector<Leader> leaders) {
   mark_ = mark;
   leaders_ = std::move(leaders);
   looked_at_.reset();
@@ -88,11 +97,17 @@ void RankMemberSearch::Look() {
   looked_at_ = Clock::now();
 }
 
+void RankMemberSearch::Add(size_t local_rank, pid_t pid) {
+  std::optional<RankMember> member = ReadMember(pid);
+  if (!member) return;
+  if (member->input == leaders_[local_rank].input) member->input = {};
+  found_[local_rank].push_back(*std::move(member));
+}
+
 void RankMemberSearch::LookByMark() {
   for (const pid_t pid : ListProcesses()) {
     const std::optional<int> rank = MarkedRank(pid, mark_);
-    if (!rank || *rank >= static_cast<int>(found_.size())) continue;
-    if (std::optional<RankMember> member = ReadMember(pid)) found_[*rank].push_back(*std::move(member));
+    if (rank && *rank < static_cast<int>(found_.size())) Add(static_cast<size_t>(*rank), pid);
   }
 }
 
@@ -111,10 +126,9 @@ void RankMemberSearch::LookByGroup() {
     return false;
   };
   for (size_t i = 0; i < leaders_.size(); ++i) {
-    if (leaders_[i] <= 0) continue;
+    if (leaders_[i].pid <= 0) continue;
     for (const auto& [pid, state] : states) {
-      if (!belongs(pid, leaders_[i])) continue;
-      if (std::optional<RankMember> member = ReadMember(pid)) found_[i].push_back(*std::move(member));
+      if (belongs(pid, leaders_[i].pid)) Add(i, pid);
     }
   }
 }

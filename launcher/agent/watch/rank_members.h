@@ -35,6 +35,8 @@ struct RankMember {
 };
 using RankMembers = std::vector<RankMember>;
 
+// The pipe of a descriptor of this process.
+PipeId PipeOf(int fd);
 // Nothing when there is no such process, or it is about to end.
 std::optional<RankMember> ReadMember(pid_t pid);
 
@@ -46,10 +48,16 @@ void SignalMember(const RankMember& member, int signal);
 class RankMemberSearch {
  public:
   using Clock = std::chrono::steady_clock;
+  // A rank's first process, also when it has gone, and the pipe that is the rank's input: reading it is no filter's
+  // mark, and members are shown without it.
+  struct Leader {
+    pid_t pid = 0;
+    PipeId input = {};
+  };
 
   // `mark` (limit_mark.h) is what the ranks' processes carry; 0: nothing, and a process belongs to a rank by its group
-  // or its parent. `leaders`: the ranks' first processes, by local rank; those that have gone included.
-  void Begin(rlim_t mark, std::vector<pid_t> leaders);
+  // or its parent. `leaders`: by local rank.
+  void Begin(rlim_t mark, std::vector<Leader> leaders);
   // By a pass that is no older than `age`.
   const RankMembers& Of(size_t local_rank, std::chrono::milliseconds age = std::chrono::milliseconds(0));
 
@@ -57,9 +65,10 @@ class RankMemberSearch {
   void Look();
   void LookByMark();
   void LookByGroup();
+  void Add(size_t local_rank, pid_t pid);
 
   rlim_t mark_ = 0;
-  std::vector<pid_t> leaders_;
+  std::vector<Leader> leaders_;
   std::vector<RankMembers> found_;
   std::optional<Clock::time_point> looked_at_;
 };
