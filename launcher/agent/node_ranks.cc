@@ -31,6 +31,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
                 .on_hello =
                     [this](int rank, pid_t pid, bool stays) {
                       joined_[rank] = true;
+                      said_goodbye_[rank] = false;
                       supervisor_.OnProgramJoined(rank, pid, stays);
                     },
                 .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },

@@ -269,6 +269,7 @@ void Supervisor::PassOn(int signal) {
 void Supervisor::OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
   SupervisedRank& rank = ranks_[local_rank];
   rank.may_stay = may_stay;
+  loop_->Cancel(rank.vanished_timer);  // of a process that has joined before, perhaps this one
   if (rank.process.pid != program) rank.program = program;
 }
 

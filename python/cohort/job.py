@@ -1,4 +1,4 @@
-"""This process' place in its job: one runtime a process."""
+"""This process' place in its job: one runtime at a time."""
 
 import atexit
 import sys
@@ -12,13 +12,12 @@ _runtime = None
 
 
 def runtime(**options):
-    """Joins the job at the first call, and returns the Runtime. Options of the first call: timeout (seconds),
-    progress_thread (operations go on while the program computes)."""
+    """Joins the job at the first call, or the first one after finalize(), and returns the Runtime. Options of that call:
+    timeout (seconds), progress_thread (operations go on while the program computes)."""
     global _runtime
     with _lock:
-        if _runtime is None:
+        if _runtime is None or _runtime.finalized:
             _runtime = _comm.Runtime(**options)
-            atexit.register(_finalize_at_exit)
         return _runtime
 
 
@@ -29,14 +28,20 @@ def init(**options):
 
 
 def finalize():
-    """Ends in order, as the end of the program does. Later calls of communicators fail. Raises a failure that no call
-    has reported yet."""
-    if _runtime is not None:
-        _runtime.finalize()
+    """Ends in order, as the end of the program does. Later calls of its communicators fail; init() may join again, on
+    all ranks. Raises a failure that no call has reported yet."""
+    global _runtime
+    with _lock:
+        ended, _runtime = _runtime, None
+    if ended is not None:
+        ended.finalize()
 
 
 def _finalize_at_exit():
     try:
-        _runtime.finalize()
+        finalize()
     except _comm.Error as error:
         print(f"cohort: {error}", file=sys.stderr)
+
+
+atexit.register(_finalize_at_exit)

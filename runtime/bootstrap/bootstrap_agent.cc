@@ -162,6 +162,10 @@ class AgentBootstrap final : public Bootstrap {
   }
 
  private:
+  // Each runtime of the epoch has a store of its own, as its ranks may put the same keys.
+  std::string KeyOf(std::string_view key) const {
+    return reopened_ == 0 ? std::string(key) : "runtime-" + std::to_string(reopened_) + "/" + std::string(key);
+  }
   absl::Status FetchNodes(uint32_t count, Identity* identity, Deadline deadline);
   v1::StallReport StallIn(uint64_t group, uint64_t epoch, const RankSet& members) const;
   void Deliver(const v1::AgentMessage& message, BootstrapListener& listener) const;
@@ -176,6 +180,7 @@ class AgentBootstrap final : public Bootstrap {
   bool said_gone_ = false;
   int rank_ = 0;
   int world_size_ = 1;
+  uint64_t reopened_ = 0;  // runtimes that this rank has finalized before, in this epoch
   std::string node_name_;
 };
 
@@ -202,6 +207,7 @@ absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
   if (joined.segment->local_ranks() != joined.identity.local_world_size) {
     return BadWelcome("the node segment was made for " + std::to_string(joined.segment->local_ranks()) + " ranks");
   }
+  reopened_ = ReopenedOf(joined.segment->epoch());
   control_ = &joined.segment->control(joined.identity.local_rank);
   rank_ = joined.identity.rank;
   world_size_ = joined.identity.world_size;
@@ -227,7 +233,7 @@ absl::Status AgentBootstrap::Put(std::string_view key, std::string_view value, D
   v1::RankMessage message;
   const uint64_t request = connection_.NextRequest();
   message.mutable_put()->set_request(request);
-  message.mutable_put()->set_key(std::string(key));
+  message.mutable_put()->set_key(KeyOf(key));
   message.mutable_put()->set_value(std::string(value));
   COHORT_ASSIGN_OR_RETURN(const v1::AgentMessage answer, connection_.Call(message, request, deadline));
   if (!answer.put().error().empty()) return absl::AlreadyExistsError(answer.put().error());
@@ -239,7 +245,7 @@ absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline d
     v1::RankMessage message;
     const uint64_t request = connection_.NextRequest();
     message.mutable_get()->set_request(request);
-    message.mutable_get()->set_key(std::string(key));
+    message.mutable_get()->set_key(KeyOf(key));
     const std::chrono::milliseconds timeout = WaitOf(deadline);
     const auto asked_until = Deadline::Clock::now() + timeout;
     message.mutable_get()->set_timeout_ms(static_cast<uint32_t>(timeout.count()));
@@ -259,7 +265,7 @@ absl::StatusOr<VariableResult> AgentBootstrap::CallVariable(const VariableCall& 
     v1::VariableRequest& asked = *message.mutable_variable();
     asked.set_request(request);
     asked.set_kind(ToProto(call.kind));
-    asked.set_key(call.key);
+    if (call.kind != VariableCall::Kind::kCount) asked.set_key(KeyOf(call.key));
     asked.set_value(call.value);
     asked.set_expected(call.expected);
     asked.set_amount(call.amount);

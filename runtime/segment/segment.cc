@@ -317,8 +317,9 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
     RankControl& control = rep.part(local_rank).control;
     uint32_t absent = kRankAbsent;
     if (!control.state.compare_exchange_strong(absent, kRankAttached)) {
-      return absl::FailedPreconditionError("local rank " + std::to_string(local_rank) +
-                                           " has already joined this epoch; a rank joins once");
+      return absl::FailedPreconditionError(
+          "process " + std::to_string(control.pid.load(std::memory_order_acquire)) + " has joined as local rank " +
+          std::to_string(local_rank) + " already, and did not finalize its runtime: a rank is one process at a time");
     }
     control.pid.store(getpid(), std::memory_order_release);
   }

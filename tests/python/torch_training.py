@@ -111,8 +111,8 @@ def descend(model, optimizer, steps=STEPS, micro_batches=1, clip=None, seed=RANK
     return model
 
 
-def distributed(model=None, **options):
-    return torch.nn.parallel.DistributedDataParallel(model or net(), bucket_cap_mb=0.005, **options)
+def distributed(model=None, bucket_cap_mb=0.005, **options):
+    return torch.nn.parallel.DistributedDataParallel(model or net(), bucket_cap_mb=bucket_cap_mb, **options)
 
 
 def sgd(model):
@@ -186,7 +186,7 @@ def compiled(model, **options):
 
 
 def ddp_compiled():
-    model = distributed()
+    model = distributed(bucket_cap_mb=25)  # the compiler wants no less than the first bucket's
     descend(compiled(model), sgd(model))
     return model
 
@@ -228,7 +228,7 @@ class Collectives(torch.nn.Module):
 
 def ddp_compiled_collectives():
     model = Collectives()
-    averaged = distributed(model)
+    averaged = distributed(model, bucket_cap_mb=25)
     model.forward = compiled(model.forward, fullgraph=True)
     descend(averaged, sgd(averaged))
     return model

@@ -134,7 +134,7 @@ absl::StatusOr<SegmentCopy> CopySegment(int fd, int records) {
   SegmentCopy copy;
   copy.job_id = Printable(header.job_id, sizeof header.job_id);
   copy.node = Printable(header.node, sizeof header.node);
-  copy.epoch = header.epoch;
+  copy.epoch = runtime::EpochOf(header.epoch);
   for (int rank = 0; rank < static_cast<int>(header.local_ranks); ++rank) {
     COHORT_ASSIGN_OR_RETURN(RankCopy one, CopyRank(fd, rank, records));
     for (const CallRecord& record : one.records) {

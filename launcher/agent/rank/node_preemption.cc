@@ -16,15 +16,20 @@ void NodePreemption::OnStep(int local_rank, uint64_t step) {
   answer_.set_step(std::max(answer_.step(), step));
 }
 
+void NodePreemption::OnJoin(int local_rank) {
+  if (!answered_) ranks_[static_cast<size_t>(local_rank)] = {};
+}
+
 void NodePreemption::OnEnd(int local_rank, bool in_order) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   if (answered_ || std::exchange(rank.counted, true)) return;
-  answer_.set_left(answer_.left() || in_order);
+  rank.left = in_order;
 }
 
 std::optional<v1::NodeStep> NodePreemption::TakeAnswer() {
   const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.counted; });
   if (!notice_.has_value() || !all || std::exchange(answered_, true)) return std::nullopt;
+  answer_.set_left(std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.left; }));
   return answer_;
 }
 

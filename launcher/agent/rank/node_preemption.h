@@ -26,6 +26,8 @@ class NodePreemption {
 
   // A rank is about to begin a step, and waits.
   void OnStep(int local_rank, uint64_t step);
+  // A rank opens a runtime. Where it had left, it counts again.
+  void OnJoin(int local_rank);
   // A rank has ended, or said goodbye; `in_order`: not by a failure.
   void OnEnd(int local_rank, bool in_order);
   // The node's answer to the notice: once, when each of its ranks has answered or ended.
@@ -38,6 +40,7 @@ class NodePreemption {
   struct Rank {
     bool wished = false;
     bool counted = false;
+    bool left = false;  // in order
   };
   std::vector<Rank> ranks_;
   bool any_wished_ = false;

@@ -59,8 +59,9 @@ absl::Status RankService::Start(const std::string& address) {
   options.job_id = assignment_.job().job_id();
   options.node = assignment_.placement().name();
   options.reserve_fixed_part = false;  // most of the time that a node of programs without cohort would take to start
-  COHORT_ASSIGN_OR_RETURN(segment_, runtime::Segment::Create(options));
-  waits_ = std::make_unique<RankWaits>(segment_.get(), &assignment_);
+  COHORT_RETURN_IF_ERROR(segments_.Start(options));
+  const auto segment_of = [this](int local_rank) -> runtime::Segment& { return segments_.Of(local_rank); };
+  waits_ = std::make_unique<RankWaits>(segment_of, &assignment_);
   // A few more than ranks, so that strangers are told why they are refused.
   return socket_.Listen(address, ranks + 16);
 }
@@ -73,14 +74,13 @@ void RankService::SendToRank(int local_rank, const v1::AgentMessage& message) {
   const RankSocket::PeerId peer = peer_of_rank_[local_rank];
   if (peer == 0) return;
   SendTo(peer, message);
-  segment_->control(local_rank).events.fetch_add(1, std::memory_order_release);
-  segment_->Wake(local_rank);
+  segments_.Of(local_rank).control(local_rank).events.fetch_add(1, std::memory_order_release);
+  segments_.Of(local_rank).Wake(local_rank);
 }
 
-void RankService::TellOrKeep(int local_rank, const v1::AgentMessage& message) {
-  SendToRank(local_rank, message);
-  const bool joined = peer_of_rank_[local_rank] != 0;
-  if (!joined && early_news_.size() < kMaxEarlyNews) early_news_.emplace_back(local_rank, message);
+bool RankService::Joined(int local_rank) const {
+  const RankSocket::PeerId peer = peer_of_rank_[local_rank];
+  return peer != 0 && !peers_.at(peer).goodbye;
 }
 
 int RankService::LocalRankOf(uint32_t rank) const {
@@ -130,7 +130,8 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       callbacks_.to_rendezvous(up);
       break;
     case v1::RankMessage::kGoodbye:
-      peer->second.goodbye = true;
+      peer->second.goodbye = peer->second.finalized = true;
+      segments_.Leave(peer->second.local_rank);
       callbacks_.on_goodbye(peer->second.local_rank);
       preemption_.OnEnd(peer->second.local_rank, /*in_order=*/true);
       AnswerPreemption();
@@ -168,7 +169,7 @@ void RankService::OnClosed(RankSocket::PeerId from) {
   if (!peer.goodbye) callbacks_.on_vanished(peer.local_rank, peer.pid);
 }
 
-std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const {
+std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) {
   if (hello.protocol() != kAgentProtocol) {
     return "the program speaks version " + std::to_string(hello.protocol()) + " of the agent's protocol and dlaunch " +
            std::to_string(kAgentProtocol) + "; build both from one version of cohort";
@@ -184,18 +185,32 @@ std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello
   if (group == 0 || !DescendsFrom(pid, group)) {
     return "process " + std::to_string(pid) + " does not belong to local rank " + std::to_string(local_rank);
   }
-  if (peer_of_rank_[local_rank] != 0) {
-    return "process " + std::to_string(peers_.at(peer_of_rank_[local_rank]).pid) + " is local rank " +
-           std::to_string(local_rank) +
-           " already; a rank is one process, and a child of it that joins a group of its own does so without "
-           "COHORT_AGENT";
+  EndFormer(local_rank);
+  if (peer_of_rank_[local_rank] == 0) return "";
+  const pid_t other = peers_.at(peer_of_rank_[local_rank]).pid;
+  if (other == pid) {
+    return "this process (" + std::to_string(pid) +
+           ") has a runtime already: finalize it before another one is made, or use it in all places";
   }
-  return "";
+  return "process " + std::to_string(other) + " is local rank " + std::to_string(local_rank) +
+         " already; a rank is one process, and a child of it that joins a group of its own does so without "
+         "COHORT_AGENT";
+}
+
+void RankService::EndFormer(int local_rank) {
+  const RankSocket::PeerId former = peer_of_rank_[local_rank];
+  if (former == 0) return;
+  socket_.TakeRest(former, /*last=*/false);  // where its goodbye may be
+  if (peer_of_rank_[local_rank] != former || !peers_.at(former).finalized) return;
+  peers_.erase(former);
+  peer_of_rank_[local_rank] = 0;
+  store_.Forget(former);
+  socket_.Close(former);
 }
 
 void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   std::string why = peers_.contains(from) ? "a second hello" : WhyRefused(from, hello);
-  if (why.empty()) why = std::string(segment_->ReserveFixedPart().message());
+  if (why.empty()) why = std::string(segments_.Open(static_cast<int>(hello.local_rank())).message());
   if (!why.empty()) {
     v1::AgentMessage refusal;
     refusal.set_refused(std::move(why));
@@ -204,8 +219,9 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
     return;
   }
   const int local_rank = static_cast<int>(hello.local_rank());
-  peers_[from] = {local_rank, socket_.PidOf(from), false};
+  peers_[from] = {.local_rank = local_rank, .pid = socket_.PidOf(from)};
   peer_of_rank_[local_rank] = from;
+  preemption_.OnJoin(local_rank);
   callbacks_.on_hello(local_rank, socket_.PidOf(from), hello.stays());
   Welcome(from, local_rank);
   TellEarlyNews(local_rank);
@@ -219,6 +235,7 @@ void RankService::TellEarlyNews(int local_rank) {
   }
   std::erase_if(early_news_, [=](const auto& kept) { return kept.first == local_rank; });
   for (const v1::AgentMessage& message : messages) SendToRank(local_rank, message);
+  for (size_t i = 0; i < losses_.size(); ++i) SendToRank(local_rank, losses_[i]);
 }
 
 void RankService::Welcome(RankSocket::PeerId to, int local_rank) {
@@ -240,7 +257,7 @@ void RankService::Welcome(RankSocket::PeerId to, int local_rank) {
   welcome.set_job_secret(assignment_.job().job_secret());
   welcome.set_data_interface_ip(data_interface_ip_);
   welcome.set_nodes_share_host(assignment_.job().nodes_share_host());
-  SendTo(to, message, segment_->fd());
+  SendTo(to, message, segments_.Of(local_rank).fd());
 }
 
 void RankService::OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request) {
@@ -262,7 +279,12 @@ void RankService::OnGroupFailure(const v1::GroupFailure& failure) {
   *message.mutable_group_failure() = failure;
   for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
     if (static_cast<int64_t>(rank.rank()) == failure.from_rank() || !Includes(failure.members(), rank.rank())) continue;
-    TellOrKeep(static_cast<int>(rank.local_rank()), message);
+    const int local_rank = static_cast<int>(rank.local_rank());
+    if (Joined(local_rank)) {
+      SendToRank(local_rank, message);
+    } else if (early_news_.size() < kMaxEarlyNews) {
+      early_news_.emplace_back(local_rank, message);
+    }
   }
 }
 
@@ -272,8 +294,9 @@ void RankService::OnRanksLost(const v1::RanksLost& lost) {
   }
   v1::AgentMessage message;
   *message.mutable_ranks_lost() = lost;
+  if (losses_.size() < kMaxEarlyNews) losses_.push_back(message);
   for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
-    TellOrKeep(static_cast<int>(local_rank), message);
+    if (Joined(static_cast<int>(local_rank))) SendToRank(static_cast<int>(local_rank), message);
   }
 }
 
@@ -282,7 +305,8 @@ v1::InspectReply RankService::Inspect(const v1::InspectRequest& request) {
   reply.set_request(request.request());
   for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
     if (!Includes(request.members(), rank.rank())) continue;
-    *reply.add_calls() = InspectOperation(segment_->black_box_of(static_cast<int>(rank.local_rank())), rank.rank(),
+    const int local_rank = static_cast<int>(rank.local_rank());
+    *reply.add_calls() = InspectOperation(segments_.Of(local_rank).black_box_of(local_rank), rank.rank(),
                                           request.group(), request.epoch(), request.sequence());
   }
   return reply;
@@ -293,13 +317,13 @@ void RankService::TakeRest(int local_rank, bool for_good) {
 }
 
 void RankService::MarkLost(int local_rank) {
-  segment_->control(local_rank).state.store(runtime::kRankLost, std::memory_order_seq_cst);
+  segments_.MarkEnded(local_rank, runtime::kRankLost);
   preemption_.OnEnd(local_rank, /*in_order=*/false);
   AnswerPreemption();
 }
 
 void RankService::MarkEnded(int local_rank) {
-  segment_->control(local_rank).state.store(runtime::kRankFinalised, std::memory_order_seq_cst);
+  segments_.MarkEnded(local_rank, runtime::kRankFinalised);
   preemption_.OnEnd(local_rank, /*in_order=*/true);
   AnswerPreemption();
 }

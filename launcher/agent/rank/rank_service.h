@@ -19,6 +19,7 @@
 #include "cohort/launcher/agent/rank/rank_waits.h"
 #include "cohort/launcher/agent/rank/store_relay.h"
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/segment/epoch_segments.h"
 #include "cohort/runtime/segment/segment.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -30,7 +31,8 @@ class RankService {
     std::function<void(const v1::FromAgent&)> to_rendezvous;
     // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
     std::function<pid_t(int local_rank)> group_of;
-    // A local rank has said hello. `pid`: the process that did; a descendant of what was started, if that is a wrapper.
+    // A local rank has said hello, for the first time or after a goodbye. `pid`: the process that did; a descendant of
+    // what was started, if that is a wrapper.
     // `stays`: after a failure it may join the next epoch itself.
     std::function<void(int local_rank, pid_t pid, bool stays)> on_hello;
     std::function<void(int local_rank)> on_goodbye;
@@ -73,7 +75,8 @@ class RankService {
   struct Peer {
     int local_rank = -1;  // until its hello
     pid_t pid = 0;
-    bool goodbye = false;
+    bool goodbye = false;    // in whatever way: its end is no news
+    bool finalized = false;  // it may join again
   };
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
@@ -81,12 +84,14 @@ class RankService {
   bool SaidAlready(const v1::GroupFailure& failure);
   void OnClosed(RankSocket::PeerId from);
   void OnHello(RankSocket::PeerId from, const v1::RankHello& hello);
-  std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const;
+  // Ends the connection by which a rank had joined and finalized.
+  void EndFormer(int local_rank);
+  std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello);
   void Welcome(RankSocket::PeerId to, int local_rank);
   void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);
   void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
   void SendToRank(int local_rank, const v1::AgentMessage& message);
-  void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later
+  bool Joined(int local_rank) const;  // and has not said goodbye
   void TellEarlyNews(int local_rank);
   void OnNextEpoch(RankSocket::PeerId from);
   void OnPreemptionWish(int local_rank);
@@ -97,16 +102,18 @@ class RankService {
   const std::string data_interface_ip_;
   Callbacks callbacks_;
   RankSocket socket_;
-  std::unique_ptr<runtime::Segment> segment_;
+  runtime::EpochSegments segments_;
   std::unique_ptr<RankWaits> waits_;
   std::unordered_map<RankSocket::PeerId, Peer> peers_;
   std::vector<RankSocket::PeerId> peer_of_rank_;  // 0: not connected
   StoreRelay store_;
   std::pair<uint64_t, uint64_t> last_expired_;  // the group, by id and epoch, that SaidAlready saw last
   NodePreemption preemption_;
-  // News of failures for local ranks that have not said hello, which hear of them then.
+  // Failures of groups, for local ranks that have not said hello, which hear of them then. Of lost ranks every hello is
+  // told: a rank that joins again does not remember them.
   static constexpr size_t kMaxEarlyNews = 4096;
   std::vector<std::pair<int, v1::AgentMessage>> early_news_;
+  std::vector<v1::AgentMessage> losses_;
 };
 
 }  // namespace cohort::launcher

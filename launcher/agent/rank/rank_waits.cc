@@ -44,8 +44,10 @@ void AddProgress(const runtime::CallProgress& progress, size_t most, v1::RankWai
 
 }  // namespace
 
-RankWaits::RankWaits(runtime::Segment* segment, const v1::Assignment* assignment)
-    : segment_(segment), assignment_(assignment), seen_(static_cast<size_t>(assignment->placement().ranks_size())) {}
+RankWaits::RankWaits(std::function<runtime::Segment&(int local_rank)> segment_of, const v1::Assignment* assignment)
+    : segment_of_(std::move(segment_of)),
+      assignment_(assignment),
+      seen_(static_cast<size_t>(assignment->placement().ranks_size())) {}
 
 void RankWaits::NoteGroup(const v1::StallReport& stall) {
   // A set that stands for a list that was too long says nothing of who belongs to it.
@@ -75,12 +77,15 @@ std::optional<v1::NodeWaits> RankWaits::Look(TimePoint now) {
   v1::NodeWaits waits;
   for (size_t i = 0; i < seen_.size(); ++i) {
     const int local_rank = static_cast<int>(i);
-    const uint64_t number = runtime::ReadWaitNumber(segment_->control(local_rank)).number;
+    runtime::Segment& segment = segment_of_(local_rank);
+    const uint64_t number = runtime::ReadWaitNumber(segment.control(local_rank)).number;
     if (number == 0) {
       seen_[i] = {};
       continue;
     }
-    if (seen_[i].number != number) seen_[i] = {.number = number, .since = now, .told = false};
+    if (seen_[i].segment != &segment || seen_[i].number != number) {
+      seen_[i] = {.segment = &segment, .number = number, .since = now, .told = false};
+    }
     if (seen_[i].told || now - seen_[i].since < kUnmovedFor) continue;
     v1::RankWait wait = Describe(local_rank, runtime::kBlackBoxRecords);
     if (wait.number() != number) continue;
@@ -111,7 +116,8 @@ v1::NodeWaits RankWaits::Answer(const v1::WaitQuestion& question) const {
   waits.set_request(question.request());
   for (const v1::RankPlacement& rank : assignment_->placement().ranks()) {
     if (std::find(question.ranks().begin(), question.ranks().end(), rank.rank()) == question.ranks().end()) continue;
-    const runtime::WaitNumber now = runtime::ReadWaitNumber(segment_->control(static_cast<int>(rank.local_rank())));
+    const int local_rank = static_cast<int>(rank.local_rank());
+    const runtime::WaitNumber now = runtime::ReadWaitNumber(segment_of_(local_rank).control(local_rank));
     if (now.number == 0) continue;
     v1::RankWait& wait = *waits.add_waits();
     wait.set_rank(rank.rank());
@@ -122,14 +128,15 @@ v1::NodeWaits RankWaits::Answer(const v1::WaitQuestion& question) const {
 }
 
 v1::CallState RankWaits::LatestCallOf(int local_rank) const {
-  return LatestCall(segment_->black_box_of(local_rank), assignment_->placement().ranks(local_rank).rank());
+  return LatestCall(segment_of_(local_rank).black_box_of(local_rank),
+                    assignment_->placement().ranks(local_rank).rank());
 }
 
 v1::RankWait RankWaits::Describe(int local_rank, size_t most_progress) const {
   v1::RankWait message;
   message.set_rank(assignment_->placement().ranks(local_rank).rank());
-  const runtime::RankControl& control = segment_->control(local_rank);
-  const runtime::BlackBoxReader box = segment_->black_box_of(local_rank);
+  const runtime::RankControl& control = segment_of_(local_rank).control(local_rank);
+  const runtime::BlackBoxReader box = segment_of_(local_rank).black_box_of(local_rank);
   const std::optional<runtime::Wait> wait = runtime::ReadWait(control, box);
   AddProgress(runtime::ReadCallProgress(box), most_progress, &message);
   // The box was read during this wait only if the wait still goes on.

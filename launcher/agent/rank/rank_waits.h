@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -20,8 +21,8 @@ class RankWaits {
   static constexpr std::chrono::milliseconds kLookInterval{50};
   static constexpr std::chrono::milliseconds kUnmovedFor{200};  // a wait of this age is told
 
-  // Both outlive it.
-  RankWaits(runtime::Segment* segment, const v1::Assignment* assignment);
+  // `segment_of` gives the segment that a local rank uses. Both outlive it.
+  RankWaits(std::function<runtime::Segment&(int local_rank)> segment_of, const v1::Assignment* assignment);
 
   // A rank says who belongs to a group in which it waits.
   void NoteGroup(const v1::StallReport& stall);
@@ -40,6 +41,7 @@ class RankWaits {
   static constexpr size_t kProgressForWatchers = 64;  // groups and peers of a rank, about 20 bytes each
 
   struct Seen {
+    const runtime::Segment* segment = nullptr;  // numbers begin again in each
     uint64_t number = 0;
     TimePoint since;
     bool told = false;
@@ -51,7 +53,7 @@ class RankWaits {
   template <typename Waits>
   google::protobuf::RepeatedPtrField<v1::WaitedGroup> GroupsOf(const Waits& waits) const;
 
-  runtime::Segment* const segment_;
+  const std::function<runtime::Segment&(int local_rank)> segment_of_;
   const v1::Assignment* const assignment_;
   std::vector<Seen> seen_;  // by local rank
   std::deque<v1::WaitedGroup> groups_;

@@ -7,9 +7,10 @@ import time
 import torch.distributed as dist
 
 from cohort import _comm, job
+from cohort.communicator import Communicator
 
 _lock = threading.Lock()
-_world = None
+_runtime = _world = None
 _ABSENT = "no value of cohort's"
 
 
@@ -22,13 +23,14 @@ def communicator_of(options):
 
 
 def _world_of(options):
-    global _world
+    global _runtime, _world
     is_default = not options.global_ranks_in_group
     rank, size = (options.group_rank, options.group_size) if is_default else (dist.get_rank(), dist.get_world_size())
     with _lock:
-        if _world is None:
+        if _runtime is None or _runtime.finalized:
             store = options.store if is_default else dist.distributed_c10d._get_default_store()
-            _world = job.init(progress_thread=True, **_meeting(store, rank, size))
+            _runtime = job.runtime(progress_thread=True, **_meeting(store, rank, size))
+            _world = Communicator(_runtime)
         if (_world.rank, _world.size) != (rank, size):
             raise _comm.FailedPreconditionError(
                 f"init_process_group was told rank {rank} of {size}, and this process is rank {_world.rank} of "

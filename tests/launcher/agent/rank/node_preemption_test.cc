@@ -30,6 +30,21 @@ TEST(NodePreemption, ARankThatFailsAfterItsAnswerIsCountedWithIt) {
   EXPECT_FALSE(node.TakeAnswer().has_value()) << "once";
 }
 
+TEST(NodePreemption, ARankThatJoinsAgainHasNotLeft) {
+  NodePreemption node(1);
+  EXPECT_TRUE(node.OnWish(0));
+  node.OnEnd(0, /*in_order=*/true);
+  node.OnJoin(0);
+  EXPECT_FALSE(node.wished(0)) << "its new runtime asks for itself";
+  node.OnNotice(Notice());
+  EXPECT_FALSE(node.TakeAnswer().has_value());
+  node.OnStep(0, 3);
+  const auto answer = node.TakeAnswer();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->step(), 3u);
+  EXPECT_FALSE(answer->left());
+}
+
 TEST(NodePreemption, ARankThatEndsInOrderAfterItsAnswerHasNotLeftBefore) {
   NodePreemption node(2);
   node.OnNotice(Notice());

@@ -235,6 +235,74 @@ TEST_F(RankServiceTest, ARankIsOneProcess) {
   EXPECT_NE(second.Receive().refused().find("already"), std::string::npos);
 }
 
+TEST_F(RankServiceTest, AProcessThatIsStillARankIsToldSo) {
+  Client first(address_);
+  first.SayHello(0);
+  ASSERT_TRUE(first.Receive().has_welcome());
+  Client second(address_);
+  second.SayHello(0);
+  EXPECT_NE(second.Receive().refused().find("has a runtime already: finalize it"), std::string::npos);
+  EXPECT_EQ(Get(&first, "key", 1).value(), "value of key") << "and the first goes on";
+}
+
+// The second hello may come before the agent has read the goodbye, and while the first connection is open.
+TEST_F(RankServiceTest, AfterItsGoodbyeARankMayJoinAgainInASegmentOfItsOwn) {
+  v1::RankMessage goodbye;
+  goodbye.mutable_goodbye();
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<runtime::Segment>> segments;
+  for (uint64_t k = 0; k < 3; ++k) {
+    std::atomic<bool> sent{false};
+    loop_.Post([&] {
+      while (!sent) std::this_thread::yield();  // goodbye and hello are there together
+    });
+    if (k > 0) clients.back()->Send(goodbye);
+    clients.push_back(std::make_unique<Client>(address_));
+    clients.back()->SayHello(0);
+    sent = true;
+    ASSERT_TRUE(clients.back()->Receive().has_welcome());
+    auto segment = runtime::Segment::Attach(clients.back()->segment().Release(), 0);
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    EXPECT_EQ(runtime::ReopenedOf((*segment)->epoch()), k);
+    EXPECT_EQ(runtime::EpochOf((*segment)->epoch()), 1u);
+    segments.push_back(*std::move(segment));
+  }
+  EXPECT_EQ(goodbyes_, 2);
+  EXPECT_EQ(clients.front()->Receive().kind_case(), v1::AgentMessage::KIND_NOT_SET) << "its connection has ended";
+  // A lost rank is lost for every runtime, those that come later too.
+  v1::RanksLost lost;
+  lost.add_ranks(2);
+  lost.set_text("rank 2 is gone");
+  loop_.Post([&] { service_->OnRanksLost(lost); });
+  EXPECT_EQ(clients.back()->Receive().ranks_lost().text(), "rank 2 is gone");
+  clients.back()->Send(goodbye);
+  Client last(address_);
+  last.SayHello(0);
+  ASSERT_TRUE(last.Receive().has_welcome());
+  EXPECT_EQ(last.Receive().ranks_lost().text(), "rank 2 is gone");
+  const auto segment = runtime::Segment::Attach(last.segment().Release(), 0);
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  EXPECT_EQ((*segment)->control(1).state.load(), runtime::kRankLost);
+  EXPECT_EQ(segments.front()->control(1).state.load(), runtime::kRankLost);
+  EXPECT_EQ(vanished_, 0);
+}
+
+TEST_F(RankServiceTest, ARankIsNotFarAheadOfAnother) {
+  v1::RankMessage goodbye;
+  goodbye.mutable_goodbye();
+  std::string refused;
+  size_t opened = 0;
+  for (; refused.empty() && opened < 2 * runtime::EpochSegments::kMostAhead; ++opened) {
+    Client client(address_);
+    client.SayHello(0);
+    refused = client.Receive().refused();
+    client.Send(goodbye);
+    (void)Get(&client, "key", 1);
+  }
+  EXPECT_NE(refused.find("ranks open equally many"), std::string::npos) << refused;
+  EXPECT_EQ(opened, runtime::EpochSegments::kMostAhead + 2);
+}
+
 TEST_F(RankServiceTest, ARankThatJoinsLateHearsOfEarlierFailures) {
   loop_.Post([this] {
     v1::GroupFailure failure;

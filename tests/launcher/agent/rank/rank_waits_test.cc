@@ -134,8 +134,9 @@ class World {
       segments_.push_back(*std::move(segment));
     }
     for (int node = 0; node < nodes; ++node) {
-      agents_.push_back(std::make_unique<RankWaits>(segments_[static_cast<size_t>(node)].get(),
-                                                    &assignments_[static_cast<size_t>(node)]));
+      agents_.push_back(std::make_unique<RankWaits>(
+          [segment = segments_[static_cast<size_t>(node)].get()](int) -> runtime::Segment& { return *segment; },
+          &assignments_[static_cast<size_t>(node)]));
       for (int local = 0; local < per_node; ++local) AddRank(node, local);
     }
   }
@@ -444,7 +445,7 @@ TEST(RankWaitsTest, WatchersAreToldOfTheGroupsThatAreWaitedInAndOfTheLatestCalls
   ASSERT_TRUE(segment.ok()) << segment.status();
   auto rank = runtime::Segment::Attach(dup((*segment)->fd()), 0);
   ASSERT_TRUE(rank.ok()) << rank.status();
-  RankWaits waits(segment->get(), &assignment);
+  RankWaits waits([&](int) -> runtime::Segment& { return **segment; }, &assignment);
   uint64_t ticket = 0;
   for (uint64_t group = 1; group <= 100; ++group) {
     v1::StallReport stall;
