@@ -29,7 +29,7 @@ ROOMS = {
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "nn",
                 "parallel/replicate", "parallel/zero", "parallel/fsdp", "parallel/tensor",
                 "parallel/pipeline/schedule", "parallel/pipeline", "torchshard", "adapter", "parallelize",
-                "compat", "data", "", "examples", "examples/gpt", "examples/ports"),
+                "compat/pt", "compat", "data", "", "examples", "examples/gpt", "examples/ports"),
     "python": ("module",),
 }
 # Folders that do not include each other: what they share lies above them, what joins them below.

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -259,19 +260,59 @@ TEST_F(PtFileDamage, RefusesTensorsBeyondTheirStorage) {
 }
 
 TEST_F(PtFileDamage, EndsWhateverIsWithinWhatever) {
+  const std::string tensor = Tensor("0", kSix, kNone, kSix, "K\1");
   constexpr int kDeep = 300'000;
-  std::string deep(kDeep, ']');
-  EXPECT_THAT(ErrorOfPickle(deep + std::string(kDeep - 1, 'a')), HasSubstr("contain each other"));
-  EXPECT_THAT(ErrorOfPickle(std::string("}q\0", 3) + Text("x") + std::string("h\0s", 3)),
-              HasSubstr("contain each other"));
-  // Two ways on at each level, whose names grow by a megabyte.
-  const std::string key = Text(std::string(1 << 20, 'k'));
-  EXPECT_THAT(ErrorOfPickle(std::string("}q\0", 3) + key + std::string("h\0s", 3) + key + std::string("h\0s", 3)),
-              HasSubstr("contain each other"));
-  EXPECT_THAT(ErrorOfPickle(std::string(5'000'000, 'N')), HasSubstr("objects"));
+  const std::string deep(kDeep, ']'), closed(kDeep - 1, 'a');
+  EXPECT_EQ(ErrorOfPickle(deep + closed), "");
+  EXPECT_THAT(ErrorOfPickle(deep + tensor + "a" + closed), HasSubstr("nested more than"));
+  // Circles are followed once.
+  const auto found = Read(
+      Zip(Entries(Pickled(std::string("}q\0", 3) + Text("x") + std::string("h\0s", 3) + Text("a") + tensor + "s"))));
+  EXPECT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.count("a"), 1U);
+  // Two ways on at each level.
+  std::string ways = "]q\1" + tensor + "a";
+  for (int i = 0; i < 60; ++i) ways += "0](h\1h\1eq\1";
+  EXPECT_THAT(ErrorOfPickle(ways), HasSubstr("contain each other"));
+  // The same with names of a megabyte.
+  std::string names = tensor + "q\1";
+  for (int i = 0; i < 60; ++i) names += "0}(" + Text(std::string(1 << 14, 'k')) + "h\1" + Text("l") + "h\1uq\1";
+  EXPECT_THAT(ErrorOfPickle(names), HasSubstr("contain each other"));
+  EXPECT_EQ(ErrorOfPickle(std::string(5'000'000, 'N')), "");
+  EXPECT_THAT(ErrorOfPickle(std::string(11'000'000, ']')), HasSubstr("objects"));
   EXPECT_THAT(ErrorOfPickle("X" + Bytes(UINT32_MAX, 4)), HasSubstr("ends too early"));
   EXPECT_THAT(ErrorOfPickle(std::string(1000, '(')), Not(""));
   EXPECT_THAT(ErrorOfPickle("t"), HasSubstr("lacks a mark"));
+}
+
+// A chain of wrappers is no way to end the stack.
+TEST_F(PtFileDamage, UnwrapsNoTensorForever) {
+  std::string chain;
+  for (int i = 0; i < 200'000; ++i) chain += Name("torch._utils", "_rebuild_parameter") + "(";
+  chain += Tensor("0", kSix, kNone, kSix, "K\1");
+  for (int i = 0; i < 200'000; ++i) chain += "\x89)tR";
+  EXPECT_THAT(ErrorOfPickle(chain), HasSubstr("again and again"));
+}
+
+// All files of the corpus, cut and changed.
+TEST_F(PtFileDamage, SurvivesDamageOfTheCorpus) {
+  uint32_t random = 1;
+  const auto next = [&random] { return random = random * 1664525 + 1013904223; };
+  for (const auto& entry : fs::directory_iterator(COHORT_PT_CORPUS)) {
+    std::ifstream in(entry.path(), std::ios::binary);
+    const std::string whole{std::istreambuf_iterator<char>(in), {}};
+    if (whole.empty() || entry.path().extension() == ".py") continue;
+    for (int trial = 0; trial < 6; ++trial) {
+      std::string bad = whole;
+      const size_t place = (next() >> 4) % whole.size();
+      if (trial % 3 == 0) {
+        bad.resize(place);
+      } else {
+        bad[place] = static_cast<char>(next() >> 20);
+      }
+      ErrorOf(bad);
+    }
+  }
 }
 
 }  // namespace
