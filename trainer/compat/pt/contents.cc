@@ -16,7 +16,7 @@ using Kind = Object::Kind;
 
 constexpr int kDeepest = 1000;
 // Bounds the visits that values shared again and again can cost, and the bytes of the names that they make.
-constexpr int64_t kMostWork = 20'000'000;
+constexpr int64_t kMostWork = 10'000'000;
 
 // All values that are tensors or storages, or from which one is reached. Needs no recursion and follows circles.
 std::unordered_set<const Object*> HoldersOfTensors(const Object& root) {
