@@ -36,6 +36,8 @@
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/nodes/node_source.h"
+#include "cohort/launcher/nodes/surroundings/other_launchers.h"
+#include "cohort/launcher/nodes/surroundings/task_counts.h"
 #include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/options.h"
@@ -75,6 +77,16 @@ absl::Status CheckStandbys(const Job& job) {
                                                       std::to_string(nodes - 1) + " at the most"));
 }
 
+// Tells what the surroundings say of the number of ranks, where the job has another.
+void TellOfOtherRanks(const Job& job) {
+  const Options& options = job.options;
+  if (!options.ranks && !options.ranks_per_node && !options.gpus_per_rank) {
+    if (const std::string tasks = DescribeOtherTasks(job.nodes.nodes, job.placement); !tasks.empty()) Say(tasks);
+  }
+  const std::string world = DescribeOtherWorldSize(GetVariable, job.placement.world_size);
+  if (!world.empty() && options.launcher.empty()) Say(world);
+}
+
 // The nodes of the job, and after them the spares.
 absl::Status FindAndPlace(const Options& options, Job* job) {
   Options wanted = options;  // sources know nothing of spares
@@ -95,6 +107,7 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
                                                         .devices_per_rank = options.gpus_per_rank,
                                                         .bind = options.bind}));
   COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
+  TellOfOtherRanks(*job);
   COHORT_RETURN_IF_ERROR(CheckStandbys(*job));
   for (const NodeResources& spare : idle) {
     COHORT_ASSIGN_OR_RETURN(v1::SpareNode planned, PlaceSpare(spare, job->placement, options.bind));

@@ -70,7 +70,7 @@ absl::StatusOr<Counts> CountWithDevices(const NodeResources& node, const Placeme
 absl::StatusOr<Counts> Count(const NodeResources& node, const PlacementOptions& options) {
   if (options.devices_per_rank) return CountWithDevices(node, options);
   if (node.devices.empty() || (options.ranks_per_node && !IsSimulated(node)))
-    return Counts{options.ranks_per_node.value_or(1), 0};
+    return Counts{options.ranks_per_node.value_or(node.tasks.value_or(1)), 0};
   PlacementOptions one = options;
   one.devices_per_rank = 1;
   return CountWithDevices(node, one);
@@ -99,21 +99,37 @@ std::optional<int> CapacityOf(const NodeResources& node, const PlacementOptions&
   return capacity;
 }
 
+// The share of node `index` where `wanted` ranks are split evenly over `count` nodes.
+int EvenShare(int wanted, int count, int index) { return wanted / count + (index < wanted % count ? 1 : 0); }
+
+// Whether -n's ranks fill the nodes by the allocation's uneven tasks: an even split would overload one of them.
+bool FitsTasksOnly(const std::vector<NodeResources>& nodes, int wanted) {
+  int64_t tasks = 0;
+  bool overloads = false;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].tasks || !nodes[i].devices.empty()) return false;
+    tasks += *nodes[i].tasks;
+    overloads = overloads || EvenShare(wanted, static_cast<int>(nodes.size()), static_cast<int>(i)) > *nodes[i].tasks;
+  }
+  return overloads && wanted <= tasks;
+}
+
 // -n: the ranks of each node, those without any left out at the end.
 absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& nodes, const PlacementOptions& options) {
   const int wanted = *options.ranks;
   const int count = static_cast<int>(nodes.size());
   std::vector<std::optional<int>> capacities;
   bool limited = false;
+  const bool by_tasks = !options.ranks_per_node && !options.devices_per_rank && FitsTasksOnly(nodes, wanted);
   for (const NodeResources& node : nodes) {
-    capacities.push_back(CapacityOf(node, options));
+    capacities.push_back(by_tasks ? node.tasks : CapacityOf(node, options));
     limited = limited || capacities.back();
   }
   std::vector<int> ranks;
   int left = wanted;
   for (int i = 0; i < count && left > 0; ++i) {
     // A host without slots among hosts that have them takes one rank, as with mpirun.
-    const int share = limited ? capacities[i].value_or(1) : wanted / count + (i < wanted % count ? 1 : 0);
+    const int share = limited ? capacities[i].value_or(1) : EvenShare(wanted, count, i);
     ranks.push_back(std::min(share, left));
     left -= ranks.back();
   }

@@ -20,6 +20,7 @@ struct NodeResources {
   std::vector<std::vector<int>> cores = {};
   std::vector<std::vector<int>> numa_nodes = {};
   std::optional<int> slots = {};  // the ranks that it takes, where the user's list of hosts says so
+  std::optional<int> tasks = {};  // the tasks that a scheduler's allocation has there, where it tells
 };
 
 struct PlacementOptions {
@@ -40,11 +41,12 @@ struct Placement {
 //   devices_per_rank g given    ranks per node = devices / g; left-over devices are refused by name unless
 //                               ranks_per_node is given too and needs fewer
 //   only ranks_per_node given   simulated devices: one each; real ones: none, the ranks see all of them
-//   neither                     one rank for each device, or one rank where there are none
+//   neither                     one rank for each device; where there are none, the allocation's tasks, or one rank
 //
 // With `ranks` N nodes are filled in their order, each up to ranks_per_node, its slots or its devices / g (g is 1 where
-// there are devices and it is not given), and those that get none are left out; where nothing limits them, N is split
-// evenly over all.
+// there are devices and it is not given), and those that get none are left out. Where nothing limits them, N is split
+// evenly over all; where a node without devices would then get more ranks than tasks, and all tasks are N or more,
+// the nodes are filled up to their tasks.
 //
 // A node's slots stand for ranks_per_node there where it is not given, and limit it where it is.
 //

@@ -83,7 +83,7 @@ absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, 
   wait.say = &Say;
   absl::StatusOr<std::vector<JoinedNode>> joined = gate->Await(key, wait);
   if (absl::IsDeadlineExceeded(joined.status())) {
-    const char* const remedy = wait.indexed ? "; do all pods run, and reach this one? --wait gives them longer"
+    const char* const remedy = wait.indexed ? "; do all of them run, and reach this one? --wait gives them longer"
                                             : "; run the line above on the others, or give --wait more time";
     return absl::DeadlineExceededError(absl::StrCat(joined.status().message(), remedy));
   }

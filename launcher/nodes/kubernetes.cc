@@ -9,21 +9,13 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/net/host_name.h"
 #include "cohort/launcher/base/printable.h"
-#include "cohort/launcher/base/say.h"
-#include "cohort/launcher/base/text_file.h"
 #include "cohort/launcher/base/whole_number.h"
-#include "cohort/launcher/join/join_job.h"
-#include "cohort/launcher/join/token.h"
-#include "cohort/launcher/nodes/joined_nodes.h"
-#include "cohort/launcher/nodes/remote_hosts.h"
-#include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/nodes/members.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
-constexpr int kDefaultPort = 29400;  // of a pod's own network
-constexpr size_t kMinSecret = 16;
 constexpr size_t kMaxName = 253;  // of DNS
 
 // The number of a pod, from 0, or of pods, from 1.
@@ -43,35 +35,33 @@ std::string FullName() {
   return found->ai_canonname != nullptr ? found->ai_canonname : HostName();
 }
 
-absl::StatusOr<JoinKey> ReadKey(const Options& options, const std::string& first) {
-  if (options.token_file.empty() && options.insecure) {
-    Say("--insecure: whoever reaches port " + std::to_string(options.ports.value_or(PortRange{kDefaultPort, 0}).first) +
-        " of pod 0 can take part in this job");
-    return MakeJoinKey("insecure");
-  }
-  if (options.token_file.empty()) {
+absl::Status ReadCount(const char* name, const VariableLookup& variable, bool needs_count, KubernetesPod* pod) {
+  const auto text = variable(name);
+  if (!text) return absl::OkStatus();
+  const absl::StatusOr<int> count = ReadNumber(name, *text, 1);
+  if (!count.ok()) return needs_count ? count.status() : absl::OkStatus();
+  pod->count = *count;
+  pod->counted_by = name;
+  return absl::OkStatus();
+}
+
+// The number of pods: as typed, or as the variables tell it.
+absl::StatusOr<int> CountPods(const Options& options, const KubernetesPod& pod) {
+  if (!options.nodes && !pod.count) {
     return absl::InvalidArgumentError(
-        "the pods of " + first +
-        " need a secret that they share: give --token-file /etc/cohort/token, and add to the pod's template\n"
-        "  volumes: [{name: cohort, secret: {secretName: cohort-token}}]\n"
-        "  containers: [{..., volumeMounts: [{name: cohort, mountPath: /etc/cohort, readOnly: true}]}]\n"
-        "after: kubectl create secret generic cohort-token --from-literal=token=$(openssl rand -hex 32); or give "
-        "--insecure where the network is your own");
+        "a pod can't tell how many there are: give --nnodes N, the Job's completions, or --launcher local for a job of "
+        "this pod alone");
   }
-  COHORT_ASSIGN_OR_RETURN(std::string secret, ReadTextFile(options.token_file, "--token-file"));
-  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-  if (secret.size() < kMinSecret) {
-    return absl::InvalidArgumentError("--token-file " + options.token_file + ": it must hold " +
-                                      std::to_string(kMinSecret) +
-                                      " characters at least; openssl rand -hex 32 makes some");
+  if (options.nodes && pod.count) {
+    COHORT_RETURN_IF_ERROR(CheckNodesTyped(options, *pod.count, pod.counted_by + "=" + std::to_string(*pod.count)));
   }
-  return MakeJoinKey(secret);
+  return options.nodes.value_or(pod.count.value_or(0));
 }
 
 }  // namespace
 
 absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name,
-                                                      bool wants_count) {
+                                                      bool needs_count) {
   KubernetesPod pod;
   if (const auto leader = variable("LWS_LEADER_ADDRESS")) {
     if (leader->size() > kMaxName) {
@@ -81,14 +71,12 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
     }
     pod.first = *leader;
     COHORT_ASSIGN_OR_RETURN(pod.index, ReadNumber("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
-    if (const auto size = variable("LWS_GROUP_SIZE"); size && wants_count) {
-      COHORT_ASSIGN_OR_RETURN(pod.count, ReadNumber("LWS_GROUP_SIZE", *size, 1));
-    }
+    COHORT_RETURN_IF_ERROR(ReadCount("LWS_GROUP_SIZE", variable, needs_count, &pod));
     return pod;
   }
   // Kubeflow's trainer tells torchrun so; a range is not the number of pods.
-  if (const auto nodes = variable("PET_NNODES"); wants_count && nodes && nodes->find(':') == std::string::npos) {
-    COHORT_ASSIGN_OR_RETURN(pod.count, ReadNumber("PET_NNODES", *nodes, 1));
+  if (variable("PET_NNODES").value_or("").find(':') == std::string::npos) {
+    COHORT_RETURN_IF_ERROR(ReadCount("PET_NNODES", variable, needs_count, &pod));
   }
   COHORT_ASSIGN_OR_RETURN(pod.index,
                           ReadNumber("JOB_COMPLETION_INDEX", variable("JOB_COMPLETION_INDEX").value_or(""), 0));
@@ -100,6 +88,8 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
     return pod;
   }
   if (!own.ends_with(end) || dot == full_name.size()) {
+    pod.first = variable("PET_MASTER_ADDR").value_or("");
+    if (!pod.first.empty() && pod.first.size() <= kMaxName) return pod;
     return absl::InvalidArgumentError("this pod is called " + full_name +
                                       ", from which pod 0's name can't be told; make a headless Service and set "
                                       "spec.template.spec.subdomain to its name");
@@ -124,45 +114,10 @@ bool Kubernetes::RunsElsewhere(const Options&) const {
 }
 
 absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
-  COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod,
-                          ReadKubernetesVariables(GetVariable, FullName(), /*wants_count=*/!options.nodes));
-  const int count = options.nodes.value_or(pod.count.value_or(0));
-  if (count == 0) {
-    return absl::InvalidArgumentError(
-        "a pod can't tell how many there are: give --nnodes N, the Job's completions, or --nnodes 1 for this pod "
-        "alone");
-  }
-  if (pod.index >= count) {
-    return absl::InvalidArgumentError("this is pod " + std::to_string(pod.index) + ", but --nnodes is " +
-                                      std::to_string(count) + "; both must come from the same number");
-  }
-  if (count == 1) return ThisMachine().Find(options);
-  if (options.dry_run) {
-    return absl::InvalidArgumentError("this is pod " + std::to_string(pod.index) + " of " + std::to_string(count) +
-                                      ", and nothing is known of pods that have yet to join; leave --dry-run and "
-                                      "--explain out, or use --simulate-nodes " +
-                                      std::to_string(count));
-  }
-  COHORT_ASSIGN_OR_RETURN(const JoinKey key, ReadKey(options, pod.first));
-  const PortRange ports = options.ports.value_or(PortRange{kDefaultPort, kDefaultPort});
-  const auto pods = [](size_t number) { return std::to_string(number) + (number == 1 ? " pod" : " pods"); };
-  if (pod.index > 0) {
-    const JoinTarget target{.addresses = pod.first + ":" + std::to_string(ports.first),
-                            .key = key,
-                            .index = pod.index,
-                            .wait = options.wait.value_or(kJoinWait)};
-    return JobNodes{.source = pods(count), .instead = [target] { return JoinJob(target); }};
-  }
-  COHORT_ASSIGN_OR_RETURN(NodeResources own, OwnResources(options));
-  COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open({ports.first, ports.first}));  // where the others look
-  Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
-  COHORT_ASSIGN_OR_RETURN(JobNodes found,
-                          AwaitJoined(options, std::move(own), &gate, key,
-                                      {.count = count - 1,
-                                       .indexed = true,
-                                       .deadline = runtime::Deadline::After(options.wait.value_or(kJoinWait))}));
-  found.source = pods(found.nodes.size());
-  return found;
+  COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod, ReadKubernetesVariables(GetVariable, FullName(), !options.nodes));
+  COHORT_ASSIGN_OR_RETURN(const int count, CountPods(options, pod));
+  return GatherMembers(options,
+                       {.index = pod.index, .count = count, .first = pod.first, .noun = "pod", .source = pod.first});
 }
 
 }  // namespace cohort::launcher

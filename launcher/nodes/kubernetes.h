@@ -13,20 +13,21 @@ namespace cohort::launcher {
 struct KubernetesPod {
   int index = 0;
   std::optional<int> count;  // pods of the job, where the variables tell it
+  std::string counted_by;    // the variable that tells it
   std::string first;         // the name of pod 0; empty in pod 0 itself where nothing tells it
 };
 
 // Reads a pod's variables and its own full name. kInvalidArgument: the name has no place for pod 0's (no headless
-// Service), or an index or a count that is none; what tells the count is not read unless it is wanted. Pure.
+// Service), an index that is none, or such a count where it is needed, and not left out. Pure.
 absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name,
-                                                      bool wants_count = true);
+                                                      bool needs_count = true);
 
 class Kubernetes : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
   bool RunsElsewhere(const Options& options) const override;
-  // In pod 0: all pods in the order of their indices, once they have come; --wait or ten minutes. In the others:
-  // JobNodes::instead joins it. kInvalidArgument without --nnodes, or without --token-file and --insecure.
+  // See GatherMembers. kInvalidArgument also where neither --nnodes nor a variable tells the number of pods, or both do
+  // and differ.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };
 

@@ -5,14 +5,16 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/nodes/joined_nodes.h"
 #include "cohort/launcher/nodes/kubernetes.h"
-#include "cohort/launcher/nodes/lsf.h"
+#include "cohort/launcher/nodes/members.h"
+#include "cohort/launcher/nodes/node_files.h"
 #include "cohort/launcher/nodes/node_order.h"
-#include "cohort/launcher/nodes/pbs.h"
 #include "cohort/launcher/nodes/simulated_nodes.h"
 #include "cohort/launcher/nodes/slurm.h"
 #include "cohort/launcher/nodes/ssh_hosts.h"
+#include "cohort/launcher/nodes/surroundings/other_launchers.h"
 #include "cohort/launcher/nodes/this_machine.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -56,9 +58,13 @@ absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Opt
 
 absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   const std::vector<NamedSource> sources = AllSources();
+  const bool by_itself = options.launcher.empty();
+  if (by_itself) COHORT_RETURN_IF_ERROR(RefuseCopies(GetVariable));
   COHORT_ASSIGN_OR_RETURN(const size_t chosen, Choose(sources, options));
+  if (by_itself && sources[chosen].name == "local") COHORT_RETURN_IF_ERROR(RefuseUnreachableMachines(GetVariable));
   // A user who gives them expects that they keep strangers out.
-  if (sources[chosen].name != "kubernetes" && (options.insecure || !options.token_file.empty())) {
+  const bool shares_secret = sources[chosen].name == "kubernetes" || sources[chosen].name == "members";
+  if (!shares_secret && (options.insecure || !options.token_file.empty())) {
     return absl::InvalidArgumentError((options.insecure ? "--insecure" : "--token-file " + options.token_file) +
                                       " is for pods, and the nodes come from: " + sources[chosen].name +
                                       " (see --explain); leave it out");

@@ -56,7 +56,9 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
     const bool slow = !way.patience.empty() && said.find("timed out") != std::string::npos;
     return "can't be reached" + words + "; try: " + trial + (slow ? ", or where it is only slow: " + way.patience : "");
   }
-  if (code == 127 || code == 126) {
+  // slurmstepd's words for a program that its node lacks; the status is srun's own.
+  const bool not_there = result.error.find("execve()") != std::string::npos;
+  if (code == 127 || code == 126 || not_there) {
     return "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path";
   }
   return "could not start " + path + " (status " + std::to_string(code) + ")" + words + "; try: " + trial;
@@ -92,7 +94,7 @@ absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay
   }
   absl::StatusOr<NodeResources> node = ResourcesOf(*inventory, options, entry.host);
   if (!node.ok()) return blame(std::string(node.status().message()));
-  node->slots = entry.slots;
+  (way.slots_are_tasks ? node->tasks : node->slots) = entry.slots;
   return node;
 }
 

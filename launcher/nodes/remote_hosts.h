@@ -19,6 +19,7 @@ struct RemoteWay {
   int unreachable_status = -1;       // the command's exit status for a host that it can't reach; -1: it has none
   std::string trial;                 // what to type to see the trouble: "ssh HOST true"
   std::string patience = "";         // the option that gives a slow host longer; empty: there is none
+  bool slots_are_tasks = false;      // HostEntry::slots are the allocation's tasks, and limit nothing
 };
 
 // The first --nnodes of them, or all. kInvalidArgument: `what` ("the list", "the allocation") has fewer.

@@ -49,8 +49,8 @@ TEST_F(NodeFiles, ADeadHostIsLeftOutWhereTheOthersAreEnough) {
                      {.environment = surroundings});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_NE(job.err().find("left out: host c1 can't be reached: no route to it"), string::npos) << job.err();
-  EXPECT_NE(job.err().find("1 rank on 1 host of PBS job 12.head"), string::npos) << job.err();
-  EXPECT_NE(job.out().find("[0] 0 of 1 on c2"), string::npos) << job.out();
+  EXPECT_NE(job.err().find("2 ranks on 1 host of PBS job 12.head"), string::npos) << job.err();
+  EXPECT_NE(job.out().find("[0] 0 of 2 on c2"), string::npos) << job.out();
   for (const char* nodes : {"2", "2:2"}) {
     DlaunchProcess refused({"--nnodes", nodes, "true"}, {.environment = surroundings});
     EXPECT_EQ(refused.Wait(), 2) << refused.err();
@@ -95,8 +95,9 @@ TEST_F(NodeFiles, LsfIsReachedByBlaunch) {
   DlaunchProcess job({"--", "sh", "-c", "echo $RANK on $ON"},
                      {.environment = {Path(), "LSB_JOBID=7", "LSB_DJOB_HOSTFILE=" + NodeFile()}});
   ASSERT_EQ(job.Wait(), 0) << job.err();
-  EXPECT_NE(job.err().find("2 ranks on 2 hosts of LSF job 7"), string::npos) << job.err();
-  EXPECT_NE(job.out().find("[1] 1 on c2"), string::npos) << job.out();
+  EXPECT_NE(job.err().find("4 ranks on 2 hosts of LSF job 7"), string::npos) << job.err();
+  EXPECT_NE(job.out().find("[1] 1 on c1"), string::npos) << job.out();
+  EXPECT_NE(job.out().find("[2] 2 on c2"), string::npos) << job.out();
 }
 
 TEST_F(NodeFiles, AFileThatIsNotThereIsRefused) {

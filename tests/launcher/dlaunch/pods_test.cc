@@ -159,6 +159,11 @@ const PodJob kPodJobs[] = {
      .variables = {{{"LWS_LEADER_ADDRESS=train-0.train.default", "LWS_WORKER_INDEX=0", "LWS_GROUP_SIZE=2"},
                     {"LWS_LEADER_ADDRESS=train-0.train.default", "LWS_WORKER_INDEX=1", "LWS_GROUP_SIZE=2"}}},
      .options = {}},
+    {.kind = "PyTorchJob",
+     .names = {"train-master-0.default.svc.cluster.local", "train-worker-0.default.svc.cluster.local"},
+     .variables = {{{"PET_NNODES=2", "PET_NODE_RANK=0", "WORLD_SIZE=2", "RANK=0", "MASTER_ADDR=train-master-0"},
+                    {"PET_NNODES=2", "PET_NODE_RANK=1", "WORLD_SIZE=2", "RANK=1", "MASTER_ADDR=train-master-0"}}},
+     .options = {}},
 };
 
 class PodsInNamespaces : public ::testing::TestWithParam<PodJob> {};

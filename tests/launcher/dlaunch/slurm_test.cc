@@ -270,6 +270,21 @@ TEST_F(SlurmTest, MoreTasksThanNodesAreRefusedWithTheCommand) {
   EXPECT_TRUE(Printed("srun --wait=0 -N 2 --ntasks-per-node=1 dlaunch")) << out_;
 }
 
+TEST_F(SlurmTest, TheShellOfAPtyHasTheAllocationAndItsTasks) {
+  const string inner = folder_.AddScript("shell.sh", "#!/bin/sh\n" + dlaunch_ + " sh -c 'echo $RANK of $WORLD_SIZE'\n");
+  // srun gives the task the terminal that it has itself; script makes one.
+  const string outer = folder_.AddScript("pty.sh", "#!/bin/sh\nexec script -qec '" +
+                                                       Cluster::Get().With("timeout 60 srun --nodes=1 --ntasks=3 "
+                                                                           "--overcommit --pty " +
+                                                                           inner) +
+                                                       "' /dev/null < /dev/null\n");
+  const string out = folder_.path() + "/out";
+  EXPECT_TRUE(Succeeds(outer + " > " + out + " 2>&1"));
+  out_ = ReadFile(out);
+  EXPECT_TRUE(Printed("3 ranks on 1 host of Slurm job ")) << out_;
+  EXPECT_TRUE(Printed("[2] 2 of 3")) << out_;
+}
+
 TEST_F(SlurmTest, InAShellsAllocation) {
   const Allocation allocation(folder_);
   DlaunchProcess job({"-n", "3", "--rank-order", "natural", "--", "sh", "-c", "echo $RANK on $SLURMD_NODENAME"},

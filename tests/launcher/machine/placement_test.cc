@@ -215,6 +215,21 @@ TEST(Placement, RanksOfTheWholeJobFillNodesThatHaveALimit) {
   EXPECT_EQ(RanksOf(gpus, {.ranks = 9, .ranks_per_node = {}, .devices_per_rank = {}}), std::vector<int>());
 }
 
+TEST(Placement, TheAllocationsTasksAreRanksWhereNothingElseSaysSo) {
+  std::vector<NodeResources> nodes = {MakeNode("a", 0, 8), MakeNode("b", 0, 8)};
+  nodes[0].tasks = 4;
+  nodes[1].tasks = 2;
+  EXPECT_EQ(RanksOf(nodes, {.ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{4, 2}));
+  EXPECT_EQ(RanksOf(nodes, {.ranks = 6, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{4, 2}));
+  EXPECT_EQ(RanksOf(nodes, {.ranks = 4, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{2, 2}));
+  EXPECT_EQ(RanksOf(nodes, {.ranks = 9, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{5, 4}))
+      << "more than tasks: they are no limit";
+  EXPECT_EQ(RanksOf(nodes, {.ranks_per_node = 8, .devices_per_rank = {}}), (std::vector<int>{8, 8}));
+  nodes[0].devices = MakeNode("a", 2, 8).devices;
+  nodes[1].devices = MakeNode("b", 2, 8).devices;
+  EXPECT_EQ(RanksOf(nodes, {.ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{2, 2})) << "one a GPU";
+}
+
 TEST(Placement, RanksOfTheWholeJobAreAllPlacedOrRefused) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -13,7 +13,9 @@
 #include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/nodes/host_list.h"
 #include "cohort/launcher/nodes/kubernetes.h"
+#include "cohort/launcher/nodes/members.h"
 #include "cohort/launcher/nodes/slurm.h"
+#include "cohort/launcher/nodes/surroundings/other_launchers.h"
 
 namespace cohort::launcher {
 namespace {
@@ -59,6 +61,10 @@ void Try(uint8_t which, const std::string& text) {
       if (const auto slurm = ReadSlurmVariables(variable); slurm.ok()) CheckHosts(slurm->hosts);
       return;
     case 4:
+      if (const auto member = ReadMemberVariables(variable); member.ok() && *member) {
+        Check((*member)->index < (*member)->count && (*member)->count <= kMaxNodes);
+      }
+      (void)RefuseCopies(variable);
       if (const auto pod = ReadKubernetesVariables(variable, FindLine(text, "NAME").value_or("")); pod.ok()) {
         Check(pod->index >= 0 && pod->index <= kMaxNodes);
       }

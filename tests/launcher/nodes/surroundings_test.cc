@@ -14,9 +14,12 @@
 
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/nodes/host_list.h"
+#include "cohort/launcher/nodes/node_files.h"
 #include "cohort/launcher/nodes/node_order.h"
 #include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/nodes/slurm.h"
+#include "cohort/launcher/nodes/surroundings/name_list.h"
+#include "cohort/launcher/nodes/surroundings/task_counts.h"
 #include "cohort/launcher/spawn/blaunch_command.h"
 #include "cohort/launcher/spawn/srun_command.h"
 
@@ -114,6 +117,59 @@ TEST(Slurm, NumbersOfTasksThatAreNoneAreRefusedByName) {
   }
 }
 
+TEST(Slurm, AShellOfAPtyHasTheAllocationAndItsTasks) {
+  std::map<string, string> variables = {{"SLURM_JOB_NODELIST", "v[0-1]"}, {"SLURM_STEP_NODELIST", "v[0-1]"},
+                                        {"SLURM_STEP_NUM_TASKS", "6"},    {"SLURM_NTASKS", "6"},
+                                        {"SLURM_TASKS_PER_NODE", "4,2"},  {"SLURM_PROCID", "0"}};
+  EXPECT_FALSE(ReadSlurm(variables).ok()) << "six dlaunches";
+  for (const auto& [name, value] : std::map<string, string>{{"SLURM_PTY_PORT", "4711"},
+                                                            {"SLURM_PTY_WIN_COL", "80"},
+                                                            {"SLURM_STEP_ID", "interactive"},
+                                                            {"SLURM_STEPID", "4294967290"}}) {
+    variables[name] = value;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_TRUE(nodes.ok()) << name << nodes.status();
+    EXPECT_EQ(nodes->hosts, (vector<HostEntry>{{"v0", 4}, {"v1", 2}})) << name;
+    EXPECT_FALSE(nodes->step || nodes->elsewhere) << name;
+    variables["SLURM_PROCID"] = "5";
+    EXPECT_TRUE(ReadSlurm(variables)->elsewhere) << "has no terminal, and ends: " << name;
+    variables["SLURM_PROCID"] = "0";
+    variables.erase(name);
+  }
+  variables["SLURM_STEP_ID"] = "4";
+  EXPECT_FALSE(ReadSlurm(variables).ok()) << "a usual step";
+}
+
+TEST(Slurm, TasksAreThoseThatWereAskedFor) {
+  const auto slots = [](std::map<string, string> variables) {
+    variables["SLURM_JOB_NODELIST"] = "v[0-2]";
+    vector<int> tasks;
+    const auto nodes = ReadSlurm(variables);
+    if (nodes.ok()) {
+      for (const HostEntry& host : nodes->hosts) tasks.push_back(host.slots.value_or(0));
+    }
+    return tasks;
+  };
+  EXPECT_THAT(slots({{"SLURM_NTASKS", "10"}, {"SLURM_TASKS_PER_NODE", "4(x2),2"}}), ElementsAre(4, 4, 2));
+  EXPECT_THAT(slots({{"SLURM_NTASKS_PER_NODE", "4"}}), ElementsAre(4, 4, 4));
+  EXPECT_THAT(slots({{"SLURM_NTASKS", "8"}}), ElementsAre(3, 3, 2));
+  EXPECT_THAT(slots({{"SLURM_NTASKS", "2"}}), ElementsAre(0, 0, 0)) << "fewer than nodes";
+  EXPECT_THAT(slots({{"SLURM_TASKS_PER_NODE", "48(x3)"}}), ElementsAre(0, 0, 0)) << "CPUs";
+  EXPECT_THAT(slots({{"SLURM_NTASKS", "1"}, {"SLURM_TASKS_PER_NODE", "1"}}), ElementsAre(0, 0, 0)) << "of a step";
+  EXPECT_THAT(slots({{"SLURM_NTASKS", "many"}}), ElementsAre()) << "refused";
+  EXPECT_THAT(slots({{"SLURM_NTASKS", "6"}, {"SLURM_TASKS_PER_NODE", "2(x3"}}), ElementsAre()) << "refused";
+}
+
+TEST(TaskCounts, AreReadAsSlurmWritesThem) {
+  EXPECT_THAT(*ParseTaskCounts("4", "T"), ElementsAre(4));
+  EXPECT_THAT(*ParseTaskCounts("4(x2),2", "T"), ElementsAre(4, 4, 2));
+  for (const char* bad : {"", "0", "4(x0)", "4(x2", "4x2", "4,", ",4", "-1", "4(x99999999)", "4(x2)3", "a"}) {
+    const auto refused = ParseTaskCounts(bad, "TASKS");
+    ASSERT_FALSE(refused.ok()) << bad;
+    EXPECT_EQ(string(refused.status().message()).find("TASKS is '"), 0u) << refused.status();
+  }
+}
+
 TEST(Slurm, TheTimeAfterWhichSrunKillsTheLastTasksStandsInItsConfiguration) {
   EXPECT_EQ(WaitTimeIn("UsePam                  = No\nWaitTime                = 30 sec\nX11Parameters = (null)\n"),
             "30");
@@ -143,6 +199,22 @@ TEST(Lsf, BlaunchTakesTheHostFirst) {
               ElementsAre("blaunch", "h1", "/else/dlaunch", "agent"));
 }
 
+TEST(Lsf, HostsAndSlotsAreReadInPairs) {
+  const auto hosts = ParseHostsAndSlots("h1 4  h2 2", "LSB_MCPU_HOSTS");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_EQ(*hosts, (vector<HostEntry>{{"h1", 4}, {"h2", 2}}));
+  for (const char* bad : {"", "h1", "h1 4 h2", "h1 0", "4 h1", "h1 -1"}) {
+    EXPECT_FALSE(ParseHostsAndSlots(bad, "LSB_MCPU_HOSTS").ok()) << bad;
+  }
+}
+
+TEST(Names, AreReadFromListsOfAllForms) {
+  EXPECT_THAT(NamesIn("a,b;c d\ne"), ElementsAre("a", "b", "c", "d", "e"));
+  EXPECT_THAT(NamesIn("[\"algo-1\", \"algo-2\"]"), ElementsAre("algo-1", "algo-2"));
+  EXPECT_THAT(NamesIn("a:29500,fd00::1,[fd00::2]"), ElementsAre("a", "fd00::1", "fd00::2"));
+  EXPECT_THAT(NamesIn(""), ElementsAre());
+}
+
 TEST(NodeFile, KeepsEachHostOnce) {
   const auto hosts = ParseNodeFile("b\nb\n\na \nb\na\nc", "PBS_NODEFILE");
   ASSERT_TRUE(hosts.ok()) << hosts.status();
@@ -156,8 +228,9 @@ TEST(NodeFile, KeepsEachHostOnce) {
 }
 
 TEST(PortableEnvironment, KeepsWhatMeansTheSameElsewhereAndWhatIsNamed) {
-  const vector<string> shell = {"PATH=/bin",      "HOME=/root",  "XDG_A=1",         "XDG_B=2", "RANK=4",
-                                "SLURM_PROCID=1", "SLURM_FOO=x", "TMPDIR=/scratch", "odd",     "=C"};
+  const vector<string> shell = {
+      "PATH=/bin",   "HOME=/root",      "XDG_A=1",         "XDG_B=2", "RANK=4", "SLURM_PROCID=1",
+      "SLURM_FOO=x", "TMPDIR=/scratch", "PET_NODE_RANK=0", "odd",     "=C"};
   EXPECT_THAT(PortableEnvironment(shell, {}), ElementsAre("PATH=/bin"));
   EXPECT_THAT(PortableEnvironment(shell, {"HOME", "XDG_*", "RANK", "SLURM_*"}),
               ElementsAre("PATH=/bin", "HOME=/root", "XDG_A=1", "XDG_B=2", "SLURM_FOO=x"));
@@ -173,7 +246,8 @@ TEST(Launcher, NamesTheSourceOrIsRefused) {
   options.launcher = "ssh";
   EXPECT_THAT(string(FindNodes(options).status().message()), HasSubstr("neither --hosts nor --hostfile"));
   options.launcher = "rsh";
-  EXPECT_THAT(string(FindNodes(options).status().message()), HasSubstr("slurm, pbs, lsf, kubernetes, join, local"));
+  EXPECT_THAT(string(FindNodes(options).status().message()),
+              HasSubstr("slurm, pbs, lsf, gridengine, oar, cobalt, kubernetes, members, hostfile, join, local"));
   options.launcher = "";
   EXPECT_THAT(ExplainSources(options), HasSubstr("* simulated   --simulate-nodes 2\n"));
 }

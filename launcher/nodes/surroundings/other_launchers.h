@@ -1,0 +1,23 @@
+// Other launchers that started this dlaunch several times, and services with more machines than dlaunch can find by
+// itself: a smaller world than was meant is refused, never started.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/base/process_environment.h"
+
+namespace cohort::launcher {
+
+// kInvalidArgument: a launcher of other_launchers.cc, or torchrun, started several processes, each a dlaunch. The
+// message names the variables and the remedy. srun's own tasks are not refused here: Slurm's source knows them. Pure.
+absl::Status RefuseCopies(const VariableLookup& variable);
+
+// kInvalidArgument: variables say that there are more machines, which no source of nodes can reach (Vertex AI, Volcano,
+// Azure Batch, Flux, Slurm without a job's number). Asks flux, for two seconds at most, where FLUX_URI is set.
+absl::Status RefuseUnreachableMachines(const VariableLookup& variable);
+
+// One line where WORLD_SIZE, which ranks get anew, was another number of ranks; empty otherwise. Pure.
+std::string DescribeOtherWorldSize(const VariableLookup& variable, int world_size);
+
+}  // namespace cohort::launcher
