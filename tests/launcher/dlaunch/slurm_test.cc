@@ -1,7 +1,6 @@
-// Jobs inside a real Slurm whose two nodes are virtual: two slurmd on this machine, with a slurmctld and a munged of
-// their own. Needs root and the packages, and skips with the reason without.
+// Jobs inside a real Slurm whose two nodes are virtual (slurm_cluster.h). Skips with the reason where there can be
+// none.
 #include <gtest/gtest.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,10 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/base/net/free_port.h"
-#include "cohort/launcher/base/net/host_name.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
+#include "tests/launcher/dlaunch/slurm_cluster.h"
 
 namespace cohort::launcher {
 namespace {
@@ -34,104 +32,11 @@ string ReadFile(const string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A cluster of nodes v0 and v1 until the end of the process; all its files lie in one folder.
-class Cluster {
- public:
-  static Cluster& Get() {
-    static Cluster cluster;
-    return cluster;
-  }
-  // Why there is none; empty: it is up.
-  const string& problem() const { return problem_; }
-  const string& folder() const { return folder_.path(); }
-  string configuration() const { return folder_.path() + "/slurm.conf"; }
-  string With(const string& command) const { return "SLURM_CONF=" + configuration() + " " + command; }
-
- private:
-  Cluster() {
-    for (const char* program : {"/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/bin/srun"}) {
-      if (::access(program, X_OK) != 0) problem_ = "no Slurm here: install slurmctld, slurmd, slurm-client and munge";
-    }
-    if (::geteuid() != 0) problem_ = "slurmd needs root";
-    if (!problem_.empty()) return;
-    const string& at = folder_.path();
-    Succeeds("chmod 755 " + at + " && mkdir -m 700 " + at + "/munge && mkdir " + at + "/state " + at +
-             "/run && head -c 1024 "
-             "/dev/urandom > " +
-             at + "/munge/key && chmod 400 " + at + "/munge/key");
-    WriteConfiguration();
-    Start({"/usr/sbin/munged", "--foreground", "--force", "--key-file=" + at + "/munge/key",
-           "--socket=" + at + "/run/munge", "--pid-file=" + at + "/munge/pid", "--log-file=" + at + "/munge/log",
-           "--seed-file=" + at + "/munge/seed"});
-    Await("munged", [&] { return ::access((at + "/run/munge").c_str(), F_OK) == 0; });
-    Start({"/usr/sbin/slurmctld", "-D", "-c", "-f", configuration()});
-    for (const char* node : {"v0", "v1"}) Start({"/usr/sbin/slurmd", "-D", "-N", node, "-f", configuration()});
-    Await("Slurm's nodes",
-          [&] { return Succeeds(With("sinfo -h -N -o %T 2> /dev/null | grep -c '^idle$' | grep -qx 2")); });
-  }
-
-  ~Cluster() {
-    if (problem_.empty()) Succeeds(With("scancel -u root > /dev/null 2>&1"));
-    for (auto pid = servers_.rbegin(); pid != servers_.rend(); ++pid) {
-      ::kill(*pid, SIGTERM);
-      const auto limit = std::chrono::steady_clock::now() + seconds(10);
-      while (::waitpid(*pid, nullptr, WNOHANG) == 0) {
-        if (std::chrono::steady_clock::now() > limit) ::kill(*pid, SIGKILL);
-        ::usleep(10'000);  // a bounded poll
-      }
-    }
-  }
-
-  void WriteConfiguration() {
-    const string& at = folder_.path();
-    const string host = HostName();
-    std::ofstream file(configuration());
-    file << "ClusterName=test\nSlurmctldHost=" << host << "(127.0.0.1)\nSlurmctldPort=" << FindFreePort()
-         << "\nAuthType=auth/munge\nAuthInfo=socket=" << at << "/run/munge\nSlurmUser=root\nSlurmdUser=root\n"
-         << "StateSaveLocation=" << at << "/state\nSlurmdSpoolDir=" << at << "/spool-%n\nSlurmctldPidFile=" << at
-         << "/run/ctld.pid\nSlurmdPidFile=" << at << "/run/slurmd-%n.pid\nSlurmctldLogFile=" << at
-         << "/ctld.log\nSlurmdLogFile=" << at << "/slurmd-%n.log\nProctrackType=proctrack/pgid\nTaskPlugin=task/none\n"
-         << "SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\nSelectType=select/cons_tres\n"
-         << "SelectTypeParameters=CR_CPU\nSchedulerParameters=sched_min_interval=1\nWaitTime=50\n";
-    for (const char* node : {"v0", "v1"}) {
-      file << "NodeName=" << node << " NodeHostname=" << host << " NodeAddr=127.0.0.1 Port=" << FindFreePort()
-           << " CPUs=1 State=UNKNOWN\n";
-    }
-    file << "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n";
-  }
-
-  void Start(vector<string> arguments) {
-    vector<char*> argv;
-    for (string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    const string log = folder_.path() + "/servers.log";
-    const pid_t pid = ::fork();
-    if (pid != 0) return servers_.push_back(pid);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (std::freopen(log.c_str(), "a", stdout) == nullptr || ::dup2(1, 2) < 0) ::_exit(1);
-    ::execv(argv[0], argv.data());
-    ::_exit(1);
-  }
-
-  void Await(const string& what, const std::function<bool()>& up) {
-    const auto limit = std::chrono::steady_clock::now() + seconds(60);
-    while (problem_.empty() && !up()) {
-      if (std::chrono::steady_clock::now() > limit)
-        problem_ = what + " did not come up: " + ReadFile(folder() + "/servers.log");
-      ::usleep(50'000);  // a bounded poll: none of them says when it is ready
-    }
-  }
-
-  string problem_;
-  TemporaryFolder folder_;
-  vector<pid_t> servers_;
-};
-
 // The tests run `dlaunch` by three ways into Slurm: a batch script, srun, and a shell's allocation.
 class SlurmTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!Cluster::Get().problem().empty()) GTEST_SKIP() << Cluster::Get().problem();
+    if (!SlurmCluster::Get().problem().empty()) GTEST_SKIP() << SlurmCluster::Get().problem();
   }
 
   // Runs it as a batch script; its output is `out_`, and the result its exit status. Slurm tells of a job's end only
@@ -141,7 +46,7 @@ class SlurmTest : public ::testing::Test {
     const string inner = folder_.AddScript("inner.sh", "#!/bin/sh\n" + script);
     const string outer = folder_.AddScript("job.sh", "#!/bin/sh\n" + inner + " > " + at + "/out 2>&1\necho $? > " + at +
                                                          "/s\nmv " + at + "/s " + at + "/status\n");
-    if (!Succeeds(Cluster::Get().With("sbatch --quiet --nodes=2 --output=/dev/null " + outer))) return -1;
+    if (!Succeeds(SlurmCluster::Get().With("sbatch --quiet --nodes=2 --output=/dev/null " + outer))) return -1;
     const auto limit = std::chrono::steady_clock::now() + seconds(60);
     while (::access((at + "/status").c_str(), F_OK) != 0 && std::chrono::steady_clock::now() < limit) {
       ::usleep(20'000);  // a bounded poll
@@ -152,7 +57,8 @@ class SlurmTest : public ::testing::Test {
 
   int Step(const string& command) {
     const string out = folder_.path() + "/out";
-    const int status = std::system(Cluster::Get().With("timeout 60 srun " + command + " > " + out + " 2>&1").c_str());
+    const int status =
+        std::system(SlurmCluster::Get().With("timeout 60 srun " + command + " > " + out + " 2>&1").c_str());
     out_ = ReadFile(out);
     return WEXITSTATUS(status);
   }
@@ -175,15 +81,16 @@ class Allocation {
  public:
   explicit Allocation(const TemporaryFolder& folder) {
     const string out = folder.path() + "/salloc";
-    Succeeds(Cluster::Get().With("timeout 60 salloc --nodes=2 --no-shell > " + out + " 2>&1"));
+    Succeeds(SlurmCluster::Get().With("timeout 60 salloc --nodes=2 --no-shell > " + out + " 2>&1"));
     const string text = ReadFile(out);
     const size_t digits = std::min(text.find_first_of("0123456789"), text.size());
     id_ = text.substr(digits, std::min(text.find_first_not_of("0123456789", digits), text.size()) - digits);
   }
-  ~Allocation() { Succeeds(Cluster::Get().With("scancel " + id_ + " > /dev/null 2>&1")); }
+  ~Allocation() { Succeeds(SlurmCluster::Get().With("scancel " + id_ + " > /dev/null 2>&1")); }
   DlaunchSurroundings Surroundings() const {
-    return {.environment = {"SLURM_CONF=" + Cluster::Get().configuration(), "SLURM_JOB_ID=" + id_, "SLURM_JOBID=" + id_,
-                            "SLURM_JOB_NODELIST=v[0-1]", "SLURM_JOB_NUM_NODES=2", "SLURM_NTASKS_PER_NODE=1"}};
+    return {.environment = {"SLURM_CONF=" + SlurmCluster::Get().configuration(), "SLURM_JOB_ID=" + id_,
+                            "SLURM_JOBID=" + id_, "SLURM_JOB_NODELIST=v[0-1]", "SLURM_JOB_NUM_NODES=2",
+                            "SLURM_NTASKS_PER_NODE=1"}};
   }
   const string& id() const { return id_; }
 
@@ -231,9 +138,9 @@ TEST_F(SlurmTest, TheFirstFailureIsTheBatchScriptsStatus) {
 TEST_F(SlurmTest, TheDeployedScriptRunsAnyProgram) {
   const string out = folder_.path() + "/out";
   ASSERT_TRUE(Succeeds("PATH=" + ProgramFolder() + ":$PATH " +
-                       Cluster::Get().With("sbatch --quiet --output=" + out +
-                                           " " COHORT_DEPLOY_DIR "/slurm/job.sh sh -c "
-                                           "'echo $RANK of $WORLD_SIZE; exit 3'")));
+                       SlurmCluster::Get().With("sbatch --quiet --output=" + out +
+                                                " " COHORT_DEPLOY_DIR "/slurm/job.sh sh -c "
+                                                "'echo $RANK of $WORLD_SIZE; exit 3'")));
   const auto limit = std::chrono::steady_clock::now() + seconds(60);
   while (!Printed("dlaunch: exit status 3") && std::chrono::steady_clock::now() < limit) {
     ::usleep(20'000);  // a bounded poll
