@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cohort/trainer/base/torch_compat.h"
+#include "cohort/trainer/state/kept_optimizer.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "torch/torch.h"
 
@@ -96,7 +97,28 @@ std::unique_ptr<OptimizerParamState> Make(Optimizer& optimizer, const State& sta
   return own;
 }
 
+// The state that an optimizer of a program's own gives, if ranks with other parts can load it.
+State Checked(State state, const at::Tensor& parameter) {
+  for (const auto& [name, tensor] : state) {
+    const bool step = name == "step" && tensor.defined() && tensor.scalar_type() == at::kLong && tensor.dim() == 0;
+    TORCH_CHECK(!name.empty() && name.find('.') == std::string::npos && name != kMasterWeight, "KeptOptimizer: \"",
+                name, "\" is no name that a checkpoint can keep a parameter's state under");
+    TORCH_CHECK(step || (tensor.defined() && tensor.sizes() == parameter.sizes()), "KeptOptimizer: state ", name,
+                " must have the sizes of its parameter, ", parameter.sizes(),
+                ", or be \"step\", an int64 tensor without dimensions");
+  }
+  return state;
+}
+
 }  // namespace
+
+bool HasKnownState(const Optimizer& optimizer) {
+  return dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr;
+}
 
 State OptimizerStateOf(Optimizer& optimizer, const at::Tensor& parameter) {
   if (auto* masters = dynamic_cast<MasterWeightsBase*>(&optimizer)) {
@@ -105,6 +127,8 @@ State OptimizerStateOf(Optimizer& optimizer, const at::Tensor& parameter) {
     if (!master.is_same(parameter)) state[kMasterWeight] = master.detach();
     return state;
   }
+  if (const auto* kept = dynamic_cast<KeptOptimizer*>(&optimizer))
+    return Checked(kept->ParameterState(parameter), parameter);
   auto& states = optimizer.state();
   const auto found = states.find(compat::OptimizerStateKey(states, parameter));
   return found == states.end() ? State{} : Get(*found->second);
@@ -119,6 +143,7 @@ void SetOptimizerState(Optimizer& optimizer, const at::Tensor& parameter, const 
     rest.erase(kMasterWeight);
     return SetOptimizerState(masters->master_optimizer(), master, rest);
   }
+  if (auto* kept = dynamic_cast<KeptOptimizer*>(&optimizer)) return kept->SetParameterState(parameter, state);
   auto& states = optimizer.state();
   const auto key = compat::OptimizerStateKey(states, parameter);
   if (state.empty() && dynamic_cast<torch::optim::Adagrad*>(&optimizer) == nullptr) {

@@ -4,8 +4,10 @@
 #include <limits>
 #include <set>
 #include <tuple>
+#include <typeinfo>
 
 #include "cohort/trainer/base/json_text.h"
+#include "cohort/trainer/state/kept_optimizer.h"
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
 
@@ -17,9 +19,15 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 
+// The options if they are of this class; null also for a derived one.
+template <typename Options>
+Options* Exactly(OptimizerOptions& base) {
+  return typeid(base) == typeid(Options) ? static_cast<Options*>(&base) : nullptr;
+}
+
 template <typename Options, typename Visit>
 bool VisitAdam(OptimizerOptions& base, const Visit& visit) {
-  auto* own = dynamic_cast<Options*>(&base);
+  auto* own = Exactly<Options>(base);
   if (own == nullptr) return false;
   visit("lr", own->lr());
   visit("betas", own->betas());
@@ -29,23 +37,25 @@ bool VisitAdam(OptimizerOptions& base, const Visit& visit) {
   return true;
 }
 
-// visit(name, value) for each option of a group; the values may be changed.
+// visit(name, value) for each option of a group; the values may be changed. False for options that are not known.
 template <typename Visit>
-void VisitOptions(OptimizerOptions& base, const Visit& visit) {
-  if (VisitAdam<torch::optim::AdamOptions>(base, visit) || VisitAdam<torch::optim::AdamWOptions>(base, visit)) return;
-  if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&base)) {
+bool VisitOptions(OptimizerOptions& base, const Visit& visit) {
+  if (VisitAdam<torch::optim::AdamOptions>(base, visit) || VisitAdam<torch::optim::AdamWOptions>(base, visit)) {
+    return true;
+  }
+  if (auto* sgd = Exactly<torch::optim::SGDOptions>(base)) {
     visit("lr", sgd->lr());
     visit("momentum", sgd->momentum());
     visit("dampening", sgd->dampening());
     visit("weight_decay", sgd->weight_decay());
     visit("nesterov", sgd->nesterov());
-  } else if (auto* adagrad = dynamic_cast<torch::optim::AdagradOptions*>(&base)) {
+  } else if (auto* adagrad = Exactly<torch::optim::AdagradOptions>(base)) {
     visit("lr", adagrad->lr());
     visit("lr_decay", adagrad->lr_decay());
     visit("weight_decay", adagrad->weight_decay());
     visit("initial_accumulator_value", adagrad->initial_accumulator_value());
     visit("eps", adagrad->eps());
-  } else if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropOptions*>(&base)) {
+  } else if (auto* rmsprop = Exactly<torch::optim::RMSpropOptions>(base)) {
     visit("lr", rmsprop->lr());
     visit("alpha", rmsprop->alpha());
     visit("eps", rmsprop->eps());
@@ -53,10 +63,13 @@ void VisitOptions(OptimizerOptions& base, const Visit& visit) {
     visit("momentum", rmsprop->momentum());
     visit("centered", rmsprop->centered());
   } else {
-    TORCH_CHECK(false,
-                "the options of this optimizer can't be kept; those of SGD, Adam, AdamW, Adagrad and RMSprop can");
+    return false;
   }
+  return true;
 }
+
+constexpr const char* kUnknown =
+    "the options of this optimizer can't be kept; those of SGD, Adam, AdamW, Adagrad, RMSprop and KeptOptimizers can";
 
 // A parameter that two modules share counts once.
 size_t ParametersOf(const OptimizerParamGroup& group) {
@@ -100,11 +113,21 @@ bool Restore(const Json& saved, std::tuple<double, double>& value) {
 
 }  // namespace
 
-std::string ParamGroupsText(const Optimizer& optimizer) {
+bool HasKnownOptions(OptimizerOptions& options) {
+  return VisitOptions(options, [](const char* /*name*/, const auto& /*value*/) {});
+}
+
+std::string ParamGroupsText(Optimizer& optimizer) {
+  const KeptOptimizer* const kept = KeptOptimizerOf(optimizer);
   Json groups = Json::array();
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     Json saved = {{"params", ParametersOf(group)}};
-    VisitOptions(*group.options().clone(), [&](const char* name, const auto& value) { saved[name] = Saved(value); });
+    const auto save = [&](const char* name, const auto& value) { saved[name] = Saved(value); };
+    if (kept != nullptr) {
+      for (const auto& [name, value] : kept->OptionValues(group.options())) save(name.c_str(), value);
+    } else {
+      TORCH_CHECK(VisitOptions(*group.options().clone(), save), kUnknown);
+    }
     groups.push_back(std::move(saved));
   }
   return groups.dump();
@@ -122,8 +145,9 @@ int64_t ParametersIn(const std::string& text) {
   return parameters;
 }
 
-std::vector<std::unique_ptr<OptimizerOptions>> ParamGroupOptions(const Optimizer& optimizer, const std::string& text,
+std::vector<std::unique_ptr<OptimizerOptions>> ParamGroupOptions(Optimizer& optimizer, const std::string& text,
                                                                  bool of_same_parameters) {
+  const KeptOptimizer* const kept = KeptOptimizerOf(optimizer);
   const auto [groups, why] = ParseJson(text);
   TORCH_CHECK(groups.is_array(), "the saved param groups are no JSON array", why.empty() ? "" : ": " + why);
   TORCH_CHECK(groups.size() == optimizer.param_groups().size(), "the saved optimizer has ", groups.size(),
@@ -137,10 +161,17 @@ std::vector<std::unique_ptr<OptimizerOptions>> ParamGroupOptions(const Optimizer
                 " parameters in its param group ", i, " and this one ", ParametersOf(group),
                 "; was it of another model, or of other groups?");
     all.push_back(group.options().clone());
-    VisitOptions(*all.back(), [&](const char* name, auto& value) {
+    const auto restore = [&](const char* name, auto& value) {
       TORCH_CHECK(saved.contains(name) && Restore(saved[name], value), "the saved param group ", i, " lacks ", name,
                   "; was it saved by another kind of optimizer?");
-    });
+    };
+    if (kept != nullptr) {
+      auto values = kept->OptionValues(*all.back());
+      for (auto& [name, value] : values) restore(name.c_str(), value);
+      kept->SetOptionValues(*all.back(), values);
+    } else {
+      TORCH_CHECK(VisitOptions(*all.back(), restore), kUnknown);
+    }
   }
   return all;
 }

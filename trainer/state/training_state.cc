@@ -11,6 +11,7 @@
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
+#include "cohort/trainer/state/kept_optimizer.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/state/optimizer_state.h"
 #include "cohort/trainer/state/param_groups.h"
@@ -114,7 +115,7 @@ std::map<std::string, std::string> NamesIn(const CheckpointIndex& index) {
 // Whether saved groups are those of a part of the model, such as the first stage: the checkpoint has the optimizer's
 // state of more parameters than they have. Optimizers without state, such as plain SGD, leave no count; this rank's
 // `own` groups tell then.
-bool OfAPart(const CheckpointIndex& index, const std::string& groups, const torch::optim::Optimizer& own) {
+bool OfAPart(const CheckpointIndex& index, const std::string& groups, torch::optim::Optimizer& own) {
   const std::string prefix = kOptimizer;
   std::set<std::string> names;
   for (const auto& [name, tensor] : index.tensors()) {
@@ -300,8 +301,10 @@ void HasAllStates(TrainingState& state) {
   }
 }
 
-// Refuses the optimizer of another model, whose state would be saved under this model's names, or be missing.
+// Refuses the optimizer of another model, whose state would be saved under this model's names, or be missing, and one
+// that can't be kept.
 void CheckOptimizer(const TrainingState& state) {
+  CheckKept(*state.groups, /*of_shards=*/state.shards != nullptr);
   std::set<const void*> own;
   for (const CheckpointTensor& parameter : state.parameters) own.insert(parameter.data.unsafeGetTensorImpl());
   for (const auto& group : state.groups->param_groups()) {

@@ -52,7 +52,7 @@ struct TrainingState {
 // The state of a model that all ranks of `group` replicate: DistributedDataParallel, or one rank alone. A stage of a
 // pipeline is such a model, of the ranks that have it; the world saves and loads all stages together. This and the next
 // throw c10::Error, which names the module, if it or a module in it is sharded. All throw it for an optimizer of
-// parameters that the module has not.
+// parameters that the module has not, and for one that can't be kept (kept_optimizer.h).
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Communicator& group);
 // The state of an optimizer that keeps each parameter's state at its owner.
