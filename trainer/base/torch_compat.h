@@ -1,10 +1,12 @@
 // The one place where libtorch 1.13 and 2.x are told apart: what was renamed or moved, under one name.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "ATen/autocast_mode.h"
 #include "ATen/core/Tensor.h"
@@ -70,5 +72,20 @@ template <typename Node>
 void DropTensorHooks(Node& node) {
   if constexpr (requires { node.tensor_pre_hooks().clear(); }) node.tensor_pre_hooks().clear();
 }
+
+// Element types that 2.1 and 2.3 added, by the names that safetensors has for them.
+using NamedType = std::pair<c10::ScalarType, const char*>;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+inline constexpr std::array<NamedType, 5> kNewerTypes = {{{c10::ScalarType::Float8_e4m3fn, "F8_E4M3"},
+                                                          {c10::ScalarType::Float8_e5m2, "F8_E5M2"},
+                                                          {c10::ScalarType::UInt16, "U16"},
+                                                          {c10::ScalarType::UInt32, "U32"},
+                                                          {c10::ScalarType::UInt64, "U64"}}};
+#elif TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1
+inline constexpr std::array<NamedType, 2> kNewerTypes = {
+    {{c10::ScalarType::Float8_e4m3fn, "F8_E4M3"}, {c10::ScalarType::Float8_e5m2, "F8_E5M2"}}};
+#else
+inline constexpr std::array<NamedType, 0> kNewerTypes = {};
+#endif
 
 }  // namespace cohort::trainer::compat

@@ -22,10 +22,15 @@ DistributedDataParallelOptions WithOwners(const torch::nn::Module& module, const
 OwnedGradients::OwnedGradients(const torch::nn::Module& module, const ZeroRedundancyOptimizerBase& optimizer,
                                comm::Communicator& group) {
   const Axis axis = {.name = kReplicateAxis, .size = group.size(), .rank = group.rank(), .group = &group};
-  std::set<const void*> seen;
+  std::set<const void*> seen, stepped;
+  for (const auto& param_group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : param_group.params()) stepped.insert(parameter.unsafeGetTensorImpl());
+  }
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
-    if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    // Frozen ones too: a stage without others adds up norms over the same ranks as its neighbours.
+    if (!parameter.requires_grad() && !stepped.contains(parameter.unsafeGetTensorImpl())) continue;
     Placement placement = *Placements().OrWhole(parameter);
     ThrowUnlessOk(placement.Reduced(axis, optimizer.OwnerOf(parameter)), "ShardedDataParallel: " + item.key());
     before_.emplace_back(parameter, Placements().Of(parameter));

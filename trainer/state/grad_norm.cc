@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "torch/torch.h"
@@ -19,7 +20,9 @@ std::vector<double> NormsOf(const std::vector<at::Tensor>& parts, double norm_ty
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<at::Tensor>> by_device;
   for (const at::Tensor& part : parts) {
     if (part.numel() == 0) continue;
-    const at::Tensor values = part.scalar_type() == at::kDouble ? part.detach() : part.detach().to(at::kFloat);
+    const at::Tensor own = ValuesOf(part.is_sparse() ? part.coalesce() : part);
+    if (own.numel() == 0) continue;
+    const at::Tensor values = own.scalar_type() == at::kDouble ? own : own.to(at::kFloat);
     by_device[{part.device().type(), part.device().index()}].push_back(values.norm(norm_type).to(at::kDouble));
   }
   std::vector<double> norms;
@@ -58,7 +61,7 @@ at::Tensor ShardedNorm(const std::vector<at::Tensor>& parts, double norm_type,
   const bool infinite = std::isinf(norm_type);
   std::array<double, 3> summed = {0, 0, found == nullptr ? 0 : *found};  // the second: how many parts are float64
   double& total = summed[0];
-  for (const at::Tensor& part : parts) summed[1] += part.scalar_type() == at::kDouble ? 1 : 0;
+  for (const at::Tensor& part : parts) summed[1] += c10::toRealValueType(part.scalar_type()) == at::kDouble ? 1 : 0;
   for (const double norm : NormsOf(parts, norm_type)) {
     if (std::isnan(norm)) {
       total = norm;

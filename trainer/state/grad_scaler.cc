@@ -8,6 +8,7 @@
 
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/state/master_weights.h"
@@ -25,14 +26,16 @@ constexpr const char* kTracker = "grad_scaler.growth_tracker";
 // for this knows no CPU in 1.13.)
 bool UnscaleOn(std::vector<at::Tensor>& gradients, double factor) {
   if (gradients.front().is_cuda()) {
-    const auto options = gradients.front().options().dtype(at::kFloat);
+    const auto options = at::TensorOptions(gradients.front().device()).dtype(at::kFloat);
     at::Tensor found = at::zeros({1}, options);
-    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, at::full({1}, factor, options));
+    std::vector<at::Tensor> values;
+    for (const at::Tensor& gradient : gradients) values.push_back(ValuesOf(gradient));
+    at::_amp_foreach_non_finite_check_and_unscale_(values, found, at::full({1}, factor, options));
     return found.item<float>() > 0;
   }
   bool found = false;
   for (at::Tensor& gradient : gradients) {
-    found = found || !at::isfinite(gradient).all().item<bool>();
+    found = found || !at::isfinite(ValuesOf(gradient)).all().item<bool>();
     if (factor != 1) gradient.mul_(factor);
   }
   return found;

@@ -2,6 +2,7 @@
 
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/placement/partitioned_optimizer.h"
+#include "cohort/trainer/state/kept_optimizer.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -15,8 +16,10 @@ MasterWeightsBase::MasterWeightsBase(std::vector<OptimizerParamGroup> groups,
   for (const OptimizerParamGroup& group : param_groups()) {
     std::vector<at::Tensor> masters;
     for (const at::Tensor& parameter : group.params()) {
-      const bool exact = parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kDouble;
-      masters.push_back(exact ? parameter : parameter.detach().to(at::kFloat).requires_grad_());
+      const at::ScalarType type = parameter.scalar_type(), real = c10::toRealValueType(type);
+      const bool exact = real == at::kFloat || real == at::kDouble;
+      const at::ScalarType wide = parameter.is_complex() ? at::kComplexFloat : at::kFloat;
+      masters.push_back(exact ? parameter : parameter.detach().to(wide).requires_grad_());
       parameters_.push_back(parameter);
       masters_.push_back(masters.back());
       versions_.push_back(parameter._version());
@@ -24,6 +27,8 @@ MasterWeightsBase::MasterWeightsBase(std::vector<OptimizerParamGroup> groups,
     copies.emplace_back(std::move(masters), group.options().clone());
   }
   masters_optimizer_ = factory(std::move(copies));
+  RefuseLbfgs(*masters_optimizer_, "MasterWeights",
+              "which are stepped a few at a time: use LBFGS with float32 parameters");
 }
 
 void MasterWeightsBase::Follow(size_t index) {

@@ -17,13 +17,17 @@ constexpr int64_t kPieceBytes = int64_t{250} << 20;
 void BroadcastPacked(comm::Communicator& group, const std::vector<at::Tensor>& tensors, int root,
                      const std::string& what) {
   const at::NoGradGuard no_grad;
+  const at::ScalarType type = tensors.front().scalar_type();
+  const bool as_bytes = !CanCarry(type);
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.detach().reshape({-1}));
+  for (const at::Tensor& tensor : tensors) {
+    flat.push_back(tensor.detach().reshape({-1}));
+    if (as_bytes) flat.back() = flat.back().contiguous().view(at::kByte);
+  }
   at::Tensor packed = at::cat(flat);
-  const bool as_bytes = packed.is_complex() || packed.scalar_type() == at::kBool;
-  const at::Tensor carried = as_bytes ? packed.view(at::kByte) : packed;
-  ThrowUnlessOk(Broadcast(group, AsBuffer(carried), root).Wait(), what);
+  ThrowUnlessOk(Broadcast(group, AsBuffer(packed), root).Wait(), what);
   if (group.rank() == root) return;
+  if (as_bytes) packed = packed.view(type);
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     tensor.detach().copy_(packed.narrow(0, offset, tensor.numel()).view(tensor.sizes()));

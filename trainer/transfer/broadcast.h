@@ -11,7 +11,7 @@ namespace cohort::trainer {
 
 // Overwrites `tensors` with those of group rank `root`, packed by type and device into pieces of at most 250 MiB (as
 // PyTorch does). Collective with tensors of equal types and shapes; blocks. Types that no collective knows (bool,
-// complex) travel as bytes. `what` is said in errors. Throws DistributedError.
+// float8) travel as bytes. `what` is said in errors. Throws DistributedError.
 void BroadcastTensors(comm::Communicator& group, const std::vector<at::Tensor>& tensors, int root,
                       const std::string& what);
 

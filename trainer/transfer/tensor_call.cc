@@ -10,6 +10,7 @@
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/device_stream.h"
 
@@ -49,9 +50,12 @@ bool AllEqual(const std::vector<int64_t>& sizes) {
   return std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size == sizes.front(); });
 }
 
-// The elements of one row of `x`.
+// As collectives take it.
+at::Tensor Plain(const at::Tensor& x) { return x.detach().contiguous().resolve_conj().resolve_neg(); }
+
+// The real numbers of one row of `x`.
 int64_t RowOf(const at::Tensor& x) {
-  int64_t row = 1;
+  int64_t row = RealsPerElement(x.scalar_type());
   for (int64_t i = 1; i < x.dim(); ++i) row *= x.size(i);
   return row;
 }
@@ -123,7 +127,9 @@ at::Tensor TensorCall::Wait() {
 
 TensorCall StartAllReduce(const at::Tensor& x, comm::Communicator& group, comm::ReduceOp op,
                           std::source_location site) {
-  at::Tensor in = x.detach().contiguous();
+  TORCH_CHECK(!x.is_complex() || op == comm::ReduceOp::kSum || op == comm::ReduceOp::kAvg,
+              "all-reduce: complex numbers can be added up and averaged only");
+  at::Tensor in = Plain(x);
   at::Tensor out = at::empty_like(in);
   Work work = AllReduce(group, AsBuffer(in), AsBuffer(out), op, /*tag=*/0, site);
   return {std::move(work), std::move(in), std::move(out)};
@@ -131,7 +137,7 @@ TensorCall StartAllReduce(const at::Tensor& x, comm::Communicator& group, comm::
 
 TensorCall StartAllGather(const at::Tensor& x, comm::Communicator& group, const std::vector<int64_t>& sizes,
                           std::source_location site) {
-  at::Tensor in = x.detach().contiguous();
+  at::Tensor in = Plain(x);
   CheckBlocks("all-gather", in, sizes.at(group.rank()), group, sizes);
   at::Tensor out = WithRows(in, Sum(sizes));
   const comm::CallOptions options = {.timeout = default_timeout()};
@@ -147,7 +153,7 @@ TensorCall StartAllGather(const at::Tensor& x, comm::Communicator& group, const 
 
 TensorCall StartReduceScatter(const at::Tensor& x, comm::Communicator& group, const std::vector<int64_t>& sizes,
                               std::source_location site) {
-  at::Tensor in = x.detach().contiguous();
+  at::Tensor in = Plain(x);
   CheckBlocks("reduce-scatter", in, Sum(sizes), group, sizes);
   at::Tensor out = WithRows(in, sizes.at(group.rank()));
   Work work;
@@ -163,7 +169,7 @@ TensorCall StartReduceScatter(const at::Tensor& x, comm::Communicator& group, co
 
 TensorCall StartAllToAll(const at::Tensor& x, comm::Communicator& group, const std::vector<int64_t>& in_sizes,
                          const std::vector<int64_t>& out_sizes, std::source_location site) {
-  at::Tensor in = x.detach().contiguous();
+  at::Tensor in = Plain(x);
   CheckBlocks("all-to-all", in, Sum(in_sizes), group, in_sizes);
   at::Tensor out = WithRows(in, Sum(out_sizes));
   const std::vector<int64_t> in_counts = Times(in_sizes, RowOf(in)), in_places = Displacements(in_counts);

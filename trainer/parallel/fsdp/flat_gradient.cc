@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/transfer/window_pool.h"
 #include "torch/torch.h"
 
@@ -51,8 +52,8 @@ void FlatGradient::AddRows(int index, const at::Tensor& rows, int64_t first, int
   for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * sizes[i];
   sizes.insert(sizes.begin(), ranks);
   strides.insert(strides.begin(), shard_numel_);
-  at::Tensor place = flat_.as_strided(sizes, strides, first * shard_numel_ + parameters_[index].offset);
-  const at::Tensor grad = rows.reshape(sizes);
+  at::Tensor place = AsReals(flat_.as_strided(sizes, strides, first * shard_numel_ + parameters_[index].offset));
+  const at::Tensor grad = AsReals(rows.reshape(sizes));
   const bool small = grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16;
   if (filled_[index]) {
     place.add_(small ? grad.to(at::kFloat) : grad, share);

@@ -7,6 +7,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/storage_pool.h"
@@ -150,13 +151,18 @@ runtime::Work FlatParameters::StartGather(comm::Communicator& group, const at::T
                                           uint64_t tag) {
   gathered_chunks_ = chunks;
   if (gather_calls_.empty()) return {};
-  const comm::Buffer full = AsBuffer(full_), own = part.defined() ? AsBuffer(part) : comm::Buffer();
+  // Frozen parameters may be of types that no collective knows: they travel as bytes.
+  const at::ScalarType type = full_.scalar_type();
+  const auto moved = [&](const at::Tensor& flat) { return AsBuffer(CanCarry(type) ? flat : flat.view(at::kByte)); };
+  const int64_t unit = CanCarry(type) ? RealsPerElement(type) : static_cast<int64_t>(full_.element_size());
+  const comm::Buffer full = moved(full_), own = part.defined() ? moved(part) : comm::Buffer();
   std::vector<CallBuffers> calls;
   calls.reserve(gather_calls_.size());
-  for (const auto& [offset, count, place] : gather_calls_) {
-    const comm::Buffer out = Slice(full, place, count * shards_);
+  for (const auto& [offset, elements, at] : gather_calls_) {
+    const int64_t count = elements * unit;
+    const comm::Buffer out = Slice(full, at * unit, count * shards_);
     calls.push_back(
-        {part.defined() ? Slice(own, offset * chunks, count * chunks) : Slice(out, rank_ * count, count), out});
+        {part.defined() ? Slice(own, offset * unit * chunks, count * chunks) : Slice(out, rank_ * count, count), out});
   }
   return AllGathers(group, calls, tag);
 }

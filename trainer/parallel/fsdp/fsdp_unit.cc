@@ -49,6 +49,11 @@ FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
                 "FullyShardedDataParallel: parameters ", parameters_.front().name, " (", first.scalar_type(), " on ",
                 first.device(), ") and ", parameter.name, " (", parameter.tensor.scalar_type(), " on ",
                 parameter.tensor.device(), ") can't share a vector; wrap their modules one by one");
+    const MixedPrecision& precision = options_.mixed_precision;
+    TORCH_CHECK(!first.is_complex() || (!precision.param_dtype.has_value() && !precision.reduce_dtype.has_value()),
+                "FullyShardedDataParallel: parameter ", parameter.name, " is ", first.scalar_type(),
+                ", and mixed_precision would drop its imaginary part: wrap its module without param_dtype and "
+                "reduce_dtype");
     parameter.sizes = parameter.tensor.sizes().vec();
     parameter.numel = parameter.tensor.numel();
     parameter.chunk = RowChunkNumel(parameter.sizes, shards_);

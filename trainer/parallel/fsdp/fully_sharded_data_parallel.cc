@@ -8,6 +8,7 @@
 #include "ATen/autocast_mode.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/parallel/fsdp/flat_parameters.h"
 #include "cohort/trainer/placement/placement_table.h"
@@ -173,6 +174,7 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, const FsdpRank
   Modules modules;
   Collect(module, "", seen, parameters, buffers, modules);
   for (const FsdpParameter& each : parameters) {
+    RefuseForm("FullyShardedDataParallel", each.name, each.tensor);
     RefuseOtherParts("FullyShardedDataParallel", world_, each.name, each.tensor);
   }
   if (options.device_id.has_value()) {

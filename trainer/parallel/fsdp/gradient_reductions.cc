@@ -66,6 +66,8 @@ void GradientReductions::StartScatter(Reduction& reduction, at::Tensor flat) {
       }
     }
     reduction.piece = at::empty({counts[world->rank()]}, flat.options());
+    counts = BufferCounts(std::move(counts), flat.scalar_type());
+    places = BufferCounts(std::move(places), flat.scalar_type());
     reduction.work = ReduceScatterV(*world, AsBuffer(flat), {.counts = counts, .displacements = places},
                                     AsBuffer(reduction.piece), comm::ReduceOp::kSum, reduction.tag);
   }
@@ -93,9 +95,11 @@ void GradientReductions::Replicate(Reduction& reduction) {
   const comm::Buffer buffer = AsBuffer(reduction.reduced);
   if (reduction.piece.defined()) {
     std::vector<int64_t> counts;
+    const int64_t numel = reduction.reduced.numel();
     for (int replica = 0; replica < groups_.replicas(); ++replica) {
-      counts.push_back(PieceBegin(buffer.count, replica + 1) - PieceBegin(buffer.count, replica));
+      counts.push_back(PieceBegin(numel, replica + 1) - PieceBegin(numel, replica));
     }
+    counts = BufferCounts(std::move(counts), reduction.reduced.scalar_type());
     comm::CallOptions options;
     options.timeout = default_timeout();
     options.tag = reduction.tag;

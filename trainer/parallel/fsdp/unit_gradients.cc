@@ -57,14 +57,12 @@ void UnitGradients::Take(int index, double share) {
   FsdpParameter& parameter = parameters_[index];
   const at::Tensor grad = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   if (grad.defined()) {
-    TORCH_CHECK(grad.layout() == at::kStrided, "FullyShardedDataParallel: the gradient of ", parameter.name,
-                " is sparse; only dense gradients are reduced");
     TORCH_CHECK(phase_ == Phase::kIdle || phase_ == Phase::kTaking, "FullyShardedDataParallel: parameter ",
                 parameter.name,
                 " got another gradient after those of its unit were complete and reduced. A checkpointed function that "
                 "is called several times in one run of a unit must be a unit of its own; and a graph that had a "
                 "backward pass can't share another one with a later forward pass.");
-    flat_.Add(index, grad, share);
+    flat_.Add(index, grad.layout() == at::kStrided ? grad : grad.to_dense(), share);
   }
   if (!seen_[index]) --pending_;
   seen_[index] = true;

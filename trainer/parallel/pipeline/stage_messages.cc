@@ -145,7 +145,7 @@ at::Tensor StageMessages::Outgoing(const Action& send) {
                 tensor.sizes(), ", and of an earlier one of sizes ", c10::IntArrayRef(known->second.sizes),
                 "; those of a step must be equal");
   }
-  return tensor.contiguous();
+  return tensor.contiguous().resolve_conj().resolve_neg();
 }
 
 // Both sides know which message of a step is a stage's first.

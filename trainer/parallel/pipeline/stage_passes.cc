@@ -13,8 +13,9 @@ at::Tensor StagePasses::Forward(int micro_batch, const at::Tensor& input, bool f
   const bool records = at::GradMode::is_enabled();
   at::Tensor leaf = input;
   if (from_stage && records) {
-    TORCH_CHECK(input.is_floating_point(), "Pipeline: stage ", stage_.index, " gets a tensor of type ",
-                input.scalar_type(), "; between stages there are floating-point numbers only, which have gradients");
+    TORCH_CHECK(input.is_floating_point() || input.is_complex(), "Pipeline: stage ", stage_.index,
+                " gets a tensor of type ", input.scalar_type(),
+                "; between stages there are floating-point and complex numbers only, which have gradients");
     leaf = input.detach().requires_grad_();
   }
   at::Tensor output = stage_.forward(leaf);

@@ -5,6 +5,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/window_tensor.h"
 #include "torch/torch.h"
@@ -30,7 +31,7 @@ void BucketSet::Build(const std::vector<int>& order, const BucketLimits& limits)
   std::vector<ParameterSize> sizes;
   for (const ReducedParameter& parameter : parameters_) {
     sizes.push_back({static_cast<int64_t>(parameter.tensor.nbytes()), static_cast<int>(parameter.tensor.scalar_type()),
-                     parameter.device});
+                     parameter.device, parameter.sparse});
   }
   assignment_ = AssignBuckets(sizes, order, limits);
   // Window memory may not outlive the job, but gradients that are views of it may, and what users hold of them.
@@ -58,7 +59,8 @@ void BucketSet::BuildBucket(int index) {
     places_[member].bucket = bucket.get();
   }
   LayOut(*bucket);
-  if (!to_owners()) {
+  bucket->sparse = first.sparse;
+  if (!to_owners() && !bucket->sparse) {
     bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options,
                                    "DistributedDataParallel: making gradient bucket " + std::to_string(index));
     bucket->streams.Enter(bucket->buffer);
@@ -95,6 +97,13 @@ void BucketSet::Begin(int divisor) {
 
 bool BucketSet::Add(int parameter, const at::Tensor& grad, bool used) {
   Bucket& bucket = *places_[parameter].bucket;
+  if (bucket.sparse) {
+    bucket.gradient = grad;
+    if (grad.defined()) bucket.streams.Enter(ValuesOf(grad));
+    bucket.pending = 0;
+    LaunchReady();
+    return launched_all();
+  }
   // Without owners buckets keep their memory.
   if (!bucket.buffer.defined()) bucket.buffer = at::empty({bucket.elements}, bucket.options);
   bucket.streams.Enter(bucket.buffer);
@@ -109,20 +118,19 @@ bool BucketSet::Add(int parameter, const at::Tensor& grad, bool used) {
   return launched_all();
 }
 
-void BucketSet::CopyIn(int parameter, const at::Tensor& grad, bool used) {
+void BucketSet::CopyIn(int parameter, const at::Tensor& gradient, bool used) {
   Place& place = places_[parameter];
   const double share = has_hook() ? 1 : share_;  // a hook divides by itself
-  if (used && grad.defined() && FillSlot(place.slot, grad, share)) return;
+  if (used && gradient.defined() && FillSlot(place.slot, gradient, share)) return;
   const at::NoGradGuard no_grad;
-  at::Tensor view = ViewOf(parameter);
-  if (!grad.defined()) {  // unused, or a function of the graph gave none
+  at::Tensor view = AsReals(ViewOf(parameter));
+  if (!gradient.defined()) {  // unused, or a function of the graph gave none
     view.zero_();
     return;
   }
-  TORCH_CHECK(grad.layout() == at::kStrided, "DistributedDataParallel: the gradient of ", parameters_[parameter].name,
-              " is sparse; only dense gradients are averaged");
+  const at::Tensor grad = AsReals(gradient.layout() == at::kStrided ? gradient : gradient.to_dense());
   const bool in_place = grad_is_view_ && grad.is_alias_of(view);
-  if (in_place && !used) place.kept = grad.detach().clone();
+  if (in_place && !used) place.kept = gradient.detach().clone();
   if (has_hook()) {
     if (!in_place) view.copy_(grad);
     return;
@@ -143,6 +151,12 @@ void BucketSet::LaunchReady() {
 }
 
 void BucketSet::Launch(Bucket& bucket, int index) {
+  if (bucket.sparse) {  // without a hook, which takes buckets of memory
+    if (bucket.gradient.defined()) bucket.streams.Enter(ValuesOf(bucket.gradient));
+    bucket.average = std::make_unique<SparseAverage>(*bucket.group, parameters_[bucket.members.front()].tensor,
+                                                     std::exchange(bucket.gradient, at::Tensor()), share_);
+    return;
+  }
   bucket.streams.Enter(bucket.buffer);
   if (to_owners()) return LaunchToOwners(bucket, index);
   if (!has_hook()) {
@@ -171,7 +185,8 @@ void BucketSet::LaunchToOwners(Bucket& bucket, int index) {
     ThrowUnlessAllCame(KeepOwned(done), done.context);
   }
   at::Tensor mine = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]);
-  bucket.work = ReduceScatterV(*bucket.group, AsBuffer(bucket.buffer), {.counts = bucket.counts, .displacements = {}},
+  const std::vector<int64_t> counts = BufferCounts(bucket.counts, bucket.buffer.scalar_type());
+  bucket.work = ReduceScatterV(*bucket.group, AsBuffer(bucket.buffer), {.counts = counts, .displacements = {}},
                                AsBuffer(mine), comm::ReduceOp::kSum, CallTag(iteration_, index));
 }
 
@@ -184,6 +199,8 @@ absl::Status BucketSet::Wait(std::string& context) {
     context = bucket->context;
   }
   for (auto& bucket : buckets_) {
+    if (bucket->average != nullptr && first.ok()) bucket->gradient = bucket->average->Wait();
+    bucket->average.reset();
     if (bucket->reduction == nullptr) continue;
     bucket->reduction->Wait();  // one that throws is kept until the group is aborted: its destructor may wait
     bucket->reduction.reset();
@@ -206,6 +223,8 @@ void BucketSet::CopyOut(const std::vector<bool>& unused) {
   for (auto& bucket : buckets_) {
     if (to_owners()) {
       CopyOutOwned(*bucket, unused);
+    } else if (bucket->sparse) {
+      CopyOutSparse(*bucket, unused);
     } else {
       CopyOutShared(*bucket, unused);
     }
@@ -228,6 +247,12 @@ void BucketSet::CopyOutOwned(Bucket& bucket, const std::vector<bool>& unused) {
   bucket.owned = at::Tensor();
 }
 
+void BucketSet::CopyOutSparse(Bucket& bucket, const std::vector<bool>& unused) {
+  const int member = bucket.members.front();
+  const at::Tensor average = std::exchange(bucket.gradient, at::Tensor());
+  if (!unused[member]) parameters_[member].tensor.mutable_grad() = average;
+}
+
 void BucketSet::CopyOutShared(Bucket& bucket, const std::vector<bool>& unused) {
   for (int member : bucket.members) {
     at::Tensor& grad = parameters_[member].tensor.mutable_grad();
@@ -242,7 +267,7 @@ void BucketSet::CopyOutShared(Bucket& bucket, const std::vector<bool>& unused) {
     } else if (grad_is_view_) {
       // No view to autograd, or Optimizer::zero_grad could not detach it.
       if (!grad.defined() || !grad.is_alias_of(average)) grad = average.variable_data();
-    } else if (grad.defined()) {
+    } else if (grad.defined() && grad.layout() == at::kStrided) {
       grad.copy_(average);
     } else {
       grad = average.clone();

@@ -4,7 +4,8 @@
 //                        bucket 1 [p7 p6] full ──► all-reduce ═══╬══ Wait ══ CopyOut ──► .grad
 //
 // Buckets are launched in index order, on every rank the same. They lie in window memory where they can. With owners
-// (ShardedDataParallel) a bucket has memory only from its first gradient until it is reduced.
+// (ShardedDataParallel) a bucket has memory only from its first gradient until it is reduced. A sparse gradient of a
+// parameter that expects one has a bucket of its own without memory (sparse_average.h); others are made dense.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include "cohort/trainer/parallel/replicate/comm_hook.h"
 #include "cohort/trainer/parallel/replicate/gradient_buckets.h"
 #include "cohort/trainer/parallel/replicate/reduced_parameter.h"
+#include "cohort/trainer/parallel/replicate/sparse_average.h"
 #include "cohort/trainer/transfer/device_stream.h"
 
 namespace cohort::trainer {
@@ -42,7 +44,7 @@ class BucketSet {
   // The buckets, as parameter indices.
   const std::vector<std::vector<int>>& assignment() const { return assignment_; }
   // Averages go to one rank each.
-  bool to_owners() const { return parameters_.front().owner >= 0; }
+  bool to_owners() const { return !parameters_.empty() && parameters_.front().owner >= 0; }
   bool has_hook() const { return hook_ != nullptr; }
   void set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
   const std::vector<comm::Communicator*>& groups() const { return groups_; }
@@ -51,8 +53,8 @@ class BucketSet {
   void BeginIteration() { ++iteration_; }
   // A backward pass begins, whose averages are sums divided by `divisor`. All buckets are empty.
   void Begin(int divisor);
-  // Copies the gradient into its bucket; zeros for an undefined one. `used`: this pass has brought it. Launches the
-  // buckets whose turn it is. True when that was the last one.
+  // Copies the gradient into its bucket, or keeps a sparse one there; zeros for an undefined one. `used`: this pass has
+  // brought it. Launches the buckets whose turn it is. True when that was the last one.
   bool Add(int parameter, const at::Tensor& grad, bool used);
   bool launched_some() const { return next_ > 0; }
   bool launched_all() const { return next_ == buckets_.size(); }
@@ -73,6 +75,9 @@ class BucketSet {
     comm::Communicator* group = nullptr;
     runtime::Work work;
     std::unique_ptr<GradReduction> reduction;  // instead of `work`, with a communication hook
+    bool sparse = false;                       // of one parameter that expects sparse gradients
+    at::Tensor gradient;                       // the sparse one until it is launched; then the average
+    std::unique_ptr<SparseAverage> average;    // instead of `work`
     std::string context;                       // for errors
     // With owners: the members lie owner by owner.
     std::vector<int64_t> counts;  // elements, by owner
@@ -95,6 +100,7 @@ class BucketSet {
   void Launch(Bucket& bucket, int index);
   void LaunchToOwners(Bucket& bucket, int index);
   absl::Status KeepOwned(Bucket& bucket);
+  void CopyOutSparse(Bucket& bucket, const std::vector<bool>& unused);
   void CopyOutShared(Bucket& bucket, const std::vector<bool>& unused);
   void CopyOutOwned(Bucket& bucket, const std::vector<bool>& unused);
 

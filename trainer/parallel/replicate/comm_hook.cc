@@ -5,6 +5,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "torch/torch.h"
 
@@ -15,7 +16,7 @@ namespace {
 class AllReduceReduction : public GradReduction {
  public:
   AllReduceReduction(comm::Communicator& group, at::Tensor carried, const GradBucket& bucket)
-      : carried_(std::move(carried)), target_(bucket.buffer), index_(bucket.index) {
+      : carried_(std::move(carried)), target_(AsReals(bucket.buffer)), index_(bucket.index) {
     const comm::Buffer buffer = AsBuffer(carried_);
     work_ = AllReduce(group, buffer, buffer, comm::ReduceOp::kSum, bucket.tag);
   }
@@ -27,7 +28,7 @@ class AllReduceReduction : public GradReduction {
   void Wait() override {
     const at::NoGradGuard no_grad;
     ThrowUnlessOk(work_.Wait(), "averaging gradient bucket " + std::to_string(index_));
-    if (!carried_.is_same(target_)) target_.copy_(carried_);
+    if (!carried_.is_alias_of(target_)) target_.copy_(carried_);
   }
 
  private:
@@ -38,7 +39,7 @@ class AllReduceReduction : public GradReduction {
 
 std::unique_ptr<GradReduction> Compressed(comm::Communicator& group, const GradBucket& bucket, at::ScalarType type) {
   const at::NoGradGuard no_grad;
-  at::Tensor carried = bucket.buffer.div(group.size()).to(type);
+  at::Tensor carried = AsReals(bucket.buffer).div(group.size()).to(type);
   return std::make_unique<AllReduceReduction>(group, std::move(carried), bucket);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/transfer/broadcast.h"
@@ -23,6 +23,20 @@ enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4, kTrains =
 
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
   return DescribeTensor(name, tensor.scalar_type(), tensor.sizes().vec());
+}
+
+// The weights of embeddings that were told to have sparse gradients, by tensor implementation.
+std::set<const void*> SparseWeights(const torch::nn::Module& module) {
+  std::set<const void*> weights;
+  const auto look = [&](const torch::nn::Module& each) {
+    const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&each);
+    const auto* bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&each);
+    if (embedding != nullptr && embedding->options.sparse()) weights.insert(embedding->weight.unsafeGetTensorImpl());
+    if (bag != nullptr && bag->options.sparse()) weights.insert(bag->weight.unsafeGetTensorImpl());
+  };
+  look(module);  // which need not be in a shared_ptr
+  for (const auto& each : module.modules(/*include_self=*/false)) look(*each);
+  return weights;
 }
 
 std::vector<int> Everyone(const comm::Communicator& group) {
@@ -66,12 +80,14 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
     groups.push_back(device_groups_.back().get());
   }
   std::vector<ReducedParameter> all;  // the reducer leaves out frozen ones, and watches them
-  std::set<const void*> seen;         // a parameter that modules share is listed once for each
+  const std::set<const void*> sparse = SparseWeights(module_);
+  std::set<const void*> seen;  // a parameter that modules share is listed once for each
   for (const auto& item : module_.named_parameters()) {
     const void* const impl = item.value().unsafeGetTensorImpl();
     if (IsIgnored(item.value()) || !seen.insert(impl).second) continue;
     const auto found = device_of.find(impl);
     all.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
+    all.back().sparse = options_.owners.empty() && sparse.contains(impl);
     if (!options_.owners.empty() && item.value().requires_grad()) all.back().owner = options_.owners.at(impl);
   }
   reducer_ = std::make_unique<Reducer>(std::move(all), std::move(groups),
@@ -81,12 +97,15 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
                                                       .static_graph = options_.static_graph});
 }
 
-// Refuses shards and parts of cut layers: averaging different rows over the ranks would make nonsense of them.
+// Refuses shards and parts of cut layers: averaging different rows over the ranks would make nonsense of them. Refuses
+// forms of parameters that can't be averaged, too.
 void DataParallelState::RefuseParts() const {
   trainer::RefuseShards(module_, "DistributedDataParallel",
                         "shard it over a DeviceMesh of (replicas, shards) instead of wrapping it");
   for (const auto& item : module_.named_parameters()) {
-    if (!IsIgnored(item.value())) RefuseOtherParts("DistributedDataParallel", group_, item.key(), item.value());
+    if (IsIgnored(item.value())) continue;
+    RefuseForm("DistributedDataParallel", item.key(), item.value());
+    RefuseOtherParts("DistributedDataParallel", group_, item.key(), item.value());
   }
 }
 
@@ -106,9 +125,12 @@ std::vector<at::Tensor> DataParallelState::State() const {
 
 void DataParallelState::CheckSameParameters() {
   std::vector<std::string> lines;
+  const std::set<const void*> sparse = SparseWeights(module_);
   for (const auto& item : module_.named_parameters()) {
     if (IsIgnored(item.value())) continue;
-    lines.push_back(Describe(item.key(), item.value()) + (item.value().requires_grad() ? "" : " (frozen)"));
+    const bool is_sparse = sparse.contains(item.value().unsafeGetTensorImpl());
+    lines.push_back(Describe(item.key(), item.value()) + (item.value().requires_grad() ? "" : " (frozen)") +
+                    (is_sparse ? " (sparse gradient)" : ""));
   }
   for (const auto& item : module_.named_buffers()) lines.push_back(Describe(item.key(), item.value()) + " (buffer)");
   const BucketLimits& limits = options_.buckets;

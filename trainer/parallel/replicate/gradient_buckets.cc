@@ -20,6 +20,10 @@ std::vector<std::vector<int>> AssignBuckets(const std::vector<ParameterSize>& pa
 
   for (std::size_t position = 0; position < order.size(); ++position) {
     const ParameterSize& parameter = parameters[order[position]];
+    if (parameter.alone) {
+      closed.emplace(position, std::vector<int>{order[position]});
+      continue;
+    }
     const std::pair<int, int> key(parameter.dtype, parameter.device);
     auto [found, first] = open.try_emplace(key);
     Open& bucket = found->second;

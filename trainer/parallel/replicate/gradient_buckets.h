@@ -14,8 +14,9 @@ namespace cohort::trainer {
 // The properties of one parameter that the assignment depends on.
 struct ParameterSize {
   int64_t bytes = 0;
-  int dtype = 0;   // parameters of different types never share a bucket
-  int device = 0;  // LocalDevice::index; parameters of different devices never share one either
+  int dtype = 0;       // parameters of different types never share a bucket
+  int device = 0;      // LocalDevice::index; parameters of different devices never share one either
+  bool alone = false;  // shares a bucket with no other one
 };
 
 struct BucketLimits {

@@ -32,7 +32,9 @@ void GradientOrder::Saw(int parameter) {
   if (!agreed()) seen_.push_back(parameter);
 }
 
-bool GradientOrder::known() const { return !agreed() && (state_ == State::kOthers || seen_.size() == parameters_); }
+bool GradientOrder::known() const {
+  return parameters_ > 0 && !agreed() && (state_ == State::kOthers || seen_.size() == parameters_);
+}
 
 std::vector<int> GradientOrder::Agree(comm::Communicator& group, int root) {
   at::Tensor order = at::zeros({static_cast<int64_t>(parameters_)}, at::kLong);

@@ -70,7 +70,6 @@ Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Com
       calls_(parameters_.size(), 0),
       accumulated_(parameters_.size(), false) {
   shared_->frozen = WithGradients(parameters, false);
-  TORCH_CHECK(!parameters_.empty(), "DistributedDataParallel: the module has no parameter that requires a gradient");
   TORCH_CHECK(!options_.static_graph || !options_.find_unused_parameters,
               "DistributedDataParallel: static_graph finds unused parameters by itself; leave find_unused_parameters "
               "off");

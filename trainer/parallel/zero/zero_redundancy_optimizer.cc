@@ -11,8 +11,10 @@
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/grad_norm.h"
+#include "cohort/trainer/state/kept_optimizer.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "cohort/trainer/transfer/window_tensor.h"
@@ -31,6 +33,11 @@ std::optional<double> LearningRateOf(const torch::optim::OptimizerOptions& optio
   } catch (const c10::Error&) {
     return std::nullopt;
   }
+}
+
+// Whether parameters of a type can ever require one.
+bool HasGradients(at::ScalarType type) {
+  return CanCarry(type) && (at::isFloatingType(type) || at::isComplexType(type));
 }
 
 }  // namespace
@@ -76,8 +83,8 @@ ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(std::vector<OptimizerPa
   for (const OptimizerParamGroup& param_group : param_groups()) {
     for (const at::Tensor& parameter : param_group.params()) all_.push_back(parameter);
   }
-  TORCH_CHECK(!all_.empty(), "ZeroRedundancyOptimizer: got no parameters");
   for (size_t i = 0; i < all_.size(); ++i) {
+    RefuseForm("ZeroRedundancyOptimizer", "number " + std::to_string(i), all_[i]);
     RefuseOtherParts("ZeroRedundancyOptimizer", group_, "number " + std::to_string(i), all_[i]);
   }
   CheckSetup();
@@ -127,6 +134,9 @@ void ZeroRedundancyOptimizerBase::MakeLocal(const LocalFactory& factory) {
     mine.emplace_back(std::move(parameters), param_group.options().clone());
   }
   local_ = factory(std::move(mine));
+  RefuseLbfgs(*local_, "ZeroRedundancyOptimizer",
+              "which are split among the ranks: use LBFGS under "
+              "DistributedDataParallel alone, with a closure that returns the mean of the ranks' losses");
 }
 
 void ZeroRedundancyOptimizerBase::MakeFlats() {
@@ -134,7 +144,8 @@ void ZeroRedundancyOptimizerBase::MakeFlats() {
   std::map<std::pair<int, int>, std::unique_ptr<Flat>> kinds;
   for (int owner = 0; owner < group_.size(); ++owner) {
     for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
-      if (owners_[i] != owner) continue;
+      // No step changes what has no gradient.
+      if (owners_[i] != owner || !HasGradients(all_[i].scalar_type())) continue;
       const int device = all_[i].is_cuda() ? all_[i].get_device() : -1;
       auto& flat = kinds[{static_cast<int>(all_[i].scalar_type()), device}];
       if (flat == nullptr) {
@@ -165,7 +176,7 @@ void ZeroRedundancyOptimizerBase::MakeViews(Flat& flat) {
                               "ZeroRedundancyOptimizer: making the memory for parameters");
   for (size_t k = 0; k < flat.members.size(); ++k) {
     at::Tensor& parameter = all_[flat.members[k]];
-    at::Tensor view = flat.buffer.narrow(0, flat.offsets[k], parameter.numel()).view(parameter.sizes());
+    const at::Tensor view = flat.buffer.narrow(0, flat.offsets[k], parameter.numel()).view(parameter.sizes());
     view.copy_(parameter);
     parameter.set_data(view);
   }
@@ -234,8 +245,8 @@ void ZeroRedundancyOptimizerBase::GatherParameters() {
     if (options_.parameters_as_bucket_view) {
       const int rank = group_.rank();
       const comm::ConstBuffer mine = AsBuffer(flat->buffer.narrow(0, flat->firsts[rank], flat->counts[rank]));
-      works.push_back(
-          AllGatherV(*own_group_, mine, AsBuffer(flat->buffer), {.counts = flat->counts, .displacements = {}}));
+      const std::vector<int64_t> counts = BufferCounts(flat->counts, flat->buffer.scalar_type());
+      works.push_back(AllGatherV(*own_group_, mine, AsBuffer(flat->buffer), {.counts = counts, .displacements = {}}));
     } else if (first.ok()) {
       first = GatherByBuckets(*flat);
     }
@@ -257,8 +268,9 @@ absl::Status ZeroRedundancyOptimizerBase::GatherByBuckets(const Flat& flat) {
       const std::vector<int64_t> counts = flat.CountsOf(bucket);
       const at::Tensor whole = flat.Bucket(bucket);
       const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group_.rank(), int64_t{0});
+      const std::vector<int64_t> sent = BufferCounts(counts, whole.scalar_type());
       now = AllGatherV(*own_group_, AsBuffer(whole.narrow(0, begin, counts[group_.rank()])), AsBuffer(whole),
-                       {.counts = counts, .displacements = {}});
+                       {.counts = sent, .displacements = {}});
     }
     if (bucket > 0) {
       const absl::Status status = before.Wait();

@@ -97,7 +97,7 @@ std::string WriteOwn(const std::string& directory, const std::string& file,
     pieces.push_back({.key = part.name + PlaceText(part),
                       .shape = part.boxes.front().sizes,
                       .whole = part.sizes,
-                      .data = part.data.to(at::kCPU).contiguous()});
+                      .data = part.data.to(at::kCPU).contiguous().resolve_conj().resolve_neg()});
   }
   const WrittenFile written = WriteTensors(directory + "/" + file, pieces, FilePlace::kInPartialFolder);
   Json tensors = Json::array();
@@ -356,6 +356,8 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
   std::vector<FilePiece> pieces;
   for (const auto& [name, tensor] : index.tensors()) {
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
+    TORCH_CHECK(tensor.dtype != at::kComplexDouble, "checkpoint ", directory, ": ", name,
+                " is ComplexDouble, for which safetensors files have no type; keep it as ComplexFloat");
     const at::Tensor data = at::empty(tensor.sizes, at::TensorOptions(tensor.dtype));
     tensors.push_back({.name = name, .sizes = tensor.sizes, .boxes = WholeBox(tensor.sizes), .data = data});
     pieces.push_back({.key = name.substr(prefix.size()), .shape = tensor.sizes, .data = data});

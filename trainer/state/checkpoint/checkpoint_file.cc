@@ -15,13 +15,16 @@
 #include "absl/status/statusor.h"
 #include "cohort/runtime/base/whole_file.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/torch_compat.h"
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
 namespace {
 
-constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kTypes = {{{at::kDouble, "F64"},
+// Checkpoints have it; safetensors files of others have no name for it.
+constexpr const char* kOwnType = "C128";
+constexpr std::array<std::pair<at::ScalarType, const char*>, 12> kTypes = {{{at::kDouble, "F64"},
                                                                             {at::kFloat, "F32"},
                                                                             {at::kHalf, "F16"},
                                                                             {at::kBFloat16, "BF16"},
@@ -30,7 +33,9 @@ constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kTypes = {{{at:
                                                                             {at::kShort, "I16"},
                                                                             {at::kChar, "I8"},
                                                                             {at::kByte, "U8"},
-                                                                            {at::kBool, "BOOL"}}};
+                                                                            {at::kBool, "BOOL"},
+                                                                            {at::kComplexFloat, "C64"},
+                                                                            {at::kComplexDouble, kOwnType}}};
 
 [[noreturn]] void ThrowSystemError(const std::string& what, const std::string& path, int error) {
   absl::StatusCode code = absl::StatusCode::kUnavailable;
@@ -85,11 +90,17 @@ std::string SafetensorsType(at::ScalarType type) {
   for (const auto& [known, name] : kTypes) {
     if (known == type) return name;
   }
+  for (const auto& [known, name] : compat::kNewerTypes) {
+    if (known == type) return name;
+  }
   TORCH_CHECK(false, "a tensor of type ", type, " can't be kept in a checkpoint");
 }
 
 std::optional<at::ScalarType> FindSafetensorsType(const std::string& name) {
   for (const auto& [known, text] : kTypes) {
+    if (name == text) return known;
+  }
+  for (const auto& [known, text] : compat::kNewerTypes) {
     if (name == text) return known;
   }
   return std::nullopt;
