@@ -102,7 +102,6 @@ TEST(SparseGradients, AreAveragedByDdp) {
   for (const Kind kind : kKinds) {
     for (const bool view : {false, true}) {
       SCOPED_TRACE(static_cast<int>(kind));
-      if (view && kind == Kind::kFunction) continue;
       auto net = std::make_shared<Words>(kind, /*sparse=*/true);
       DistributedDataParallelOptions options;
       options.gradient_as_bucket_view = view;

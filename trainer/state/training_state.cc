@@ -135,8 +135,8 @@ std::string NamesHere(const TrainingState& state) {
   return names;
 }
 
-// The names of the models of all ranks, which are parts of one where ranks are stages. Collective; blocks. Ranks that
-// have all of the checkpoint's tensors send nothing.
+// The names of the models of all ranks, which are parts of one where ranks are stages; none where each rank has all of
+// the checkpoint's. Collective; blocks.
 std::set<std::string> NamesOnAllRanks(comm::Communicator& world, const CheckpointIndex& index,
                                       const TrainingState& state, const std::string& what,
                                       std::chrono::nanoseconds timeout) {
@@ -153,7 +153,9 @@ std::set<std::string> NamesOnAllRanks(comm::Communicator& world, const Checkpoin
   const std::map<std::string, std::string> there = NamesIn(index);
   const bool has_all =
       std::all_of(there.begin(), there.end(), [&](const auto& name) { return here.contains(name.first); });
-  for (const std::string& text : GatherTexts(world, has_all ? "" : names, what, timeout)) lines(text, all);
+  const std::vector<std::string> lacks = GatherTexts(world, has_all ? "" : "some", what, timeout);
+  if (std::all_of(lacks.begin(), lacks.end(), [](const std::string& each) { return each.empty(); })) return all;
+  for (const std::string& text : GatherTexts(world, names, what, timeout)) lines(text, all);
   return all;
 }
 
@@ -301,8 +303,7 @@ void HasAllStates(TrainingState& state) {
   }
 }
 
-// Refuses the optimizer of another model, whose state would be saved under this model's names, or be missing, and one
-// that can't be kept.
+// Refuses an optimizer that can't be kept, and one of another model, whose state would be missing or under wrong names.
 void CheckOptimizer(const TrainingState& state) {
   CheckKept(*state.groups, /*of_shards=*/state.shards != nullptr);
   std::set<const void*> own;

@@ -262,12 +262,13 @@ void BucketSet::CopyOutShared(Bucket& bucket, const std::vector<bool>& unused) {
       continue;
     }
     const at::Tensor average = ViewOf(member);
+    const bool dense = grad.defined() && grad.layout() == at::kStrided;
     if (unused[member]) {
       if (kept.defined()) grad.copy_(kept);
     } else if (grad_is_view_) {
       // No view to autograd, or Optimizer::zero_grad could not detach it.
-      if (!grad.defined() || !grad.is_alias_of(average)) grad = average.variable_data();
-    } else if (grad.defined() && grad.layout() == at::kStrided) {
+      if (!dense || !grad.is_alias_of(average)) grad = average.variable_data();
+    } else if (dense) {
       grad.copy_(average);
     } else {
       grad = average.clone();
