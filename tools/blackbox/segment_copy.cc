@@ -15,6 +15,7 @@
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/base/whole_file.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/layout.h"
 

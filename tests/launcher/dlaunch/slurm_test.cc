@@ -181,9 +181,9 @@ TEST_F(SlurmTest, TheShellOfAPtyHasTheAllocationAndItsTasks) {
   const string inner = folder_.AddScript("shell.sh", "#!/bin/sh\n" + dlaunch_ + " sh -c 'echo $RANK of $WORLD_SIZE'\n");
   // srun gives the task the terminal that it has itself; script makes one.
   const string outer = folder_.AddScript("pty.sh", "#!/bin/sh\nexec script -qec '" +
-                                                       Cluster::Get().With("timeout 60 srun --nodes=1 --ntasks=3 "
-                                                                           "--overcommit --pty " +
-                                                                           inner) +
+                                                       SlurmCluster::Get().With("timeout 60 srun --nodes=1 --ntasks=3 "
+                                                                                "--overcommit --pty " +
+                                                                                inner) +
                                                        "' /dev/null < /dev/null\n");
   const string out = folder_.path() + "/out";
   EXPECT_TRUE(Succeeds(outer + " > " + out + " 2>&1"));
