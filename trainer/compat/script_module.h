@@ -1,8 +1,9 @@
 // ScriptModule trains a TorchScript module, which Python has exported, as a libtorch module.
 //
-//   auto model = std::make_shared<ScriptModule<>>(torch::jit::load("net.pt"));   //
-//   torch.jit.script(net).save("net.pt") DistributedDataParallel ddp(model, job.world()); torch::optim::AdamW
-//   optimizer(model->parameters(), 1e-3); torch::nll_loss(ddp.forward(images), labels).backward();
+//   auto model = std::make_shared<ScriptModule<>>(torch::jit::load("net.pt"));  // of torch.jit.script(net).save
+//   DistributedDataParallel ddp(model, job.world());
+//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);
+//   torch::nll_loss(ddp.forward(images), labels).backward();
 //
 // Parameters and buffers are those of the script, under its names, which are those of Python's state_dict(). Wrappers,
 // optimizers and checkpoints take it like any module. model->script().save("trained.pt") gives Python the trained

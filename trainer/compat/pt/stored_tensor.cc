@@ -93,8 +93,8 @@ void CheckExtent(const StoredTensor& tensor) {
     empty = empty || tensor.sizes[i] == 0;
     last += static_cast<double>(tensor.sizes[i] - 1) * static_cast<double>(tensor.strides[i]);
   }
-  if (tensor.offset < 0 || (!empty && last >= static_cast<double>(tensor.storage.elements))) {
-    Refuse("it reaches beyond its storage of ", tensor.storage.elements, " elements");
+  if (tensor.offset < 0 || (!empty && last >= static_cast<double>(tensor.elements))) {
+    Refuse("it reaches beyond its storage of ", tensor.elements, " elements");
   }
 }
 

@@ -4,13 +4,17 @@
 #include <string>
 
 #include "cohort/trainer/compat/pt/error.h"
+#include "cohort/trainer/compat/pt/pickle.h"
+#include "cohort/trainer/compat/pt/stored_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace cohort::trainer::pt {
 namespace {
 
+using std::string_literals::operator""s;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 
 TEST(Reader, NamesTensorsAndOtherValues) {
@@ -45,6 +49,24 @@ TEST(Reader, SharesElementsThatTheFileShares) {
   const auto& tensors = reader.contents().tensors;
   EXPECT_EQ(reader.NameOfElements(tensors.at("a")), reader.NameOfElements(tensors.at("b")));
   EXPECT_EQ(reader.NameOfElements(tensors.at("a")), reader.NameOfElements(tensors.at("c")));
+}
+
+// A tensor of uint64 in an untyped storage, whose size is in bytes: the offset is the last element's.
+std::string TensorInBytes(char offset) {
+  return "ctorch._utils\n_rebuild_tensor_v3\n((X\7\0\0\0storagectorch.storage\nUntypedStorage\nX\1\0\0\0000"
+         "X\3\0\0\0cpuK\x30tQK"s +
+         offset + "K\1\x85K\1\x85\x89}ctorch\nuint64\ntR."s;
+}
+
+TEST(Reader, CountsAnUntypedStorageInTheTensorsElements) {
+  const std::string inside = TensorInBytes(5), outside = TensorInBytes(6);
+  EXPECT_EQ(ReadTensor(Pickle(inside).Run()).offset, 5);
+  try {
+    ReadTensor(Pickle(outside).Run());
+    FAIL() << "took a tensor beyond its storage";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("reaches beyond its storage of 6 elements"));
+  }
 }
 
 }  // namespace
