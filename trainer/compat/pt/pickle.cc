@@ -159,6 +159,12 @@ void Pickle::Build() {
   PartsOf(*target).state = state;
 }
 
+// Python remembers an object once.
+void Pickle::Remember(uint64_t index) {
+  memo_[index] = Top();
+  if (memo_.size() > kMostObjects) Refuse("its pickle remembers more than ", kMostObjects, " objects");
+}
+
 void Pickle::Get(uint64_t index) {
   const auto found = memo_.find(index);
   if (found == memo_.end()) Refuse("its pickle refers to a value that it has not made");
@@ -437,16 +443,16 @@ bool Pickle::DoStack(uint8_t operation) {
       Push(Top());
       return true;
     case 'p':
-      memo_[index_of(cursor_.Line())] = Top();
+      Remember(index_of(cursor_.Line()));
       return true;
     case 'q':
-      memo_[cursor_.Number<uint8_t>()] = Top();
+      Remember(cursor_.Number<uint8_t>());
       return true;
     case 'r':
-      memo_[cursor_.Number<uint32_t>()] = Top();
+      Remember(cursor_.Number<uint32_t>());
       return true;
     case 0x94:
-      memo_[memo_.size()] = Top();
+      Remember(memo_.size());
       return true;
     case 'g':
       Get(index_of(cursor_.Line()));

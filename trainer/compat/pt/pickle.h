@@ -119,6 +119,7 @@ class Pickle {
   void Append(const std::vector<Object*>& items);
   void SetItems(const std::vector<Object*>& items);
   void Build();
+  void Remember(uint64_t index);
   void Get(uint64_t index);
 
   void PushLong(uint64_t size);

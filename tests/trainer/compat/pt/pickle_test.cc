@@ -120,6 +120,11 @@ TEST(Pickle, RefusesWhatIsNoPickle) {
   EXPECT_THAT(ErrorOf("X\xff\xff\xff\xff"), HasSubstr("ends too early"));
 }
 
+// An operation of one byte takes fifty of memory.
+TEST(Pickle, RemembersABoundedNumberOfObjects) {
+  EXPECT_THAT(ErrorOf("N" + std::string(10'000'001, '\x94') + "."), HasSubstr("remembers more than 10000000 objects"));
+}
+
 TEST(Pickle, RunsOneAfterTheOther) {
   Pickle pickle("K\x01.K\x02.");
   EXPECT_EQ(pickle.Run().number, 1);
