@@ -59,7 +59,7 @@ TEST(Run, VariablesOfGrpcAreTheProgramsAlone) {
 
 TEST(Run, GivesEveryRankItsVariables) {
   DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "3", "--env", "COLOUR=blue=ish", "env"},
-                     {.environment = {"SLURM_PROCID=7", "OMPI_COMM_WORLD_RANK=5", "OMPI_MCA_btl=tcp", "PMI_RANK=1",
+                     {.environment = {"SLURM_PROCID=7", "OMPI_COMM_WORLD_RANK=0", "OMPI_MCA_btl=tcp", "PMI_RANK=0",
                                       "RANK=99", "MASTER_ADDR=elsewhere"},
                       .working_directory = "",
                       .close_output_at_once = false});
