@@ -46,6 +46,7 @@ void RankOutput::GoOn(Options options) {
   options_ = std::move(options);
   last_lines_.Clear();
   for (Stream& stream : streams_) {
+    stream.ended = !stream.fd.valid();
     stream.log_path.clear();
     if (!options_.log_directory.empty()) OpenLog(&stream);
   }
