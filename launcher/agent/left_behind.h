@@ -5,9 +5,8 @@
 //   ended as told (SIGTERM)           until all of it has ended; to the end of --grace    when all has ended
 //   was sent SIGTERM, SIGINT or       the same: it is told to end as well                 as after a failure
 //   SIGHUP by another
-//   failed                            200 ms if it can still print; filters, which read   when that is over; with
-//   filters
-//                                     what the rank printed, 2 s at most                  1 s later at most
+//   failed                            200 ms if it can still print; filters, which read   when that is over; after 1 s
+//                                     what the rank printed, 2 s at most                  where filters go on
 //   ended with 0                      until all ranks of the node have ended, then 2 s    at once
 //                                     at most if it can still print
 //

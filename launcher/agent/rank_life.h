@@ -9,7 +9,7 @@ enum class RankLife {
   kRunning,
   kStaying,   // has left the epoch, and waits for the next
   kReported,  // its end is reported, or that it could not be started; the process is not reaped yet
-  kReaped,    // the process is gone; its end is not reported yet, while others are starting
+  kReaped,    // the process is gone; its end is not reported yet, while others start or what it left behind lives
   kGone,      // there is no process of it, and nothing more to report
 };
 

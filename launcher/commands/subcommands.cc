@@ -49,10 +49,10 @@ constexpr Subcommand kSubcommands[] = {
      RunWithArguments<RunTopCommand>},
     {"stacks",
      "dlaunch stacks [--rank LIST] [JOB]\n"
-     "  Where every rank is: the stacks of its Python threads, the most recent call\n"
-     "  first, and the system calls in which its threads sleep. Ranks that are at the same place are shown together.\n"
-     "  The ranks go on. Native frames are not shown; gdb -p PID has them. --rank: only these, as in 0,8-11. JOB: the\n"
-     "  beginning of its digits is enough, and none where one job runs.\n"
+     "  Where every rank is: the stacks of its Python threads, the most recent call first, the system calls in which\n"
+     "  its threads sleep, and, where libdw is installed, their C and C++ frames. Ranks at the same place are shown\n"
+     "  together. The ranks go on. --rank: only these, as in 0,8-11. JOB: the beginning of its digits is enough, and\n"
+     "  none where one job runs.\n"
      "Examples:\n"
      "  dlaunch stacks              the only job that runs\n"
      "  dlaunch stacks --rank 3 4e  rank 3 of job-4e0c53a1f2b98d67\n",

@@ -236,7 +236,7 @@ void FrontEnd::SendInput(std::string bytes, bool end) {
   agents_.Send(news_.agent_of()[0], message);  // the place of rank 0
 }
 
-// Rank 0 is elsewhere, or may be started again, and users may not notice that it does not get what they redirect.
+// Rank 0 is elsewhere, and users may not notice that it does not get what they redirect.
 void FrontEnd::TellOfUnreadInput() {
   if (job_.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
   if (job_.nodes.spawner == "local") return;  // its agent has the descriptor

@@ -66,8 +66,8 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   const bool shares_secret = sources[chosen].name == "kubernetes" || sources[chosen].name == "members";
   if (!shares_secret && (options.insecure || !options.token_file.empty())) {
     return absl::InvalidArgumentError((options.insecure ? "--insecure" : "--token-file " + options.token_file) +
-                                      " is for pods, and the nodes come from: " + sources[chosen].name +
-                                      " (see --explain); leave it out");
+                                      " is for pods and machines that run the same command, and the nodes come from: " +
+                                      sources[chosen].name + " (see --explain); leave it out");
   }
   COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
   COHORT_RETURN_IF_ERROR(OrderNodes(options, &found.nodes));

@@ -117,15 +117,15 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "agent-path", &raw->agent_path, "PATH",
             "Where dlaunch lies on those hosts (where it lies here)");
   AddOption(app.get(), "wait", &raw->wait, "TIME",
-            "With --nnodes alone, or in pods: how long to wait for the others to join (600)");
+            "With --nnodes alone, or in pods and the like: how long to wait for the others to join (600)");
   AddOption(app.get(), "port-range", &raw->ports, "A:B",
             "TCP ports that dlaunch and its agents listen on (any; pods dial the first: 29400)");
   AddOption(app.get(), "iface", &raw->interface, "NAME",
             "The network between nodes: an interface, or a network such as 10.1.0.0/16 (the default route's)");
-  AddOption(app.get(), "token-file", &raw->token_file, "FILE", "Pods: the secret that they share");
+  AddOption(app.get(), "token-file", &raw->token_file, "FILE", "Pods and the like: the secret that they share");
   app->add_flag("--encrypt-data,--encrypt_data", raw->encrypt_data,
                 "Encrypt data between nodes by TLS 1.3, over TCP; shared memory inside a node is not encrypted");
-  app->add_flag("--insecure", raw->insecure, "Pods: do without a secret");
+  app->add_flag("--insecure", raw->insecure, "Pods and the like: do without a secret");
   AddOption(app.get(), "launcher", &raw->launcher, "NAME",
             "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
   AddOption(app.get(), "rank-order", &raw->rank_order, "ORDER",

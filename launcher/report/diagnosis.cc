@@ -76,7 +76,8 @@ std::string Hint(const v1::JobReport& report, const v1::RankExit& exit, bool cpu
   const int signal = LikelySignal(exit);
   if (signal == 0 && (SaidLast(report, "/dev/tty") || SaidLast(report, "EOFError: EOF when reading a line") ||
                       SaidLast(report, "GetPassWarning"))) {
-    return "ranks have no terminal, and only rank 0 reads dlaunch's input, with --stdin rank0";
+    return "ranks have no terminal, and only rank 0 reads dlaunch's input: what is redirected, or with --stdin rank0 a "
+           "terminal's too";
   }
   const std::string hint = HintOfSignal(signal, report, exit, cpu_time_limited);
   return hint.empty() || exit.signal() != 0 ? hint : "if so: " + hint;

@@ -31,8 +31,7 @@ class LastLines {
   // The lines in the order of their printing as far as it is known, unfinished ones too.
   std::vector<std::string> Lines() const;
   // The last line that says something: of the standard error, unless that is a log or the standard output's is clearly
-  // later. An
-  // uncaught exception of C++ comes first, and a progress bar never. Empty: there is none.
+  // later. An uncaught exception of C++ comes first, and a progress bar never. Empty: there is none.
   std::string Words() const;
 
  private:

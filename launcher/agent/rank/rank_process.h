@@ -33,7 +33,7 @@ struct RankProcess {
   runtime::FileDescriptor exec_error;  // see ExecOutcome
 };
 
-// Starts it in a process that leads a process group of its own, dies with the calling thread (call it from the main
+// Starts it in a process that leads a session of its own, dies with the calling thread (call it from the main
 // thread), has default signal handling, reads /dev/null unless it has an input, and inherits no other descriptor. Does
 // not wait for the program. kResourceExhausted when there are no
 // descriptors or processes left.

@@ -50,7 +50,8 @@ TEST(Diagnosis, ACodeOfAWrapperHasTheSignalsHint) {
   exit.set_exit_code(200);
   EXPECT_THAT(FormatReport(report), Not(HasSubstr("if so")));
   report.add_last_lines("sh: 1: cannot open /dev/tty: No such device or address");
-  EXPECT_THAT(FormatReport(report), HasSubstr("  ranks have no terminal"));
+  EXPECT_THAT(FormatReport(report),
+              HasSubstr("  ranks have no terminal, and only rank 0 reads dlaunch's input: what is redirected"));
 }
 
 TEST(Diagnosis, WhatHasBeenToldIsNotToldAgain) {
