@@ -35,11 +35,11 @@ void LineTurns::Print(RankLine line) {
   place.waiting_bytes += sizeof line + line.text.size();
   place.waiting.push_back(std::move(line));
   if (place.waiting_bytes > kMostWaiting) return Leave(&place);
-  if (place.timer == 0) AwaitRest(&place, place.large ? kLongPatience : kPatience);
+  if (place.timer == 0) AwaitRest(&place);
 }
 
-void LineTurns::AwaitRest(Place* place, std::chrono::milliseconds patience) {
-  place->timer = loop_->After(patience, [this, place] {
+void LineTurns::AwaitRest(Place* place) {
+  place->timer = loop_->After(place->line_bytes >= kLong ? kLongPatience : kPatience, [this, place] {
     place->timer = 0;
     if (!place->waiting.empty()) Leave(place);
   });
@@ -66,10 +66,13 @@ void LineTurns::Write(Place* place, const RankLine& line) {
   place->latest = writer;
   if (!text.empty()) place->in_line = text.back() != '\n';
   place->turn = line.goes_on ? std::optional(writer) : std::nullopt;
-  place->large = line.goes_on && line.text.size() >= kLargePart;
-  if (place->timer == 0 || (line.goes_on && !place->large)) return;
+  const size_t after_return = line.text.rfind('\r') + 1;
+  if (!continues || !line.goes_on || after_return > 0) place->line_bytes = 0;
+  if (line.goes_on) place->line_bytes += line.text.size() - after_return;
+  // Short parts do not prolong the wait, or a rank that prints dots would keep the others from the screen.
+  if (place->timer == 0 || (line.goes_on && line.text.size() < kLong)) return;
   loop_->Cancel(std::exchange(place->timer, 0));
-  if (place->large && !place->waiting.empty()) AwaitRest(place, kLongPatience);
+  if (line.goes_on && !place->waiting.empty()) AwaitRest(place);
 }
 
 void LineTurns::Leave(Place* place) {
@@ -87,7 +90,7 @@ void LineTurns::LetWaitingGoOn(Place* place) {
     place->waiting_bytes -= sizeof line + line.text.size();
     Write(place, line);
   }
-  if (!place->waiting.empty() && place->timer == 0) AwaitRest(place, place->large ? kLongPatience : kPatience);
+  if (!place->waiting.empty() && place->timer == 0) AwaitRest(place);
 }
 
 void LineTurns::FlushPlace(Place* place) {

@@ -27,8 +27,8 @@ namespace cohort::launcher {
 class LineTurns {
  public:
   static constexpr std::chrono::milliseconds kPatience{100};       // with an unfinished line, such as a prompt
-  static constexpr std::chrono::milliseconds kLongPatience{1000};  // with a long one, since its latest large part
-  static constexpr size_t kLargePart = 32u << 10;
+  static constexpr std::chrono::milliseconds kLongPatience{1000};  // with a long one, since its latest long part
+  static constexpr size_t kLong = 4u << 10;  // of a line since its latest return, or of a part: no prompt, no bar
   static constexpr size_t kMostWaiting = 4u << 20;  // bytes; then the unfinished line is left at once
 
   struct Surroundings {
@@ -66,7 +66,7 @@ class LineTurns {
     bool in_line = false;          // what stands there last is no newline
     std::deque<RankLine> waiting;  // none of whose turn it is
     size_t waiting_bytes = 0;
-    bool large = false;  // the latest text was a large part of a line
+    size_t line_bytes = 0;  // of the unfinished line, since its latest return
     EventLoop::TimerId timer = 0;
   };
 
@@ -77,7 +77,7 @@ class LineTurns {
   void Leave(Place* place);
   void LetWaitingGoOn(Place* place);
   void FlushPlace(Place* place);
-  void AwaitRest(Place* place, std::chrono::milliseconds patience);
+  void AwaitRest(Place* place);
 
   EventLoop* loop_;
   OutputPrinter* printer_;

@@ -47,6 +47,27 @@ class LineTurnsTest : public testing::Test {
   bool ended_ = false;
 };
 
+// A writer of a long line may stall wherever its pipe is full, and a part may be short.
+TEST_F(LineTurnsTest, ALongLineWhoseWriterStallsStaysWhole) {
+  Begin({.prefix = true});
+  const std::string part(5000, 'x');
+  Print(0, part, true);
+  Print(0, "short", true);
+  Print(1, "of another");
+  Pass(2 * LineTurns::kPatience);
+  Print(0, "end");
+  EXPECT_EQ(Output(), "[0] " + part + "shortend\n[1] of another\n");
+}
+
+TEST_F(LineTurnsTest, ABarOfManyReturnsIsNoLongLine) {
+  Begin({.prefix = true});
+  for (int k = 0; k < 100; ++k) Print(0, "\r" + std::string(80, '#'), true);
+  Print(1, "of another");
+  Pass(2 * LineTurns::kPatience);
+  Print(1, "and more");
+  EXPECT_TRUE(Output().ends_with("\n[1] of another\n[1] and more\n"));
+}
+
 TEST_F(LineTurnsTest, ALongLineInPartsHasOnePrefixAndNoneOfAnotherRankInIt) {
   Begin({.prefix = true});
   const std::string part(64 << 10, 'x');
