@@ -6,6 +6,7 @@
 
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/transfer/collectives.h"
@@ -149,7 +150,7 @@ bool DeepSpeedEngineBase::Overflows() {
   for (const at::Tensor& parameter : module_.parameters()) {
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined() || gradient.numel() == 0) continue;
-    if (!at::isfinite(gradient).all().item<bool>()) found = 1;
+    if (!at::isfinite(ValuesOf(gradient)).all().item<bool>()) found = 1;
   }
   const comm::Buffer buffer(&found, 1);
   ThrowUnlessOk(AllReduce(world_, buffer, buffer, comm::ReduceOp::kMax).Wait(),
