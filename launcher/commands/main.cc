@@ -80,11 +80,17 @@ absl::Status CheckStandbys(const Job& job) {
 // Tells what the surroundings say of the number of ranks, where the job has another.
 void TellOfOtherRanks(const Job& job) {
   const Options& options = job.options;
-  if (!options.ranks && !options.ranks_per_node && !options.gpus_per_rank) {
+  const bool typed = options.ranks || options.ranks_per_node || options.gpus_per_rank;
+  if (!typed) {
     if (const std::string tasks = DescribeOtherTasks(job.nodes.nodes, job.placement); !tasks.empty()) Say(tasks);
   }
-  const std::string world = DescribeOtherWorldSize(GetVariable, job.placement.world_size);
-  if (!world.empty() && options.launcher.empty()) Say(world);
+  if (!options.launcher.empty()) return;
+  const int ranks = job.placement.world_size;
+  std::string line = DescribeOtherWorldSize(GetVariable, ranks);
+  if (line.empty() && !typed) {
+    line = DescribeOtherRanksEach(GetVariable, ranks / static_cast<int>(job.placement.nodes.size()));
+  }
+  if (!line.empty()) Say(line);
 }
 
 // The nodes of the job, and after them the spares.

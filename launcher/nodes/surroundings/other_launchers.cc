@@ -180,4 +180,11 @@ std::string DescribeOtherWorldSize(const VariableLookup& variable, int world_siz
          (world_size == 1 ? " rank" : " ranks") + "; -n " + std::to_string(*size) + " gives as many";
 }
 
+std::string DescribeOtherRanksEach(const VariableLookup& variable, int ranks_each) {
+  const std::optional<int> each = NumberOf(variable, "PET_NPROC_PER_NODE");
+  if (!each || *each < 2 || *each == ranks_each || variable("COHORT_JOB_ID")) return "";
+  return Says(variable, "PET_NPROC_PER_NODE") + " is not heeded: --nproc-per-node " + std::to_string(*each) +
+         " gives as many ranks on each node";
+}
+
 }  // namespace cohort::launcher

@@ -20,4 +20,8 @@ absl::Status RefuseUnreachableMachines(const VariableLookup& variable);
 // One line where WORLD_SIZE, which ranks get anew, was another number of ranks; empty otherwise. Pure.
 std::string DescribeOtherWorldSize(const VariableLookup& variable, int world_size);
 
+// One line where PET_NPROC_PER_NODE, which torchrun takes, is another number than a node's ranks; empty otherwise.
+// Pure.
+std::string DescribeOtherRanksEach(const VariableLookup& variable, int ranks_each);
+
 }  // namespace cohort::launcher
