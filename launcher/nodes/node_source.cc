@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/base/say.h"
 #include "cohort/launcher/nodes/joined_nodes.h"
 #include "cohort/launcher/nodes/kubernetes.h"
 #include "cohort/launcher/nodes/members.h"
@@ -54,6 +56,37 @@ absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Opt
   return absl::InvalidArgumentError("--launcher '" + options.launcher + "': give one of " + names);
 }
 
+// Sources that variables alone ask for, and that name the machines themselves.
+bool IsScheduler(const std::string& name) {
+  for (const char* other : {"simulated", "ssh", "kubernetes", "members", "join", "local"}) {
+    if (name == other) return false;
+  }
+  return true;
+}
+
+// Variables beside those of the chosen scheduler. A second scheduler is named. Where the first one has one machine and
+// nobody asked for one, variables that tell of more are refused: the job would be smaller than was meant.
+absl::Status HeedOtherVariables(const std::vector<NamedSource>& sources, size_t chosen, const Options& options,
+                                const JobNodes& found) {
+  const bool alone = found.nodes.size() == 1 && !options.nodes;
+  for (size_t i = chosen + 1; i < sources.size(); ++i) {
+    const Detection other = sources[i].source->Detect(options);
+    if (!other.applies) continue;
+    if (IsScheduler(sources[i].name)) {
+      Say(other.because + ", but the nodes are those of " + found.source + "; --launcher " + sources[i].name +
+          " takes the others");
+    } else if (sources[i].name == "members" && alone) {
+      COHORT_ASSIGN_OR_RETURN(const std::optional<Member> member, ReadMemberVariables(GetVariable));
+      const std::string name = sources[chosen].name;
+      return absl::InvalidArgumentError((member ? member->source : other.because) +
+                                        " says that there are more machines, and " + name +
+                                        " that there is one; give --launcher " + name +
+                                        " or --launcher local for this one, or --launcher members for them");
+    }
+  }
+  return alone ? RefuseUnreachableMachines(GetVariable) : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<JobNodes> FindNodes(const Options& options) {
@@ -70,6 +103,9 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options) {
                                       sources[chosen].name + " (see --explain); leave it out");
   }
   COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
+  if (by_itself && IsScheduler(sources[chosen].name) && !found.instead) {
+    COHORT_RETURN_IF_ERROR(HeedOtherVariables(sources, chosen, options, found));
+  }
   COHORT_RETURN_IF_ERROR(OrderNodes(options, &found.nodes));
   return found;
 }

@@ -24,6 +24,18 @@ bool IsThisMachine(const std::string& host) {
   return name == "localhost" || name == "::1" || name.starts_with("127.") || name == HostName();
 }
 
+// The list has this machine alone. Its ranks need no ssh, as with mpirun, unless another user or --ssh is asked for.
+bool NeedsNoSsh(const Options& options, const std::vector<HostEntry>& hosts) {
+  return hosts.size() == 1 && IsThisMachine(hosts[0].host) && hosts[0].host.find('@') == std::string::npos &&
+         options.ssh_command == Options().ssh_command;
+}
+
+absl::StatusOr<JobNodes> StartHere(const Options& options, const HostEntry& host) {
+  COHORT_ASSIGN_OR_RETURN(JobNodes found, ThisMachine().Find(options));
+  found.nodes[0].slots = host.slots;
+  return found;
+}
+
 }  // namespace
 
 Detection SshHosts::Detect(const Options& options) const {
@@ -46,6 +58,7 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
     hosts = std::move(file.hosts);
   }
   COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, "the list"));
+  if (NeedsNoSsh(options, hosts)) return StartHere(options, hosts[0]);
   absl::StatusOr<JobNodes> found = AskHosts(options, hosts, SshWay(options, "by ssh"));
   if (found.ok() || hosts.size() != 1 || !IsThisMachine(hosts[0].host)) return found;
   return absl::Status(found.status().code(), std::string(found.status().message()) + "; for this machine alone leave " +

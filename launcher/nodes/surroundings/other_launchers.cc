@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -115,19 +116,26 @@ size_t MachinesInCluster(const std::string& text) {
   return machines;
 }
 
-// A Volcano job has a variable VC_TASK_NUM for each of its tasks.
+// A Volcano job has variables VC_TASK_NUM and VC_TASK_HOSTS for each of its tasks.
 absl::Status RefuseVolcano() {
-  size_t machines = 0;
+  std::map<std::string, size_t> machines;  // by task
   std::string says;
   for (const std::string& variable : InheritedEnvironment()) {
     const size_t equals = std::min(variable.find('='), variable.size());
-    const std::string_view name = std::string_view(variable).substr(0, equals);
-    if (!name.starts_with("VC_") || !name.ends_with("_NUM")) continue;
-    const std::string_view value = std::string_view(variable).substr(std::min(equals + 1, variable.size()));
-    machines += static_cast<size_t>(ReadWholeNumber(value, 0, kMaxNodes).value_or(0));
+    const std::string name = variable.substr(0, equals);
+    const std::string value = variable.substr(std::min(equals + 1, variable.size()));
+    const size_t end = name.rfind('_');
+    if (!name.starts_with("VC_") || end < 3) continue;
+    const std::string kind = name.substr(end);
+    if (kind != "_NUM" && kind != "_HOSTS") continue;
+    size_t& count = machines[name.substr(0, end)];
+    count = std::max(count, kind == "_NUM" ? static_cast<size_t>(ReadWholeNumber(value, 0, kMaxNodes).value_or(0))
+                                           : NamesIn(value).size());
     says += (says.empty() ? "" : " ") + Printable(variable, 80);
   }
-  return Unreachable(says, machines, kByHosts);
+  size_t all = 0;
+  for (const auto& [task, count] : machines) all += count;
+  return Unreachable(says, all, kByHosts);
 }
 
 // `flux alloc` and `flux batch` start one program on the first of an instance's nodes.
@@ -146,6 +154,7 @@ absl::Status RefuseFlux(const VariableLookup& variable) {
 
 // Slurm's own variables without those of a job: a container or a wrapper passed some of them on.
 absl::Status RefusePartOfSlurm(const VariableLookup& variable) {
+  if (!ValueOf(variable, "SLURM_JOB_ID").empty() || !ValueOf(variable, "SLURM_JOBID").empty()) return absl::OkStatus();
   for (const char* name : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_TASKS"}) {
     const int count = NumberOf(variable, name).value_or(0);
     COHORT_RETURN_IF_ERROR(Unreachable(Says(variable, name), static_cast<size_t>(count),

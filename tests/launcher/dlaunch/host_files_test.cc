@@ -95,6 +95,16 @@ TEST_F(HostFiles, HaveAsManyRanksAsUnderMpirun) {
   if (compared == 0) GTEST_SKIP() << "no mpirun works here";
 }
 
+// As under mpirun: nothing has to be reached.
+TEST_F(HostFiles, ThisMachineAloneNeedsNoSsh) {
+  for (const string& hosts : {string("localhost:3"), string("127.0.0.1:2,127.0.0.1")}) {
+    DlaunchProcess job({"--hosts", hosts, "/bin/sh", "-c", "echo of $WORLD_SIZE"}, {.environment = {"PATH=/nothing"}});
+    EXPECT_EQ(job.Wait(), 0) << job.err();
+    EXPECT_NE(job.out().find("[2] of 3\n"), string::npos) << job.out() << job.err();
+    EXPECT_NE(job.err().find("3 ranks on this machine"), string::npos) << job.err();
+  }
+}
+
 TEST_F(HostFiles, TheWayThereMayBeARelativePath) {
   DlaunchProcess job({"--ssh", "./wrapper", "--hosts", "c1", "sh", "-c", "echo on $ON"},
                      {.working_directory = folder_.path()});
