@@ -198,10 +198,10 @@ absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable, bo
   COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
   const std::string nodes = std::to_string(found.hosts.size());
   if (found.step && static_cast<size_t>(tasks) != found.hosts.size()) {
-    return absl::InvalidArgumentError(
-        "srun started " + std::to_string(tasks) + " tasks on " + nodes +
-        " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " + nodes +
-        " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
+    return absl::InvalidArgumentError("srun started " + Plural(static_cast<size_t>(tasks), "task") + " on " +
+                                      Plural(found.hosts.size(), "node") +
+                                      ", each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " +
+                                      nodes + " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
   }
   if (several) {
     COHORT_ASSIGN_OR_RETURN(const int task, ReadTaskNumber("SLURM_PROCID", variable, 0, 0, tasks - 1));
