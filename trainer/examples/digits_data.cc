@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cohort/trainer/examples/example_data.h"
 #include "torch/torch.h"
 
 namespace cohort::examples {
@@ -68,14 +69,6 @@ DigitsSplit LoadDigits(const std::string& path, uint64_t seed) {
           Select(all_images, all_labels, order.narrow(0, 0, test))};
 }
 
-std::string FindDigits() {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::filesystem::path installed = program.parent_path().parent_path() / "share/cohort/digits.csv";
-  if (std::filesystem::exists(installed)) return installed;
-  const std::filesystem::path source = COHORT_DIGITS_CSV;
-  TORCH_CHECK(std::filesystem::exists(source), "digits.csv is neither at ", installed.string(), " nor at ",
-              source.string(), "; name it with --data");
-  return source;
-}
+std::string FindDigits() { return FindExampleData("digits.csv"); }
 
 }  // namespace cohort::examples

@@ -23,8 +23,7 @@ struct DigitsSplit {
 // rank gets the same split. Throws c10::Error naming file, line and what is wrong there.
 DigitsSplit LoadDigits(const std::string& path, uint64_t seed);
 
-// Returns the path of digits.csv: beside an installed program, otherwise in the source tree. Throws c10::Error naming
-// both places.
+// The path of digits.csv: see FindExampleData.
 std::string FindDigits();
 
 }  // namespace cohort::examples

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cohort/trainer/examples/example_data.h"
 #include "torch/torch.h"
 
 namespace cohort::examples {
@@ -68,14 +69,6 @@ TextBatch Text::Batch(bool train, uint64_t seed, int64_t step, int64_t count, in
   return {text.take(indices), text.take(indices + 1)};
 }
 
-std::string FindShakespeare() {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::filesystem::path installed = program.parent_path().parent_path() / "share/cohort/shakespeare.txt";
-  if (std::filesystem::exists(installed)) return installed;
-  const std::filesystem::path source = COHORT_SHAKESPEARE;
-  TORCH_CHECK(std::filesystem::exists(source), "shakespeare.txt is neither at ", installed.string(), " nor at ",
-              source.string(), "; name it with --data");
-  return source;
-}
+std::string FindShakespeare() { return FindExampleData("shakespeare.txt"); }
 
 }  // namespace cohort::examples

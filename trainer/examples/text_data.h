@@ -36,8 +36,7 @@ class Text {
   at::Tensor train_, validation_;
 };
 
-// Returns the path of shakespeare.txt: beside an installed program, otherwise in the source tree. Throws c10::Error
-// naming both places.
+// The path of shakespeare.txt: see FindExampleData.
 std::string FindShakespeare();
 
 }  // namespace cohort::examples
