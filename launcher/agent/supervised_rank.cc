@@ -119,7 +119,10 @@ void SupervisedRank::AskNow() {
   ending_ = Ending::kAsked;
   asked_at_ = EventLoop::Clock::now();
   TellFamily(asked_at_, false);
-  if (!family_.HasTold(process.pid)) ::kill(process.pid, SIGTERM);  // /proc does not show it, or it ignores that
+  const RankMembers& members = search->Of(static_cast<size_t>(command.local_rank), kFreshMembers);
+  const auto is_first = [this](const RankMember& member) { return member.pid == process.pid; };
+  // Where /proc does not show it, nobody else tells it.
+  if (std::none_of(members.begin(), members.end(), is_first)) ::kill(process.pid, SIGTERM);
 }
 
 void SupervisedRank::TellFamily(EventLoop::Clock::time_point now, bool again) {

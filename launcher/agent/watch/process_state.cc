@@ -40,7 +40,7 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text) {
   result.name = text.substr(name_begin + 1, name_end - name_begin - 1);
   unsigned long flags = 0;
   std::string skipped;
-  fields >> result.state >> result.parent >> result.group >> skipped >> skipped >> skipped >> flags;
+  fields >> result.state >> result.parent >> result.group >> skipped >> result.terminal >> skipped >> flags;
   for (int field = 10; field < 14; ++field) fields >> skipped;
   unsigned long long user = 0;
   unsigned long long system = 0;

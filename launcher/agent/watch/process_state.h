@@ -14,6 +14,7 @@ struct ProcessState {
   char state = '?';  // R, S, D, T (stopped), t (traced), Z, X
   pid_t parent = 0;
   pid_t group = 0;
+  int terminal = 0;      // its controlling terminal, by the kernel's number; 0: none
   bool exiting = false;  // the kernel is tearing it down; pidfd and wait() may lag behind by a second
   int exit_status = 0;   // as wait() would give it; valid while exiting, where the kernel tells
   long threads = 0;

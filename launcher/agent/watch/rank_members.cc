@@ -52,7 +52,7 @@ std::optional<RankMember> ReadMember(pid_t pid) {
   const auto state = ReadProcessState(pid);
   if (!state || state->exiting || state->state == 'Z' || pid == ::getpid()) return std::nullopt;
   const std::string folder = "/proc/" + std::to_string(pid);
-  RankMember member{.pid = pid, .parent = state->parent, .start_time = state->start_time};
+  RankMember member{.pid = pid, .parent = state->parent, .start_time = state->start_time, .terminal = state->terminal};
   std::error_code unreadable;
   member.program = std::filesystem::read_symlink(folder + "/exe", unreadable).filename().string();
   if (unreadable) member.program = state->name;

@@ -27,6 +27,7 @@ struct RankMember {
   uint64_t caught = 0;                 // signals that it handles or keeps for itself; SIGHUP is bit 0
   uint64_t ignored = 0;                // by a process in wait() blocked ones as well
   bool waits = false;                  // its only thread is in wait()
+  int terminal = 0;                    // ProcessState::terminal
   PipeId input = {};                   // its standard input
   std::array<PipeId, 2> outputs = {};  // its standard output and error
 

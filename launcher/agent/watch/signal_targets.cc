@@ -70,7 +70,11 @@ class EndWalk {
   void Visit(const RankMember& member) {
     if (!member.Ignores(SIGTERM) && !member.Catches(SIGTERM) && IsFilter(member) && walk_.HasSource(member)) return;
     const std::vector<const RankMember*> children = walk_.ChildrenOf(member);
-    if (!member.Ignores(SIGTERM)) found_.push_back(&member);
+    const bool holds_terminal =
+        !member.Catches(SIGTERM) && std::any_of(children.begin(), children.end(), [&member](const RankMember* child) {
+          return child->terminal != 0 && child->terminal != member.terminal;
+        });
+    if (!member.Ignores(SIGTERM) && !holds_terminal) found_.push_back(&member);
     const bool keeps_it = late_ && IsInterpreter(member) && member.waits && children.size() == 1;
     for (const RankMember* child : children) {
       const bool waited_for = IsShell(member) && !told_(member) && !InBackground(*child, member);

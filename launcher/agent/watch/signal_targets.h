@@ -6,6 +6,7 @@
 //   it ends by the signal, or ignores it      its children get the signal too: nobody else passes it on
 //   it handles the signal                     it decides about its children: a program with helpers, torchrun, timeout
 //   a shell with a trap                       its children in the foreground get it too: the trap waits for their end
+//   it made the terminal of a child           it gets no signal: the terminal's end would end the child
 //   it reads what another of them prints      it gets no signal, as it ends with the other's output: tee, sed
 #pragma once
 

@@ -1,7 +1,6 @@
 // Ranks' output on its way through dlaunch: byte for byte without prefixes, one prefix a line with them, prompts at
 // once, and the culprit's last words in every report.
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -29,17 +28,15 @@ size_t CountOf(const string& text, const string& part) {
   return count;
 }
 
-// A rank that goes on when the test says so.
+// Ranks that go on when the test says so.
 class Gate {
  public:
-  Gate() { EXPECT_EQ(::mkfifo(path().c_str(), 0600), 0); }
-  string path() const { return folder_.path() + "/gate"; }
-  string wait() const { return "read x < " + path() + "; "; }
-  void Open(int ranks = 1) {
-    for (int i = 0; i < ranks; ++i) std::ofstream(path()) << "go\n";
-  }
+  string wait() const { return "until [ -e " + path() + " ]; do sleep 0.01; done; "; }
+  void Open() { std::ofstream(path()) << "go\n"; }
 
  private:
+  string path() const { return folder_.path() + "/gate"; }
+
   const TemporaryFolder folder_;
 };
 
@@ -102,7 +99,7 @@ TEST(Output, APromptIsNotGluedToTheLineOfAnother) {
                       "if [ $RANK = 0 ]; then printf 'Name? '; " + gate.wait() + "echo hello; else " + gate.wait() +
                           "echo of another; fi"});
   EXPECT_TRUE(job.WaitForOutput("[0] Name? ")) << job.out();
-  gate.Open(2);
+  gate.Open();
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(CountOf(job.out(), "[1] of another\n"), 1u) << job.out();
   EXPECT_EQ(CountOf("\n" + job.out(), "\n[1] of another\n"), 1u) << job.out();
@@ -154,19 +151,20 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<Culprit>& info) { return string(info.param.name); });
 
 TEST(LastWords, AreToldToOtherTerminalsWhileTheJobEnds) {
-  Gate gate;
+  Gate failing, ending;
   DlaunchProcess job({"-n", "2", "sh", "-c",
-                      "if [ $RANK = 1 ]; then " + gate.wait() + "echo no licence file; exit 6; fi; trap 'echo asked; " +
-                          gate.wait() + "exit 0' TERM; echo up; while :; do sleep 0.05; done"});
+                      "if [ $RANK = 1 ]; then " + failing.wait() +
+                          "echo no licence file; exit 6; fi; trap 'echo asked; " + ending.wait() +
+                          "exit 0' TERM; echo up; while :; do sleep 0.05; done"});
   ASSERT_TRUE(job.WaitForOutput("[0] up")) << job.err();
-  gate.Open();
+  failing.Open();
   ASSERT_TRUE(job.WaitForOutput("[0] asked")) << job.err();
   const size_t id = job.err().find(", as job-");
   ASSERT_NE(id, string::npos) << job.err();
   DlaunchProcess status({"status", job.err().substr(id + 5, 20)});
   EXPECT_EQ(status.Wait(), 0) << status.err();
   EXPECT_NE(status.out().find("exited with code 6; its last line: no licence file\n"), string::npos) << status.out();
-  gate.Open();
+  ending.Open();
   EXPECT_EQ(job.Wait(), 6) << job.err();
 }
 

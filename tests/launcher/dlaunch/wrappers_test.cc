@@ -67,7 +67,8 @@ INSTANTIATE_TEST_SUITE_P(By, Wrapped,
                                          "trap '' TERM; $P; echo end", "trap 'true' EXIT; $P; true",
                                          "$P & p=$!; trap 'kill -TERM $p; wait $p' TERM; wait $p",
                                          "$P 2>&1 | cat; true", "exec > >(sed -u 's/^/X /'); $P; true",
-                                         "exec python3 -c \"import os, subprocess; subprocess.run(os.environ['P'])\""));
+                                         "exec python3 -c \"import os, subprocess; subprocess.run(os.environ['P'])\"",
+                                         "exec python3 -c \"import os, pty; pty.spawn([os.environ['P']])\""));
 
 TEST_F(Wrapped, ANeighboursFailureLeavesItTheGrace) {
   Start({"--grace", "15", "-n", "2"},

@@ -40,6 +40,16 @@ TEST(SignalTargets, WhatDiesOfTheSignalDoesNotPassItOn) {
   EXPECT_EQ(tree.ToEnd(), (Pids{10, 11, 12}));
 }
 
+TEST(SignalTargets, WhatHoldsAChildsTerminalEndsWithTheChild) {
+  Tree tree;
+  tree.Add(10, 1, "bash");
+  tree.Add(11, 10, "expect");
+  RankMember& program = tree.Add(12, 11, "python3.11");
+  program.caught = Bit(SIGTERM);
+  program.terminal = 34816;
+  EXPECT_EQ(tree.ToEnd(), (Pids{10, 12}));
+}
+
 TEST(SignalTargets, AProgramThatHandlesItDecidesAboutItsHelpers) {
   Tree tree;
   tree.Add(10, 1, "python3.11").caught = Bit(SIGTERM);
