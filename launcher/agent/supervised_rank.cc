@@ -121,7 +121,7 @@ void SupervisedRank::AskNow() {
   TellFamily(asked_at_, false);
   const RankMembers& members = search->Of(static_cast<size_t>(command.local_rank), kFreshMembers);
   const auto is_first = [this](const RankMember& member) { return member.pid == process.pid; };
-  // Where /proc does not show it, nobody else tells it.
+  // Nobody else tells it if /proc does not show it.
   if (std::none_of(members.begin(), members.end(), is_first)) ::kill(process.pid, SIGTERM);
 }
 
