@@ -450,25 +450,15 @@ struct EmbeddingNet : torch::nn::Module {
   torch::nn::Embedding embedding{nullptr};
 };
 
-// A gradient that one rank can't average ends the step on the ranks that wait for it, too.
-TEST(DistributedDataParallel, AnErrorInAHookIsAnErrorEverywhere) {
-  auto model = std::make_shared<EmbeddingNet>();
-  DistributedDataParallel<EmbeddingNet> ddp(model, *world);
-  ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank that is still wrapping
-  const auto start = steady_clock::now();
+// Its gradient travels in another way than theirs.
+TEST(DistributedDataParallel, ATableThatIsSparseOnOneRankIsRefusedEverywhere) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
   try {
-    ddp.forward(torch::tensor({1, 2, 6})).sum().backward();
+    DistributedDataParallel<EmbeddingNet> ddp(std::make_shared<EmbeddingNet>(), *world);
     FAIL() << "rank " << world->rank() << " noticed nothing";
   } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("is sparse"));
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("(sparse gradient)"));
   }
-  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
-}
-
-TEST(DistributedDataParallel, AFrozenModuleIsRefused) {
-  auto model = std::make_shared<Net>();
-  for (auto& parameter : model->parameters()) parameter.requires_grad_(false);
-  EXPECT_THROW(DistributedDataParallel<Net>(model, *world), c10::Error);
 }
 
 }  // namespace
