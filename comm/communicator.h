@@ -185,7 +185,7 @@ class Communicator {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup(int index);
   // Makes the group of the survivors, in the same order, after a rank has died (dlaunch --on-failure continue).
   // Collective among the survivors, whatever state the group is in. Blocks until all of them have called it. All get
-  // the same members, even when they hear of deaths in different orders or more ranks die meanwhile. A rank that dies
+  // the same members, even when they learn deaths in different orders or more ranks die meanwhile. A rank that dies
   // later is lost to the new group in turn: shrink that one. A failed group stays failed, and none of its messages
   // reaches the new one. comm/REFERENCE.md has the loop that continues.
   //

@@ -1,5 +1,5 @@
-// Dissemination barrier: in round k every rank tells the one 2^k places to the right that it, and all it has heard of,
-// have entered.
+// Dissemination barrier: in round k every rank tells the one 2^k places to the right that it has entered, and so have
+// all ranks whose messages it has got.
 //
 // The fewest rounds for any size, one message per rank and round: for larger groups and between hosts.
 //

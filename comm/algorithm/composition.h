@@ -37,7 +37,7 @@ struct Phase {
   bool between = false;
   int size = 1;
   int32_t pieces = 1;  // that its block is cut into
-  double blocks = 1;   // its block is so many of the call's blocks, or such a part of one
+  double blocks = 1;   // the length of its block, in blocks of the call
 };
 
 // The parts of a composition, one after another, among nodes of which the largest has shape.largest ranks.

@@ -1,5 +1,5 @@
 // The list of algorithms (algorithms.def) as a table. An algorithm is a pure function from a PlanRequest to a Plan, a
-// cost formula and a few declared facts; whoever chooses algorithms reads only this table.
+// cost formula and a few declared facts; the selector reads only this table.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ class GatheredCall {
   // True when the call may join others: small, an all-reduce, on host memory, and nothing asked of its own.
   static bool Fits(const CollectiveRequest& request, const CallOptions& options);
 
-  // Begins anew, with a first call.
+  // Begins a new batch with its first call.
   void Begin(const CollectiveRequest& first, const CallOptions& options);
   // Whether the two combine alike.
   bool GoesWith(const CollectiveRequest& request) const {
@@ -76,7 +76,7 @@ class BatchState final : public PooledState<BatchState> {
   void Close() { Finished(absl::OkStatus()); }
 
  private:
-  // Hears of the end of one call.
+  // Is called at the end of one call.
   class Listener final : public runtime::WorkListener {
    public:
     Listener() : WorkListener(/*makes_calls=*/false) {}

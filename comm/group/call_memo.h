@@ -39,7 +39,7 @@ struct RememberedCall {
   std::unique_ptr<ShortCall> short_call;
   ShortCall* short_call_now = nullptr;  // that one, unless it rests
   bool asked_short = false;             // true also where short calls are off
-  // So many of the next repetitions go the general way, because an earlier one took an operation (RestShortCall).
+  // The number of next repetitions that go the general way, because an earlier one took an operation (RestShortCall).
   uint32_t resting = 0;
   uint32_t latest_rest = 0;
   uint64_t done_before_rest = 0;  // on the short way, before the latest rest

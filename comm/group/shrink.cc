@@ -182,7 +182,7 @@ absl::StatusOr<std::optional<std::string>> ProposalOf(Group& group, int proposer
   }
 }
 
-// An attempt that ends for want of time leaves the round as it is: whoever is late enters the same one, and meets those
+// An attempt that ends for want of time leaves the round as it is: a late member enters the same one, and meets those
 // who try again. The store's keys are written once, so a proposal stands.
 absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, const std::source_location& site, Deadline deadline) {
   runtime::Runtime& runtime = group.runtime();

@@ -1,9 +1,9 @@
 // Shrink: the group without its dead members, agreed upon by the survivors.
 //
-// The survivors may have heard of deaths in different orders, and more may die meanwhile, so they agree through the
+// The survivors may have learned deaths in different orders, and more may die meanwhile, so they agree through the
 // job's key-value store. Ranks propose in the order of the group: everybody reads the first member's proposal, and goes
 // on to the next member only when that one is dead and has left none. The dead leave no more, so all survivors end at
-// the same proposal, whoever knew what:
+// the same proposal, in whatever order they learned the deaths:
 //
 //   members 0 1 2 3; 1 dies      rank 0 proposes "without 1"; 2 and 3 read it
 //   members 0 1 2 3; 0, 2 die    1 and 3 find no proposal of 0 and know it dead; 1 proposes, 3 reads

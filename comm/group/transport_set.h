@@ -77,7 +77,7 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
 
   runtime::Runtime& runtime_;
   std::vector<std::unique_ptr<Made>> made_;
-  size_t added_ = 0;  // the first so many of made_ were added
+  size_t added_ = 0;  // number of transports, from the front of made_, that were added
   uint64_t worlds_ = 0;
   std::map<std::string_view, std::string> unfit_;  // answers of TransportEntry::fits
   std::optional<std::string> by_environment_;      // COHORT_TRANSPORTS and shared memory, once it was read

@@ -60,7 +60,7 @@ class NcclDevice {
 
   int ordinal() const { return ordinal_; }
   bool prepared() const { return prepared_; }
-  // Below us on the stack: we come from inside the engine that it drives.
+  // True while Prepare runs further up this thread's stack: it drives the engine, and the engine has called us.
   bool preparing() const { return preparing_; }
   // Why all calls go through host memory; empty: they don't.
   const std::string& staged() const { return staged_; }

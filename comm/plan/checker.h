@@ -31,7 +31,7 @@ struct PlanReport {
 //   - no step writes the caller's input, reaches outside its buffers, mixes chunks of different lengths, overwrites
 //     what an incomplete send still reads, or touches memory that another lane writes;
 //   - no rank leaves a barrier before all have entered it;
-//   - between two meets no rank touches memory that another one writes, whoever's it is.
+//   - between two meets no rank touches memory that another one writes.
 //
 // kInvalidArgument when they do not; the message names the rank, the lane and the step. Memory and time grow with the
 // number of steps times the chunks they move.

@@ -77,7 +77,7 @@ struct Step {
   int32_t operands = 0;
   int32_t sources = 0;
   int32_t targets = 0;
-  // kRecv, kRecvReduce: so many steps before its turn it may be begun (MarkEarlyReceives).
+  // kRecv, kRecvReduce: the number of steps before its turn at which it may be begun (MarkEarlyReceives).
   int32_t ahead = 0;
 };
 

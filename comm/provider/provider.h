@@ -124,8 +124,8 @@ class Provider {
   virtual void Fail(const absl::Status& status) = 0;
   // The oldest call that is under way, for messages to people; null when there is none.
   virtual const runtime::CallRecord* Pending() const = 0;
-  // Whether the group's collective of this number is under way here. Not so in a provider that asks for no verdict when
-  // time is over (Runtime::ReportStall).
+  // Whether the group's collective of this number is under way here. A provider that reports no stall when a call's
+  // time is over (Runtime::ReportStall) returns false.
   virtual bool WaitsIn(uint64_t sequence) const {
     (void)sequence;
     return false;

@@ -83,7 +83,7 @@ class StatePool {
 
  private:
   friend class PooledState<State>;
-  // So many that are still held are passed over before another one is made.
+  // The number of states still held that are passed over before another one is made.
   static constexpr size_t kMostPassedOver = 4;
 
   runtime::Engine* const engine_;

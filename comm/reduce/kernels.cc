@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace cohort::comm::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// In vectors: so many have to gain what the part of one before them costs.
+// Vectors that an aligned loop must have to gain more than the part of a vector before it costs.
 constexpr size_t kWorthAligning = 16;
 
 // Elements of 4 or 8 bytes, 8 bytes at a time, then 4. LoadFirst takes less than a vector through memory.

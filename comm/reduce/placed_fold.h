@@ -13,8 +13,9 @@ namespace cohort::comm {
 struct PlacedFoldCall {
   std::span<const void*> ins;
   std::span<void*> outs;
-  // The first so many outputs are stored through the cache; the others past it where the CPU can (non-temporal), which
-  // pays for memory that is neither in a cache nor read soon. These stores are ordered before everything that follows.
+  // Number of outputs, from the first, that are stored through the cache. The others go past it where the CPU can
+  // (non-temporal), which pays for memory that is neither in a cache nor read soon. These stores are ordered before
+  // everything that follows.
   size_t cached = 0;
   size_t count = 0;
   size_t element_bytes = 1;

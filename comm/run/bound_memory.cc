@@ -6,7 +6,7 @@
 namespace cohort::comm {
 namespace {
 
-// Stands for numbers of bytes that no 64 bits hold: no memory has so many.
+// Stands for numbers of bytes that 64 bits cannot hold. No memory is that large.
 constexpr size_t kTooManyBytes = size_t{1} << 62;
 
 }  // namespace

@@ -168,7 +168,7 @@ bool DirectSteps::FetchesFaster() const {
 
 // Every member comes to the same conclusion, because it looks only at what all have announced.
 Progress DirectSteps::Decide(MemoryAccess& memory) {
-  // Only what others touch need be shared: whoever scatters is read from, whoever gathers is written to.
+  // Only what others touch need be shared: the input of a rank that scatters, the output of one that gathers.
   const CollectiveKind kind = EqualBlocksForm(plan_->kind);
   const bool read = !Gathers(kind);
   const bool written = kind != CollectiveKind::kScatter && kind != CollectiveKind::kReduceScatter;

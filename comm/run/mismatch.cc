@@ -54,17 +54,6 @@ std::vector<CallView> Views(const GroupContext& group, uint64_t sequence, const 
   return views;
 }
 
-}  // namespace
-
-std::string DescribePending(const CallRecord& record) {
-  std::string text(runtime::CallKindName(record.signature.kind));
-  text += " #" + std::to_string(record.signature.sequence);
-  const std::string site = runtime::SiteOf(record);
-  return site.empty() ? text : text + " at " + site;
-}
-
-namespace {
-
 // The calls are the same, but for the number of elements between two ranks.
 absl::Status OtherLengthError(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
   const uint64_t element = std::max<uint64_t>(1, SizeOf(static_cast<DataType>(mine.signature.dtype)));
@@ -86,6 +75,13 @@ int CulpritOf(const GroupContext& group, const runtime::CallVerdict& verdict) {
 }
 
 }  // namespace
+
+std::string DescribePending(const CallRecord& record) {
+  std::string text(runtime::CallKindName(record.signature.kind));
+  text += " #" + std::to_string(record.signature.sequence);
+  const std::string site = runtime::SiteOf(record);
+  return site.empty() ? text : text + " at " + site;
+}
 
 uint64_t FirstSuspect(uint64_t last) { return last > kLookBack ? last - kLookBack : 1; }
 

@@ -1,5 +1,5 @@
 // The plan provider: serves calls on host memory by running plans. One operation at a time per group, in the order of
-// the calls; the first is advanced by whoever submits it and then by the engine.
+// the calls; the first is advanced by the caller that submits it and then by the engine.
 #pragma once
 
 #include <cstdint>

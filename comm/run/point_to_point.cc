@@ -192,7 +192,7 @@ bool PointToPoint::Drain(int rank) {
     const Progress received = sent == Progress::kFailed ? sent : TryReceive(rank, peer);
     if (received == Progress::kFailed) break;
     moved = moved || sent != Progress::kBlocked || received != Progress::kBlocked;
-    // Callbacks may submit new operations, so the queues are looked at anew.
+    // Callbacks may submit new operations, so the queues are looked at again.
     if (sent == Progress::kDone) {
       Finish(peer.sends);
       again = true;

@@ -21,7 +21,7 @@ namespace cohort::comm {
 struct Demands {
   bool rank_order = false;  // only algorithms with this trait
   bool built_in = false;    // by the built-in figures and the rules, and by no figure of a calibration or a machine
-  // Algorithms that don't fold all operands at once move so many bytes for one of the buffers', after a conversion.
+  // Bytes that algorithms which don't fold all operands at once move for one byte of the buffers, after a conversion.
   int32_t widening = 1;
 
   friend bool operator==(const Demands&, const Demands&) = default;
@@ -53,7 +53,7 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
                              const Demands& demands = {});
 
 // Select with a memory: what a communicator calls for every operation. One per group; one thread at a time. Looks up
-// in a few nanoseconds and allocates nothing when the call is as an earlier one; choosing anew takes a microsecond or
+// in a few nanoseconds and allocates nothing when the call is as an earlier one; a new choice takes a microsecond or
 // two. Holds 64 calls at first and 1,024 in the end.
 class Selector {
  public:

@@ -3,8 +3,8 @@
 // where their buffers lie.
 //
 // A rank must never touch memory of a member that has given its group up: that member's user may have freed it. So all
-// access is made between Enter and Leave, which take part in a protocol: whoever destroys its MemoryAccess forbids
-// further access to its memory and then waits, boundedly, until no member is inside.
+// access is made between Enter and Leave, which take part in a protocol: a member that destroys its MemoryAccess
+// forbids further access to its memory and then waits, boundedly, until no member is inside.
 #pragma once
 
 #include <cstddef>
@@ -35,10 +35,10 @@ class MemoryAccess {
   virtual std::byte* Resolve(int peer, const MemoryName& name, size_t bytes) = 0;
 
   // Permission to touch other members' memory until Leave. False: one of them has given the group up, and this process
-  // will hear of it.
+  // will be told.
   virtual bool Enter() = 0;
   // False: a member gave the group up meanwhile, and what was read inside may be anything. The operation must not be
-  // completed with it; this process will hear of the member's end.
+  // completed with it; this process will be told that the member has ended.
   virtual bool Leave() = 0;
   // Copies from and to a peer's private memory, in one go; inside only. kDone, kBlocked (the peer is gone; news will
   // come), or kFailed with *error.

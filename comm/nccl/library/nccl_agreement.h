@@ -55,7 +55,7 @@ struct Waits {
   // Drives the engine until `done`, which any thread may ask; not OK when it is time to give up. `doing` is what is
   // waited for.
   std::function<absl::Status(const std::function<bool()>& done, const std::string& doing)> drive;
-  // Makes whoever drives it ask again. Any thread.
+  // Makes the thread that drives the engine ask again. Any thread may call it.
   std::function<void()> wake;
 };
 

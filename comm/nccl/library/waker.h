@@ -1,4 +1,4 @@
-// Lets threads of CUDA, and those that end communicators, wake whoever drives the engine.
+// Lets threads of CUDA, and those that end communicators, wake the thread that drives the engine.
 #pragma once
 
 #include "cohort/runtime/base/mutex.h"

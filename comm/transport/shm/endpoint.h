@@ -48,7 +48,7 @@ class OwnEndpoint {
     return header_->peers_done[source / 64].load(std::memory_order_acquire) >> (source % 64) & 1;
   }
 
-  // Gives the endpoint up: whoever reads the owner's memory from now on sees that what it read may be anything. The
+  // Gives the endpoint up: a peer that reads the owner's memory from now on sees that what it read may be anything. The
   // owner's later stores come after this in every peer's eyes.
   void Close() {
     header_->closed.store(1, std::memory_order_seq_cst);

@@ -78,7 +78,7 @@ void GateField::Close(uint64_t gate) {
   // A new mapping in its place: gives the memory back and lets nobody in.
   void* closed = mmap(page, kGateBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   if (closed == page) return;
-  // A process may have only so many mappings (vm.max_map_count), and a page of its own is one more. All gates beside it
+  // The mappings of a process are limited (vm.max_map_count), and a page of its own is one more. All gates beside it
   // need none: those groups' writers are refused, which is an error, where a write after the end would be a wrong
   // result.
   for (void* region : regions_) {

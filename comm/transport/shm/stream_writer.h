@@ -49,7 +49,7 @@ class StreamWriter final : public ShortSender {
   bool TakesOperation() const override { return left_; }
   void Prepare(size_t bytes) override;
   // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
-  // some 300 instructions: so whoever has something else to do does it first.
+  // some 300 instructions: a caller that has something else to do does it first.
   void Wake() override;
 
  private:

@@ -46,16 +46,16 @@ class WayTrial {
   Way Next(const RankedWays& ranked, const WayRings& rings);
 
  private:
-  // After so many messages, times the ratio of the two ways, another way is tried by kTries messages. Costs at most 3 %
-  // of the time in the long run, whatever the ratio. The first time it is sooner, then twice as late each time.
+  // Messages, times the ratio of the two ways, after which another way is tried by kTries messages. Costs at most 3 %
+  // of the time in the long run, whatever the ratio. The first trial comes sooner, each later one twice as late.
   static constexpr uint32_t kTryEvery = 100;
   static constexpr uint32_t kFirstTryAfter = 12;
   static constexpr uint32_t kTries = 3;
-  // A way with a ring is promising if it takes less than so many times the quickest way's time.
+  // A way with a ring is promising if it takes less than this multiple of the quickest way's time.
   static constexpr uint32_t kPromising = 3;
-  // The second trial of a promising way is long, then one in an eighth of the round, twice as rarely after each that
-  // did not make it the quickest way, so often at most. Costs another 4 % at most in the beginning, and an eighth of
-  // that in the long run.
+  // The second trial of a promising way is long: it has a whole round of messages more. Then one trial in an eighth of
+  // the round is long, half as often after each that was in vain; trials in vain count up to this number. Long trials
+  // cost another 4 % at most in the beginning, and an eighth of that in the long run.
   static constexpr uint32_t kMostInVain = 4;
 
   struct LongTrials {

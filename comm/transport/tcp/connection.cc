@@ -55,7 +55,7 @@ Connection::Written Connection::Write(FrameHeader& header, const runtime::CallRe
     std::memcpy(partial_.head.data() + partial_.head_end, data, header.frame_bytes);
     partial_.head_end += std::exchange(partial_.data_left, 0);
   }
-  partial_.owner = nullptr;  // it hears of what it does not see
+  partial_.owner = nullptr;  // set below where the frame does not go out at once
   WritePartial();
   if (!write_error_.ok()) return Written::kFailed;
   if (!flushing()) return Written::kAll;
@@ -162,7 +162,7 @@ size_t Connection::Receive(std::byte* to, size_t bytes) {
     const ssize_t got = tls_ != nullptr ? ReceiveTls(to, bytes) : recv(socket_.get(), to, bytes, MSG_DONTWAIT);
     if (got > 0) {
       if (tls_ != nullptr) return static_cast<size_t>(got);
-      // Less than fits: all of it, and an event will tell of more.
+      // Fewer bytes than fit: the socket is empty, and an event comes with the next ones.
       readable_ = ending_ || static_cast<size_t>(got) == bytes;
       return static_cast<size_t>(got);
     }

@@ -69,9 +69,9 @@ class Connection {
 
   // ---- writing ----
   enum class Written : uint8_t { kAll, kPartly, kBusy, kFailed };
-  // Writes a frame, whose tag is set here, by one system call. `record` may be null. kPartly: the rest follows by Flush
-  // and `owner` hears of it; until then `data` must stay, or LetGo be called. kBusy: another frame is under way, or it
-  // is another owner's turn; try again. kFailed: see write_error().
+  // Writes a frame, whose tag is set here, by one system call. `record` may be null. kPartly: the rest follows by
+  // Flush, which calls `owner`; until then `data` must stay, or LetGo be called. kBusy: another frame is under way, or
+  // it is another owner's turn; try again. kFailed: see write_error().
   Written Write(FrameHeader& header, const runtime::CallRecord* record, const std::byte* data, FrameOwner* owner);
   // Goes on with a frame that was taken partly. Returns whether anything moved.
   bool Flush();

@@ -26,7 +26,7 @@ class FrameBuffer {
     }
     return std::span(bytes_).first(std::max(most, end_)).subspan(end_);
   }
-  // So many bytes have been put into the room.
+  // `bytes` bytes have been put into the room.
   void Add(size_t bytes) { end_ += bytes; }
 
  private:

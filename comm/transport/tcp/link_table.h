@@ -55,7 +55,7 @@ class LinkTable {
   void Release(LinkState* link);
   // Links of the group that were never made here are given up.
   void EndGroup(uint64_t group, uint32_t epoch);
-  // `released` hears of every link that goes.
+  // `released` is called for every link that goes.
   void set_released(std::function<void(LinkState&)> released) { released_ = std::move(released); }
   void Clear();
 

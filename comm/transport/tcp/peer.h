@@ -54,7 +54,7 @@ class PeerKeeper {
   // message probably come next.
   virtual bool ReadFor(Peer& peer, bool long_expected, const bool* enough) = 0;
   // Connection::PeekShort and TakeShort of a peer. PeekShort polls the transport now and then; the peer may fail then,
-  // which is no frame. Whoever does not take a frame that was found calls ReadFor.
+  // which is no frame. A caller that does not take a frame that was found calls ReadFor.
   virtual bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) = 0;
   virtual void TakeShort(Peer& peer, const FrameHeader& header) = 0;
   // Writing has failed. What the peer sent before can still be read; then it fails.

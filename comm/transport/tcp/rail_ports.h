@@ -52,7 +52,7 @@ class RailPorts {
   // Whether Poll would do anything that needs no event, as Entrance says.
   bool due() const;
   // Adds to the connection of the peer whose rank it is, if `find` knows one, a rail on which both sides are proved;
-  // `added` hears of it. A rail that can't be connected is left out, and told once on stderr. Returns whether anything
+  // `added` is called. A rail that can't be connected is left out, and told once on stderr. Returns whether anything
   // moved.
   bool Poll(const std::function<Peer*(int rank)>& find, const std::function<void(Peer& peer)>& added);
 

@@ -115,7 +115,7 @@ size_t RailSet::Receive(int number, std::byte* to, size_t bytes, absl::Status* e
     got = recv(rail.socket.get(), to, bytes, MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got > 0) {
-    // Less than fits: all of it, and an event will tell of more.
+    // Fewer bytes than fit: the socket is empty, and an event comes with the next ones.
     rail.readable = rail.ending || static_cast<size_t>(got) == bytes;
     return static_cast<size_t>(got);
   }

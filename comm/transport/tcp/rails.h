@@ -62,7 +62,8 @@ class RailSet {
   // As Connection::OnEvent. A rail that ends carries no frame that begins later.
   void OnEvent(int rail, bool ending);
 
-  // Begins to write a frame of so many bytes, striped unless no rail is usable; the bits of those that carry it.
+  // Begins to write a frame of `bytes` bytes, striped unless no rail is usable. Returns the bits of the rails that
+  // carry it.
   uint16_t BeginWriting(uint64_t bytes);
   bool writing() const { return writing_; }
   uint64_t writing_bytes() const { return out_.bytes(); }

@@ -32,9 +32,9 @@ namespace {
 constexpr std::chrono::milliseconds kCloseLimit(500);
 // Sockets of posted receives are read without asking epoll, which would cost 0.6 us, while there are so few.
 constexpr size_t kMostReadDirectly = 4;
-// All others are looked at in every so manieth Poll.
+// All other sockets are read in every 16th Poll.
 constexpr uint32_t kPollsPerLook = 16;
-// A frame is left in its socket for so many looks, because its receive is probably posted soon and then copied once.
+// Number of looks for which a frame is left in its socket: its receive is probably posted soon and then copied once.
 constexpr int kMostHeldLooks = 16;
 
 // Tokens of the watch: ranks come first.

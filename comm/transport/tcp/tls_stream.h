@@ -40,7 +40,7 @@ std::string DescribeEncryption();
 
 class TlsStream {
  public:
-  // A key serves for so many records, which is far below the 2^24.5 that AES-GCM bears.
+  // Number of records for which a key serves. It is far below the 2^24.5 that AES-GCM bears.
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 22;
 
   // `context` and the socket outlive it. `key` is known to both sides alone. kInternal when OpenSSL refuses.
@@ -59,7 +59,7 @@ class TlsStream {
   bool unsent() const { return out_begin_ < out_.size(); }
   void DropUnsent() { out_.clear(), out_begin_ = 0; }
   // As recv(): -1 with EAGAIN where there is nothing, 0 at the end, -1 with EBADMSG where the peer's bytes are not
-  // right: see status(). *more: an event need not tell of what comes next.
+  // right: see status(). *more: no event need announce what comes next.
   ssize_t Receive(std::byte* to, size_t bytes, bool* more);
   const absl::Status& status() const { return status_; }
 

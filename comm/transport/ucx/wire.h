@@ -68,8 +68,8 @@ static_assert(sizeof(MessageHeader) == 80 && std::is_trivially_copyable_v<Messag
 // If this fails, the format has changed: kMagic changes with it.
 static_assert(kMagic == 0x33786f43 && sizeof(MessageHeader) == 80 && sizeof(runtime::CallRecord) == 200);
 
-// Proves that the holder of `key` has made this header: whoever only reads the network can't make another, and one that
-// is repeated has a sequence number that was there before. The data is not covered.
+// Proves that the holder of `key` has made this header. A stranger who only reads the network can't make another, and
+// one that is repeated has a sequence number that was there before. The data is not covered.
 inline uint64_t TagOf(const SessionKey& key, const MessageHeader& header) {
   return net::SipHash(key, &header, offsetof(MessageHeader, tag));
 }

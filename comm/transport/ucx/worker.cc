@@ -105,7 +105,7 @@ absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* confi
   };
   // From the user's memory in one call: releases after 1.13 would copy 8 KiB at a time, 128 KiB in 69 us for 28.
   if (!rdma && !is_set("UCX_ZCOPY_THRESH")) COHORT_RETURN_IF_ERROR(SetOption(api_, config, "ZCOPY_THRESH", "8k"));
-  // TCP's remote writes let whoever connects name an address of this process to write to. Nothing here needs them.
+  // TCP's remote writes let a peer that connects name an address of this process to write to. Nothing here needs them.
   COHORT_RETURN_IF_ERROR(suggest("PUT_ENABLE", "n"));
   // A silent host is noticed on an idle connection: after 10 s, three probes 2 s apart.
   COHORT_RETURN_IF_ERROR(suggest("KEEPIDLE", "10s"));

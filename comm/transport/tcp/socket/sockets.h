@@ -26,7 +26,7 @@ absl::StatusOr<SocketAddress> AddressOf(const std::string& ip, uint16_t port);
 std::string ToText(const SocketAddress& address);
 absl::StatusOr<SocketAddress> ParseAddress(const std::string& text);
 
-// SO_SNDBUF and SO_RCVBUF of a connection, for a world of so many ranks; 0: the kernel's own, growing
+// SO_SNDBUF and SO_RCVBUF of a connection, for a world of `ranks` ranks; 0: the kernel's own, growing
 // buffers, where it would grant less. Both are limits, which only data under way fills.
 int SocketBufferBytes(int world_size);
 
