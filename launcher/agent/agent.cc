@@ -441,7 +441,7 @@ void Agent::OnRendezvousLost(const absl::Status& why) {
 void Agent::OnReport(const v1::JobReport& report) {
   if (exit_with_job_) exit_status_ = report.exit_code();
   report_seen_ = true;
-  StopRanks(std::chrono::milliseconds(0));  // whoever the rendezvous has given up on
+  StopRanks(std::chrono::milliseconds(0));  // which the rendezvous has given up on
   if (!ranks_) ranks_done_ = true;
   EndWhenDone();
 }

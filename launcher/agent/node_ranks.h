@@ -1,5 +1,5 @@
 // The ranks of this node in one epoch of the job: the socket and the segment that serve them, their processes, and what
-// the rendezvous hears of them. A restart gets a new one.
+// the rendezvous is told about them. A restart gets a new one.
 #pragma once
 
 #include <sys/types.h>

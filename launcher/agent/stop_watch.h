@@ -23,7 +23,7 @@ class StopWatch {
   }
   // A stopped process that stops has gone on in between.
   void Restart() { state_ = State::kGoes; }
-  // The time does not count: whoever looks was stopped itself.
+  // The time does not count: the process that looks was stopped itself.
   void Forgive(Clock::duration time) { since_ += time; }
 
   State state() const { return state_; }

@@ -200,8 +200,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
         "env -u COHORT_AGENT dlaunch ...");
   }
-  // This and the folder before nodes are asked or waited for: whoever has mistyped one need not wait for others to hear
-  // so.
+  // This and the folder before nodes are asked or waited for: a user who has mistyped one learns it at once.
   const std::string& name = options.command[0];
   absl::StatusOr<Program> program =
       FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());

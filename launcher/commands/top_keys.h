@@ -13,8 +13,8 @@ class TopKeys {
   TopKeys(const TopKeys&) = delete;
   TopKeys& operator=(const TopKeys&) = delete;
 
-  // To be polled for keys, anew each time; -1 where nobody can type any now. Takes the terminal again where this
-  // process is back in its foreground: not every shell's `fg` sends a signal.
+  // To be polled for keys, and asked for before each poll; -1 where nobody can type any now. Takes the terminal again
+  // where this process is back in its foreground: not every shell's `fg` sends a signal.
   int fd();
   // Whether q was among the keys. Call when there are some.
   bool AskedToQuit();

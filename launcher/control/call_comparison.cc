@@ -156,7 +156,7 @@ CallVerdict Expired(uint64_t group, const Sorted& sorted, uint64_t sequence) {
     std::snprintf(over, sizeof over, "; given up after %.3g s (CallOptions::timeout)",
                   static_cast<double>(sorted.longest_wait_ms) / 1000);
   }
-  if (!sorted.held.empty()) {  // whoever is absent may wait for it
+  if (!sorted.held.empty()) {  // an absent member may wait for it
     verdict.text = Held(sorted.held, WaitedFor(sorted.classes, sequence, sorted.held)) + over;
     if (sorted.held.size() == 1) verdict.blamed_rank = static_cast<int>(sorted.held[0]->rank);
     return verdict;
@@ -186,7 +186,7 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
     result.verdict = Mismatch(group, sorted.classes, sequence);
     return result;
   }
-  if (state == OperationState::kFailed) {  // whoever has ended since may have ended because of that
+  if (state == OperationState::kFailed) {  // a member that has ended since may have ended because of that
     if (!sorted.absent.empty() || !sorted.held.empty()) result.verdict = Expired(group, sorted, sequence);
     return result;
   }

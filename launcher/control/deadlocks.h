@@ -1,7 +1,7 @@
-// Finds ranks that wait for each other, over all groups, and fails their groups. Agents tell of waits that have not
+// Finds ranks that wait for each other, over all groups, and fails their groups. Agents report waits that have not
 // moved for a while (agent/rank/rank_waits.h). Where the graph of waits has a cycle, the agents of its ranks are asked
 // twice whether these are still in the same waits, and have looked at everything meanwhile. Then it is a deadlock, for
-// sure: whoever is in the same wait at two moments has made no call in between.
+// sure: a rank that is in the same wait at two moments has made no call in between.
 //
 //   idle ── a wait ──► gathering ── cycle ──► first question ── same waits ──► pausing ──► second question
 //    ▲                  │   ▲                    │                               ▲            │    │    │

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 // Between the first failure and the order to stop: deaths that caused it are still seen as such, and ranks that are
 // told of the loss have a moment to end in their own words.
 constexpr milliseconds kSettle{100};
-// The order waits this long for the answers from which a call's timeout is explained: it ends what they tell of.
+// The order waits this long for the answers from which a call's timeout is explained: it ends the calls they describe.
 constexpr milliseconds kEvidenceWithin{3500};
 // How long agents may take beyond the grace they were given.
 constexpr milliseconds kStopSlack{5000};

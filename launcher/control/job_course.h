@@ -66,7 +66,8 @@ class JobCourse {
   // The nodes that were told to stop have had their time.
   bool StopIsLate() const { return phase_ == Phase::kStopping && time_.now() >= *end_deadline_; }
   void LetTimePass();
-  // When LetTimePass is next due. While the cause is still asked for, whoever asks knows when the next answer is due.
+  // When LetTimePass is next due. While the cause is still asked for, the part that asks knows when the next answer is
+  // due.
   std::optional<TimePoint> NextDue() const;
 
  private:

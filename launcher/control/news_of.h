@@ -6,7 +6,7 @@
 
 namespace cohort::launcher {
 
-// The message that tells of a Restart, RanksLost, NodeLost, MembersChanged or StandbysWanted; of another action, an
+// The message that reports a Restart, RanksLost, NodeLost, MembersChanged or StandbysWanted; of another action, an
 // empty one.
 v1::FromNode NewsOf(Action action);
 

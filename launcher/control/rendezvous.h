@@ -1,5 +1,5 @@
 // The rendezvous of a job: who has joined, what everybody is told, when and why the job ends. A state machine without
-// I/O: whoever owns it feeds it events with the time and carries out the actions it returns, so that thousands of
+// I/O: its owner feeds it events with the time and carries out the actions it returns, so that thousands of
 // simulated nodes with seeded faults run in one thread, and the same code serves gRPC (launcher/rpc/).
 //
 //   gathering ── every planned node joined ──► running ── failure, stop request ──► stopping ─┐
@@ -11,7 +11,7 @@
 // says that its ranks are gone after everything else it has to say of them, so nothing of an epoch reaches the next.
 //
 // When a node is lost, a spare takes its place and its ranks. Without a spare the job goes on with fewer nodes, down to
-// the plan's least number, and ranks are counted anew. The next epoch begins when the lost node's lease is over
+// the plan's least number, and ranks get new numbers. The next epoch begins when the lost node's lease is over
 // (lease.h) or its end is known, so that never two worlds exist. The node that hosts the rendezvous can be replaced
 // only where another has a copy of it (replicated_rendezvous.h).
 #pragma once
@@ -41,7 +41,7 @@ using ConnectionId = uint64_t;
 
 // --- events ---
 
-// A message arrived. The first of a connection must be `join`. Whoever owns the machine has already checked that the
+// A message arrived. The first of a connection must be `join`. The owner of the machine has already checked that the
 // connection's certificate belongs to the node that the offer names.
 struct Received {
   ConnectionId from = 0;
@@ -65,8 +65,8 @@ struct NoticeGiven {
   int signal = 0;
   uint64_t number = 0;
 };
-// That agent, as the plan counts them, and all that it had started live no more: whoever started it knows how that
-// came, in words.
+// That agent, as the plan counts them, and all that it had started live no more. dlaunch, which started it, knows how
+// that came, in words.
 struct AgentEnded {
   uint32_t agent = 0;
   std::string text = {};
@@ -100,7 +100,7 @@ struct RanksLost {
   std::string text;
   uint64_t number = 0;
 };
-// A node is given up. To be told to whoever started its agent.
+// A node is given up. dlaunch, which started its agent, is told.
 struct NodeLost {
   v1::LostNode lost;
   uint64_t number = 0;
@@ -115,8 +115,8 @@ struct Finish {
   v1::JobReport report;
   uint64_t number = 0;
 };
-// The standbys that have a copy, or that alone shall still count as having one. dlaunch is told, and answers by
-// StandbysNoted.
+// The standbys that have a copy of the rendezvous. When the list shrinks, those that are left out no longer count.
+// dlaunch is told, and answers by StandbysNoted.
 struct StandbysWanted {
   v1::Standbys standbys;
 };

@@ -221,7 +221,7 @@ std::string DescribeOther(const Roster& roster, uint32_t rank, bool name_group) 
   return text + ", " + DescribeEnd(*exit);
 }
 
-// All but those that the headline tells of, ascending.
+// All but those that the headline names, ascending.
 void AddOthers(const Roster& roster, const std::vector<uint32_t>& told, v1::JobReport* report) {
   size_t listed = 0;
   const bool name_group = CallsOfManyGroups(roster);

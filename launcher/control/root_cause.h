@@ -22,7 +22,7 @@ struct ReportedFailure {
   v1::GroupFailure failure;
   std::vector<uint32_t> members;
   bool announced = false;  // the first of its group and epoch: its members were told
-  bool told = false;       // whoever decided it had been told of another failure before
+  bool told = false;       // the node that decided it had been told of another failure before
   std::chrono::steady_clock::time_point at;
 };
 

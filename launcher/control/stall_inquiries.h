@@ -1,7 +1,7 @@
 // Finds out why an operation of a group stands still: asks the members' agents for their calls (parts/inspection.h),
 // compares them (call_comparison.h) and fails the group when they explain it. A member whose call has timed out may
 // fail the group before all have answered. The question is then put to its end: the answer is the failure's cause in
-// the job's report, whoever gave up first.
+// the job's report, whichever member gave up first.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class StallInquiries {
 
   void OnStall(const v1::StallReport& stall);
   void OnReply(ConnectionId from, const v1::InspectReply& reply) { inspections_.Reply(from, reply); }
-  // The rank has ended in order, or left for the next epoch: whoever waits for it need not report again.
+  // The rank has ended in order, or left for the next epoch: members that wait for it need not report again.
   void AskAboutStallsWith(uint32_t rank);
   // The group has failed.
   void Drop(uint64_t group, uint64_t epoch);

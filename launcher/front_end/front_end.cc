@@ -413,7 +413,7 @@ void FrontEnd::TellOfLostOutput() {
   }
 }
 
-// After a user's stop the end of the host is how the job ends, and no other cause.
+// The rendezvous' host has ended. After a user's stop that ends the job and is no failure of its own.
 void FrontEnd::OnHostEnded(size_t index) {
   if (!report_) {
     v1::JobReport report;

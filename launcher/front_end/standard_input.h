@@ -23,10 +23,10 @@ class StandardInput {
   StandardInput(const StandardInput&) = delete;
   StandardInput& operator=(const StandardInput&) = delete;
 
-  // The rank has room for so many bytes more. From the first call on SIGTTIN is ignored where `fd` is a terminal: start
+  // The rank has room for `bytes` bytes more. From the first call on SIGTTIN is ignored where `fd` is a terminal: start
   // other programs before.
   void Want(uint64_t bytes);
-  // Nobody reads any more: /dev/null takes the place of `fd`, so that whoever writes to us learns of it.
+  // Nobody reads any more: /dev/null takes the place of `fd`, so that a program that writes to us learns it.
   void Close();
 
  private:

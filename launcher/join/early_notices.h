@@ -4,7 +4,7 @@
 
 namespace cohort::launcher {
 
-// Keeps them from ending this process, from now on: whoever runs a job, or its agent, takes them then.
+// Keeps them from ending this process, from now on: dlaunch, or the agent, takes them once it runs.
 void HoldNotices();
 // Takes those that have come so far, and says that nobody was told.
 void DropNotices();

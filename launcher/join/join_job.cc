@@ -75,8 +75,8 @@ absl::StatusOr<SecureStream> Greet(runtime::FileDescriptor socket, const JoinKey
   return SecureStream::Connect(std::move(socket), key, deadline);
 }
 
-// An address of the job's may be another machine's here, as those of private networks are: whoever does not have the
-// key is passed over.
+// An address of the job's may be another machine's here, as those of private networks are: one that does not have
+// the key is passed over.
 absl::StatusOr<SecureStream> Dial(const JoinTarget& target) {
   const Deadline deadline = Deadline::After(kAttempt);
   COHORT_ASSIGN_OR_RETURN(std::string addresses, Resolve(target.addresses));

@@ -1,4 +1,4 @@
-// Machines without a scheduler and without ssh: this one prints a line, and whoever sits at another pastes it there.
+// Machines without a scheduler and without ssh: this one prints a line, and a person at another pastes it there.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -56,7 +56,7 @@ absl::Status NoMemberNumber(const VariableLookup& variable, const char* name) {
                                     "for a job of this machine alone");
 }
 
-// WORLD_SIZE tells of machines beside RANK, which an operator sets for each; beside NODE_RANK it counts processes, of
+// WORLD_SIZE counts machines beside RANK, which an operator sets for each; beside NODE_RANK it counts processes, of
 // which LOCAL_WORLD_SIZE are a machine. Processes of torchrun have LOCAL_RANK: RefuseCopies refuses those.
 bool CountsMachines(const VariableLookup& variable, std::string_view index) {
   if (variable("LOCAL_RANK") || variable("COHORT_JOB_ID")) return false;
@@ -105,7 +105,7 @@ absl::StatusOr<int> IndexOfMember(const VariableLookup& variable, const MemberRo
   return NoMemberNumber(variable, row.index);
 }
 
-// Reads one row; nothing where it does not apply, or tells of one machine.
+// Reads one row; nothing where it does not apply, or stands for one machine.
 absl::StatusOr<std::optional<Member>> ReadMemberRow(const VariableLookup& variable, const MemberRow& row) {
   const bool unfit = std::string_view(row.count) == "WORLD_SIZE" && !CountsMachines(variable, row.index);
   if (ValueOf(variable, row.count).empty() || unfit) return std::nullopt;

@@ -65,7 +65,7 @@ bool IsScheduler(const std::string& name) {
 }
 
 // Variables beside those of the chosen scheduler. A second scheduler is named. Where the first one has one machine and
-// nobody asked for one, variables that tell of more are refused: the job would be smaller than was meant.
+// nobody asked for one, variables that name more are refused: the job would be smaller than was meant.
 absl::Status HeedOtherVariables(const std::vector<NamedSource>& sources, size_t chosen, const Options& options,
                                 const JobNodes& found) {
   const bool alone = found.nodes.size() == 1 && !options.nodes;

@@ -29,7 +29,7 @@ namespace {
 constexpr size_t kMaxWords = 2000;  // of what ssh says
 constexpr size_t kMaxReasons = 10;
 // One host that can't be used is refused with all others that are known to be so by then: those that can't be reached
-// as well, which takes ssh four seconds to see. The whole is promised within five, where ssh can tell of one at all.
+// as well, which takes ssh four seconds to see. The whole is promised within five, where ssh can report one at all.
 constexpr auto kHearsOthers = std::chrono::milliseconds(4500);
 
 std::string LastLine(const std::string& text) {

@@ -15,7 +15,7 @@ class SshHosts : public NodeSource {
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };
 
-// Reaching hosts by --ssh, for whoever knows their names.
+// Reaching hosts by --ssh, for sources that know their names.
 RemoteWay SshWay(const Options& options, const std::string& source);
 
 }  // namespace cohort::launcher

@@ -23,7 +23,7 @@ constexpr uint64_t kWake = 0;                      // no connection's
 constexpr uint64_t kListener = uint64_t{1} << 63;  // with the number of its socket
 constexpr int kAcceptsAtOnce = 256;                // then those that are here are looked at
 constexpr std::chrono::milliseconds kPause{20};    // until descriptors are looked for again
-constexpr unsigned char kTlsHandshake = 0x16;      // the first byte of whoever speaks TLS
+constexpr unsigned char kTlsHandshake = 0x16;      // the first byte of a TLS client
 
 std::string KeyOf(const in6_addr& host, int port) {
   std::string key(reinterpret_cast<const char*>(&host), sizeof host);
@@ -261,7 +261,7 @@ bool ConnectionGuard::EndOldest(Stage stage) {
   const Queue& queue = QueueOf(stage);
   if (queue.empty()) return false;
   const Connection oldest = Take(queue.front().id);
-  ::shutdown(oldest.socket.get(), SHUT_RDWR);  // whoever else has it closes it then
+  ::shutdown(oldest.socket.get(), SHUT_RDWR);  // another holder of it closes it then
   return true;
 }
 

@@ -39,7 +39,7 @@ class ConnectionGuard {
   struct Options {
     size_t max_unproven = 64;  // that are silent so far, and again as many that speak
     std::chrono::milliseconds limit{
-        5000};  // for the first byte; whoever gets the connection sets one for the handshake
+        5000};  // for the first byte; the receiver of the connection sets one for the handshake
   };
   // Called on the guard's thread. It owns the connection from then on.
   using HandOver = std::function<void(runtime::FileDescriptor connection)>;

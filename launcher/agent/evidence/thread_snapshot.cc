@@ -92,7 +92,7 @@ int SignalThatWasDelivered(pid_t thread) {
 enum class Traced { kTaken, kNotInTime, kForbidden };
 
 // PTRACE_SEIZE, not PTRACE_ATTACH: its stop is no SIGSTOP, which would outlive this process. The loop of this process
-// may take the stop out of wait(), so the registers tell of it, which can be read from then on.
+// may take the stop out of wait(), so it is seen by the registers, which can be read from then on.
 Traced TakeThread(pid_t pid, pid_t thread, ThreadSnapshot* snapshot) {
   if (::ptrace(PTRACE_SEIZE, thread, 0, 0) != 0) return errno == EPERM ? Traced::kForbidden : Traced::kNotInTime;
   if (::ptrace(PTRACE_INTERRUPT, thread, 0, 0) != 0) return Traced::kNotInTime;

@@ -17,7 +17,7 @@ class LastLines {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kLines = 60;           // a Python traceback has three for each call
-  static constexpr size_t kLinesOfError = 10;    // of the standard error at the least, where it has so many
+  static constexpr size_t kLinesOfError = 10;    // of the standard error, at least where it has as many
   static constexpr size_t kLineBytes = 2000;     // of each line, shortened in the middle
   static constexpr size_t kWordsBytes = 300;     // of Words, shortened too
   static constexpr size_t kBacklogBytes = 4096;  // more than what comes together by chance

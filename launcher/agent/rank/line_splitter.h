@@ -1,4 +1,4 @@
-// Cuts a stream of bytes into lines, and long ones into parts. A carriage return within a line begins it anew, as on a
+// Cuts a stream of bytes into lines, and long ones into parts. A carriage return within a line begins it again, as on a
 // terminal, unless returns are kept: then lines and parts together are the stream, byte for byte.
 #pragma once
 
@@ -34,7 +34,7 @@ class LineSplitter {
 
  private:
   void Give(std::string_view text, bool partial);
-  // Forgets what the line showed before it began anew; what was passed on of it becomes a line.
+  // Forgets what the line showed before it began again; what was passed on of it becomes a line.
   void DropOverwritten();
 
   Sink sink_;

@@ -62,7 +62,7 @@ class LogWriter::File {
   // Under Shared's lock:
   bool given_up = false;  // can't be written; that was told
   size_t waiting = 0;     // bytes
-  uint64_t left_out = 0;  // bytes that the file does not tell of yet
+  uint64_t left_out = 0;  // bytes lost that the file does not mention yet
   bool told_slow = false;
   bool awaited = false;  // it is full, and somebody has asked
 };

@@ -16,10 +16,10 @@ namespace cohort::launcher {
 
 class LogWriter {
  public:
-  static constexpr size_t kFileBytes = 2u << 20;  // that wait of one file; a rank has two, in each epoch anew
+  static constexpr size_t kFileBytes = 2u << 20;  // that wait of one file; a rank has two in each epoch
   static constexpr size_t kAllBytes = 64u << 20;  // that wait of all
-  // Above it whoever can should wait until there is room, unless the disk is stalled: so a disk that is merely slow
-  // slows ranks down, as a pipe does, and nothing is lost.
+  // Above it a caller that can should wait until there is room, unless the disk is stalled: so a disk that is merely
+  // slow slows ranks down, as a pipe does, and nothing is lost.
   static constexpr size_t kHighWater = 512u << 10;
   static constexpr std::chrono::seconds kStalledAfter{1};  // without any progress
 

@@ -1,5 +1,5 @@
 // The standard input of the one rank that gets dlaunch's: what comes is written to its pipe as the rank takes it, and
-// only so much is asked for as there is room, so that a slow reader slows whoever writes to dlaunch.
+// only so much is asked for as there is room, so that a slow reader slows the program that writes to dlaunch.
 #pragma once
 
 #include <cstddef>

@@ -356,7 +356,7 @@ void RankService::OnPreemption(const v1::PreemptionNotice& notice) {
   *message.mutable_preemption() = notice;
   for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
     const int rank = static_cast<int>(local_rank);
-    if (preemption_.wished(rank)) SendToRank(rank, message);  // the others hear of it when they ask
+    if (preemption_.wished(rank)) SendToRank(rank, message);  // the others learn it when they ask
   }
   AnswerPreemption();
 }

@@ -59,8 +59,8 @@ class RankService {
   // Whether a rank of this node asks for notices of a preemption.
   bool asks_for_notices() const { return preemption_.any_wished(); }
 
-  // A local rank has ended: passes on what it had sent, so that whoever hears of its end finds all that it left in the
-  // store. With `for_good` nothing later of it counts (what it started may live on).
+  // A local rank has ended: passes on what it had sent, so that a rank that learns of its end finds all that it left in
+  // the store. With `for_good` nothing later of it counts (what it started may live on).
   void TakeRest(int local_rank, bool for_good);
   // Marks a local rank as gone, before anyone is told.
   void MarkLost(int local_rank);
@@ -109,8 +109,8 @@ class RankService {
   StoreRelay store_;
   std::pair<uint64_t, uint64_t> last_expired_;  // the group, by id and epoch, that SaidAlready saw last
   NodePreemption preemption_;
-  // Failures of groups, for local ranks that have not said hello, which hear of them then. Of lost ranks every hello is
-  // told: a rank that joins again does not remember them.
+  // Failures of groups, for local ranks that have not said hello, which are told then. Every hello is answered with
+  // the lost ranks: a rank that joins again does not remember them.
   static constexpr size_t kMaxEarlyNews = 4096;
   std::vector<std::pair<int, v1::AgentMessage>> early_news_;
   std::vector<v1::AgentMessage> losses_;

@@ -20,7 +20,7 @@ constexpr size_t kMaxUnsentBytes = 4u << 20;
 // They are told why they are refused, and must not take the ranks' places.
 constexpr int kMaxOtherUsers = 4;
 constexpr std::chrono::milliseconds kAcceptAgain{100};
-// A rank says hello at once. Where all places are taken, whoever has been silent for longer loses his.
+// A rank says hello at once. Where all places are taken, a client that has been silent for longer loses its own.
 constexpr std::chrono::milliseconds kMaxSilence{1000};
 constexpr int kMostLastPackets = 1 << 14;
 
@@ -125,7 +125,7 @@ bool RankSocket::ReadOne(PeerId id) {
 }
 
 void RankSocket::TakeRest(PeerId id, bool last) {
-  // The socket's buffer holds far fewer packets; whoever still sends can't keep this going.
+  // The socket's buffer holds far fewer packets; a rank that still sends can't keep this going.
   for (int i = 0; i < kMostLastPackets && ReadOne(id); ++i) continue;
   if (last) Drop(id);
 }

@@ -15,7 +15,7 @@ class MemoryWatch {
   // that is looked at instead, where the kernel counts for it.
   explicit MemoryWatch(const std::string& root = "/", const std::string& cgroup = "");
 
-  // Call every second or so: Verdict tells of what has come after the last call but one. About 30 us.
+  // Call every second or so: Verdict reports what has come after the last call but one. About 30 us.
   void Look();
 
   // "out of memory (limit of its cgroup: 512 MiB)" where the count of the cgroup has grown, "most likely out

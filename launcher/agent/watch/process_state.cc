@@ -88,7 +88,7 @@ pid_t WrappedProgram(pid_t pid) {
   for (int depth = 0; depth < 64; ++depth) {
     const pid_t wrapper = program == 0 ? pid : program;
     const std::string folder = "/proc/" + std::to_string(wrapper);
-    // The next two files tell of its first thread alone. Where there are others, one of them may be at work.
+    // The next two files describe its first thread alone. Where there are others, one of them may be at work.
     const auto state = ReadProcessState(wrapper);
     if (!state || state->threads != 1) break;
     if (ReadFile(folder + "/wchan") != "do_wait") break;

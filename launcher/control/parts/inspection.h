@@ -65,7 +65,7 @@ class Inspections {
   void Forget(ConnectionId connection);
 
   std::vector<Round> TakeFinished(TimePoint now);
-  // After a finished round: ask again later, or drop the operation until it is reported anew.
+  // After a finished round: ask again later, or drop the operation until it is reported again.
   void AskAgain(const OperationId& operation, TimePoint now);
   void Drop(const OperationId& operation);
   // Drops everything; what is still answered will be ignored.
@@ -91,7 +91,7 @@ class Inspections {
     std::unordered_map<uint32_t, v1::CallState> calls;
   };
 
-  // The only way by which an inquiry goes: whoever still answers it finds none.
+  // The only way by which an inquiry goes. A later answer finds none.
   std::map<OperationId, Inquiry>::iterator Erase(std::map<OperationId, Inquiry>::iterator at);
   void DropGroupBut(uint64_t group, uint64_t epoch, std::optional<uint64_t> kept_sequence);
 

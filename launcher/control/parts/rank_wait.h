@@ -10,8 +10,8 @@
 
 namespace cohort::launcher {
 
-// Bounded: of a message with more calls than an agent tells of, the first ones count, and the rank may have forgotten
-// calls.
+// Bounded: an agent reports a limited number of calls. Where a message has more, the first ones count, and the rank may
+// have forgotten calls.
 runtime::RankWait ToRankWait(const v1::RankWait& message, int node);
 
 // World ranks; nothing where the message makes no sense in a world of this size.

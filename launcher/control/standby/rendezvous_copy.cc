@@ -143,7 +143,7 @@ std::vector<Action> RendezvousCopy::Note(std::vector<Action> actions) {
       if (MembersChanged* const members = std::get_if<MembersChanged>(&action)) members->number = number;
       if (Finish* const finish = std::get_if<Finish>(&action)) finish->number = number;
       told_.push_back(action);
-      // dlaunch has heard of it long since; what counts is its number.
+      // dlaunch has known it for long; what counts is its number.
       Restart* const old =
           told_.size() > kWholeReports ? std::get_if<Restart>(&told_[told_.size() - kWholeReports - 1]) : nullptr;
       if (old != nullptr) KeepCauseAlone(old->restart.mutable_report());

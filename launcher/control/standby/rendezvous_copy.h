@@ -1,5 +1,5 @@
-// The rendezvous together with all that its host must not lose: carried out entry by entry from a log, so that whoever
-// has the same log has the same rendezvous (see replicated_rendezvous.h for the whole picture).
+// The rendezvous together with all that its host must not lose: carried out entry by entry from a log, so that a host
+// with the same log has the same rendezvous (see replicated_rendezvous.h for the whole picture).
 //
 // A message to an agent is numbered by its place in the agent's stream and kept until the agent has taken it. Messages
 // of the agent are counted. Both tell a host that takes over which messages must be sent again. Beats, `resumed` and

@@ -16,11 +16,11 @@
 // when its loss would be survived, and not before.
 //
 // Why there are never two hosts that act: dlaunch lets only those take over that it has noted, and the host needs the
-// acknowledgement of every one of them for everything it does. Whoever takes over in term t+1 acknowledges nothing of
-// term t any more, and dlaunch notes nothing for term t any more; so the host of term t, should it live on behind a
-// broken network, acts on nothing, answers no beat, and the leases of the agents that still hear it end (lease.h). All
-// that it has acted on is in the log of whoever took over. So a take-over is always safe, and may be begun on
-// suspicion.
+// acknowledgement of every one of them for everything it does. A standby that takes over in term t+1 acknowledges
+// nothing of term t any more, and dlaunch notes nothing for term t any more; so the host of term t, should it live on
+// behind a broken network, acts on nothing, answers no beat, and the leases of the agents that still hear it end
+// (lease.h). All that it has acted on is in the log of the standby that took over. So a take-over is always safe, and
+// may be begun on suspicion.
 //
 // An agent moves to the new host when dlaunch tells it to, with what it has taken (NodeOffer.resume); the host says how
 // much it has taken of the agent's, and both say again what the other lacks. To the rendezvous the connection has never

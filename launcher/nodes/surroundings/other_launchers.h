@@ -17,7 +17,7 @@ absl::Status RefuseCopies(const VariableLookup& variable);
 // Azure Batch, Flux, Slurm without a job's number). Asks flux, for two seconds at most, where FLUX_URI is set.
 absl::Status RefuseUnreachableMachines(const VariableLookup& variable);
 
-// One line where WORLD_SIZE, which ranks get anew, was another number of ranks; empty otherwise. Pure.
+// One line where WORLD_SIZE, which is set for the ranks, was another number of ranks before; empty otherwise. Pure.
 std::string DescribeOtherWorldSize(const VariableLookup& variable, int world_size);
 
 // One line where PET_NPROC_PER_NODE, which torchrun takes, is another number than a node's ranks; empty otherwise.

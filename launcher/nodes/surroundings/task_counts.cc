@@ -38,7 +38,7 @@ std::string DescribeOtherTasks(const std::vector<NodeResources>& nodes, const Pl
     tasks += *node.tasks;
     devices = devices || !node.devices.empty();
   }
-  // A task a node is what schedulers give to whoever asks for nothing.
+  // A task a node is what schedulers give to a job that asks for nothing.
   if (!devices || tasks == placement.world_size || static_cast<size_t>(tasks) == nodes.size()) return "";
   return "the allocation has " + std::to_string(tasks) + " tasks, and the job " + std::to_string(placement.world_size) +
          (placement.world_size == 1 ? " rank" : " ranks") +
