@@ -30,7 +30,7 @@ class Preemption {
   void OnLoss() { losses_.fetch_add(1, std::memory_order_relaxed); }
 
   // Runtime::OnPreemption without the checks of the process. `poll` looks for news, with engine ownership;
-  // `latest_loss` tells of the rank that was lost last.
+  // `latest_loss` describes the rank that was lost last.
   absl::StatusOr<bool> Ask(uint64_t step, std::chrono::nanoseconds timeout, Engine& engine, Bootstrap& bootstrap,
                            const std::function<void()>& poll, const std::function<absl::Status()>& latest_loss);
 

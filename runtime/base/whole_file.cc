@@ -62,8 +62,8 @@ struct Destination {
 };
 
 // Links stay: what they point to is written, also where it is not there yet. To the kernel /dev/stdout is a link to the
-// file behind that descriptor, which opened anew would be written from its beginning. A loop of links is an error here:
-// the kernel would say so only to whom opens that name, and it is another one that is opened and renamed.
+// file behind that descriptor, which a new open would write from its beginning. A loop of links is an error here:
+// the kernel would report it only when that name is opened, and it is another one that is opened and renamed.
 absl::StatusOr<Destination> Follow(const std::string& path) {
   std::error_code none;
   const fs::path descriptors = fs::canonical("/proc/self/fd", none);

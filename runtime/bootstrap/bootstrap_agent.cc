@@ -35,7 +35,7 @@ RankSet FromProto(const v1::RankSet& proto) {
 }
 
 void ToProto(const RankSet& set, v1::RankSet* proto) {
-  // A longer list would not fit into a packet; whoever knows nothing of the group ignores its failure.
+  // A longer list would not fit into a packet; a rank that knows nothing of the group ignores its failure.
   proto->set_everyone(set.everyone || set.ranks.size() > kMaxListedRanks);
   if (proto->everyone()) return;
   for (int rank : set.ranks) proto->add_ranks(static_cast<uint32_t>(rank));

@@ -392,7 +392,7 @@ void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequen
   failure.blamed_rank = guilty && verdict.blamed.size() == 1 ? verdict.blamed[0] : -1;
   failure.from_rank = rank_;
   if (absl::IsDeadlineExceeded(failure.status)) {
-    failure.sequence = sequence;  // it may be complete when we hear of this
+    failure.sequence = sequence;  // it may be complete by the time of the answer
   } else {
     ReportGroupFailure(failure);
   }

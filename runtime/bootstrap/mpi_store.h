@@ -131,8 +131,8 @@ class MpiStore final : public KeyValueStore {
   }
 
   // Collective. Comes after Runtime::Finalize and before MPI_Finalize. Rank 0 waits until all others have left, since
-  // it answers them; the others wait for its answer. Whoever has waited for `leave_timeout` leaves all the same, and
-  // does not free the communicator: the program then ends by MPI_Abort, because MPI_Finalize may wait for the same
+  // it answers them; the others wait for its answer. A rank that has waited for `leave_timeout` leaves all the same,
+  // and does not free the communicator: the program then ends by MPI_Abort, because MPI_Finalize may wait for the same
   // ranks.
   ~MpiStore() override {
     const Deadline deadline = Deadline::After(leave_timeout_);

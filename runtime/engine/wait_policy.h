@@ -12,7 +12,7 @@ namespace cohort::runtime {
 // 4.2 to 8.5 us. Eight ranks take 6 to 16 us rather than 10 to 25. A yield costs 0.8 us, a wake-up 30 to 100 us.
 struct WaitPolicy {
   int spins = 0;
-  // The clock is read, for park_after and the deadline, after every so many yields.
+  // Yields between two readings of the clock, for park_after and the deadline.
   uint32_t yields_per_clock = 1;
   std::chrono::nanoseconds park_after = std::chrono::milliseconds(1);
   // A safety net and the clock of time-outs: every wake-up costs about 25 us of CPU, so 20 a second are 0.05 %.

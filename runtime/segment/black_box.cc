@@ -17,7 +17,7 @@ constexpr int kSiteWord = offsetof(CallRecord, site) / 8;
 static_assert(offsetof(CallRecord, site) % 8 == 0);
 constexpr int kReadAttempts = 8;
 
-// The id of a description: its place, and the how manieth it is there, from 1.
+// The id of a description: its place, and the number of descriptions that this place has had, from 1.
 constexpr int kPlaceBits = 16;
 static_assert(kBlackBoxDescriptions < 1 << kPlaceBits);
 constexpr uint64_t IdOf(size_t place, uint64_t generation) { return generation << kPlaceBits | place; }
