@@ -13,7 +13,7 @@
 // under one name, whose group has the ranks of all of them: mesh.Join("data", {"replicate", "shard"}).
 //
 // When a rank of the world is lost, the groups of all dimensions fail and name it, those without it too. Otherwise a
-// rank that waits for a neighbour, which waits for the lost one, would hear of the neighbour's end alone.
+// rank that waits for a neighbour, which waits for the lost one, would be told of the neighbour's end alone.
 //
 // One thread at a time uses a mesh and its slices.
 #pragma once

@@ -102,7 +102,7 @@ InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes) {
 
 namespace {
 
-// By the parameter's name and sizes in the unsplit model, whoever has cut it.
+// By the parameter's name and sizes in the unsplit model, however it is split.
 void InitPlaced(const at::Tensor& parameter, const std::string& name, uint64_t seed, const InitRules& rules) {
   const std::shared_ptr<const Placement> placement = Placements().OrWhole(parameter);
   const std::string in_whole = NameInWhole(parameter, name);

@@ -159,12 +159,10 @@ std::set<std::string> NamesOnAllRanks(comm::Communicator& world, const Checkpoin
   return all;
 }
 
-// `state` with the names that the checkpoint keeps its tensors under. By all names that either side has of what modules
-// share: the first one depends on the order of the modules, and checkpoints of before have a shared tensor under each
-// name, or under one without a word of the others. Throws c10::Error where parameters or buffers are of another model,
-// as PyTorch's strict load_state_dict: before anything is compared that would only hint at it, such as the numbers of
-// parameters in groups.
-// Tensors of `elsewhere` are those of other ranks.
+// `state` with the names that the checkpoint keeps its tensors under. A tensor that modules share is found by any of
+// its names on either side: the first one depends on the order of the modules. Throws c10::Error where parameters or
+// buffers are of another model, as PyTorch's strict load_state_dict. That is found before anything is compared that
+// would only hint at it, such as the numbers of parameters in groups. Tensors of `elsewhere` are those of other ranks.
 TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& index, const TrainingState& state,
                         const std::set<std::string>& elsewhere) {
   const std::map<std::string, std::string> there = NamesIn(index);

@@ -25,7 +25,7 @@ class CudaStaging(Staging):
         self.follow()
 
     def follow(self):
-        """What comes now waits for what the current stream has been given so far."""
+        """Makes later work wait for the current stream's work so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def options(self):

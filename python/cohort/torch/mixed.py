@@ -15,7 +15,7 @@ _NAME = "cohort"
 
 
 class Plan:
-    """What a process group of cohort is made for."""
+    """The devices that a process group of cohort is made for."""
 
     def __init__(self, devices=("cpu", "cuda"), rest=None):
         self.devices = frozenset(devices)  # those that it serves itself

@@ -460,7 +460,7 @@ def _rows(tensor, splits, size):
 
 
 def create(options, _backend_options=None):
-    """What torch.distributed calls to make a group, on its members."""
+    """Makes a group. torch.distributed calls it on the members."""
     plan = mixed.plan()
     group_class = MixedProcessGroup if plan.others else ProcessGroup
     return group_class(groups.communicator_of(options), options.timeout, plan)

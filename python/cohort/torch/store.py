@@ -144,7 +144,7 @@ class Store(dist.Store):
 
     @staticmethod
     def _split(value):
-        """What the variable of a value has, and the names and contents of the parts that belong to it."""
+        """The content of a value's variable, and the names and contents of the parts that belong to it."""
         if len(value) <= _PART and not value.startswith(_PARTS):
             return value, []
         stored = _PARTS + f"parts/{uuid.uuid4().hex} {-(-len(value) // _PART)}".encode()

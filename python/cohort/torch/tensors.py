@@ -168,7 +168,7 @@ class Staging:
             return memory(torch.cat([tensor.detach().reshape(-1) for tensor in inputs]))
 
     def work(self, calls, result):
-        """What torch gets for the started calls."""
+        """The work that torch gets for the started calls."""
         return started(calls, result, self)
 
 

@@ -19,7 +19,7 @@ BaseWork = getattr(dist, "Work", None) or dist._Work
 _VERSION = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
 _DROPS_WORKS = _VERSION < (2, 8)
 _kept = set()
-_LOOKED_AT = 64  # with so many, those that have ended without a wait are let go
+_LOOKED_AT = 64  # above this number, those that have ended without a wait are let go
 
 
 def _keep(work):
@@ -180,7 +180,7 @@ _done = DoneWork()
 
 
 def started(calls, result, staging=None):
-    """What torch gets for calls, of which those with async_op=False are complete and have returned None."""
+    """The work that torch gets for calls. Calls with async_op=False are complete and have returned None."""
     if calls and calls[-1] is None:
         if staging is not None:
             staging.finish()

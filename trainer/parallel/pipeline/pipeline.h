@@ -61,7 +61,7 @@ std::vector<int> StagesOf(const Schedule& schedule, int rank, int devices = 1);
 
 class Pipeline {
  public:
-  // `stages` are this rank's. `group` has a rank for each of the schedule's, or for so many devices of it, and must
+  // `stages` are this rank's. `group` has a rank for each of the schedule's, or one for several devices of it, and must
   // outlive this. While this lives, the placement table (placement_table.h) has the parameters' names and owners. Of
   // two pipelines over one module at a time the first enters them and must end last. Collective; blocks. Throws
   // DistributedError on all ranks, which names the rank or the stages, for

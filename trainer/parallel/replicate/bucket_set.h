@@ -38,7 +38,7 @@ class BucketSet {
   BucketSet(const BucketSet&) = delete;
   BucketSet& operator=(const BucketSet&) = delete;
 
-  // Makes the buckets anew for gradients that come in this order. Collective; blocks. Throws DistributedError, and
+  // Makes the buckets again for gradients that come in this order. Collective; blocks. Throws DistributedError, and
   // c10::Error for parameters of one device index on different devices.
   void Build(const std::vector<int>& order, const BucketLimits& limits);
   // The buckets, as parameter indices.

@@ -308,7 +308,7 @@ void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
   together([&] { own_text = WriteOwn(partial, FileOf(world), OwnParts(tensors)); });
   const auto texts = GatherTexts(world, own_text, what, timeout);
   together([&] {
-    if (world.rank() != 0) return;  // who hears of what is wrong with it: an index of all ranks' tensors is long
+    if (world.rank() != 0) return;  // they are told what is wrong with it: an index of all ranks' tensors is long
     CheckpointIndex index;
     for (const std::string& text : texts) index.Add(text);
     index.CheckComplete();
