@@ -51,7 +51,7 @@ function(cohort_install_library name deps headers)
 endfunction()
 
 # cohort_foreign_deps(<component> <all> <public>): what the component's folders need from outside, and the part of it
-# that whoever links the installed library needs too. Libtorch is in neither.
+# that a program which links the installed library needs too. Libtorch is in neither.
 function(cohort_foreign_deps component all public)
   get_property(deps GLOBAL PROPERTY COHORT_DEPS_${component})
   list(FILTER deps EXCLUDE REGEX "^cohort::|^cohort_|_headers$")
@@ -180,7 +180,7 @@ function(cohort_install_package)
     list(TRANSFORM TORCH_LIBRARIES REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>" OUTPUT_VARIABLE torch)
     target_link_libraries(cohort_installed_trainer PUBLIC cohort_installed_comm ${torch})
     cohort_install_config(trainer lines)
-    # The libtorch of whoever links the trainer: its list holds paths.
+    # The libtorch of a program that links the trainer: its list holds paths.
     string(CONCAT COHORT_CONFIG_TRAINER "if(\"trainer\" IN_LIST cohort_FIND_COMPONENTS)\nfind_dependency(Torch)\n${lines}"
       "target_link_libraries(cohort::trainer INTERFACE \${TORCH_LIBRARIES})\nset(cohort_trainer_FOUND ON)\nendif()\n")
   endif()

@@ -53,7 +53,7 @@
 #   cohort_fuzzer(NAME launcher_token_fuzz SRCS token_fuzz.cc DEPS cohort::launcher [CORPUS corpus/token])
 include_guard(GLOBAL)
 
-# A dependency that only compiles is hidden from the export set; all others are linked by whoever links the library.
+# A dependency that only compiles is hidden from the export set. Programs that link the library link all others.
 function(cohort_link_private target)
   foreach(dep IN LISTS ARGN)
     if(dep MATCHES "_headers$")

@@ -1,7 +1,7 @@
 # cohort_merge_sources(<target> <count>): compiles the target's sources <count> at a time, as one file that includes them.
 #
 # Most of a file's time goes into headers. With libtorch it is worse: g++ keeps in a precompiled header which templates its
-# inline functions need, and instantiates them anew in each file that uses it, 6 s a file.
+# inline functions need, and instantiates them again in each file that uses it, 6 s a file.
 #
 # Merged sources see each other's unnamed namespaces. A name there must not be one that another source uses: a second
 # definition does not compile, but a better overload or a constant that hides a header's is taken without a word.

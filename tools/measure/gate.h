@@ -55,7 +55,7 @@ struct GateMemory {
   FlagMemory flags;
   alignas(128) Row rows[1];  // one for each rank
 };
-// Bytes of a GateMemory for so many ranks.
+// Bytes of a GateMemory for `ranks` ranks.
 constexpr size_t GateBytes(int ranks) {
   return sizeof(GateMemory) + static_cast<size_t>(ranks - 1) * sizeof(GateMemory::Row);
 }
@@ -86,7 +86,7 @@ class SharedMemoryGate final : public Gate {
   FlagPingPong flag_;  // of ranks 0 and 1
 };
 
-// Looks before yielding that suit so many ranks on this machine's CPUs.
+// Looks before yielding that suit `ranks` ranks on this machine's CPUs.
 int GateSpins(int ranks);
 
 }  // namespace cohort::measure

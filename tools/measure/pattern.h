@@ -10,7 +10,7 @@
 
 namespace cohort::measure {
 
-// How an element type lies in memory. Floating point: IEEE-like with so many bits of exponent and mantissa;
+// How an element type lies in memory. Floating point: IEEE-like with the given bits of exponent and mantissa;
 // `no_infinity` is the 8-bit type that spends its highest exponent on numbers.
 struct ElementType {
   std::string_view name;

@@ -15,7 +15,7 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text);
 std::string BytesText(double bytes);
 // "0.33", "12.4", "8,227": three digits at least, for tables.
 std::string MicrosecondsText(double us);
-// `value` with so many digits behind the point.
+// `value` with `digits` digits behind the point.
 std::string Fixed(double value, int digits);
 // `text` as a JSON string, with the quotes; bytes that are no UTF-8 become U+FFFD.
 std::string JsonString(std::string_view text);

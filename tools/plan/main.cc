@@ -189,7 +189,7 @@ absl::Status Serves(const AlgorithmInfo& algorithm, const Options& options) {
   return CheckHosts(algorithm, shape.nodes);
 }
 
-// A check that proved nothing is no success, whoever reads only its exit status.
+// A check that proved nothing is no success: a caller may read only its exit status.
 int FailUnproved(const absl::Status& why, const Options& options) {
   return Fail(
       "nothing was proved: " + std::string(why.message()) +

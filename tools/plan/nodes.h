@@ -11,9 +11,9 @@
 
 namespace cohort::tools {
 
-// "3": so many nodes, with equally many of the `ranks` ranks as far as that goes. "4,3,1": the ranks on each node; then
-// `ranks` does not count. Nodes have ranges of ranks, or, `cyclic`, get them in turn. kInvalidArgument names the
-// remedy.
+// "3": that number of nodes, with equal parts of the `ranks` ranks as far as that goes. "4,3,1": the ranks on each
+// node; then `ranks` does not count. Nodes have ranges of ranks, or, `cyclic`, get them in turn. kInvalidArgument names
+// the remedy.
 absl::StatusOr<comm::Placement> ReadNodes(const std::string& text, int ranks, bool cyclic);
 
 // kInvalidArgument, with the reason, where the algorithm serves one host only and there are more: a live group never

@@ -37,8 +37,8 @@ std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const cha
 // The same; prints the text and returns the exit status.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv);
 
-// Hands on what was printed so far. Ends the program with status 1, and a message, when that fails: whoever measures
-// for minutes need not go on when nobody can see it.
+// Hands on what was printed so far. Ends the program with status 1, and a message, when that fails: a measurement of
+// minutes need not go on when nobody can see it.
 void FlushOutput(const std::string& name);
 
 }  // namespace cohort::tools

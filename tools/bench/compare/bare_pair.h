@@ -54,7 +54,7 @@ class BarePair {
   // Returns the other rank's `value`, after both have called this.
   uint64_t Swap(uint64_t value);
   // Memory of this rank that the other can use in place, for `buffer` 0 or 1, until it is given back; null where there
-  // is none of so many bytes.
+  // is none of `bytes` bytes.
   virtual std::byte* Window(int buffer, size_t bytes) = 0;
   virtual void ReleaseWindows() = 0;
 };

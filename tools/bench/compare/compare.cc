@@ -103,7 +103,8 @@ void Release(Session& session, Command command, const Running& running) {
   (void)session.Give(running.system, command);
 }
 
-// All have their buffers meanwhile; or, where `in_turn`, only whoever is measured, which prepares anew each time.
+// All have their buffers meanwhile; or, where `in_turn`, only the system that is measured, which prepares again each
+// time.
 void Alternate(Session& session, const CompareOptions& options, const Command& command, bool in_turn,
                std::vector<Running>* running) {
   if (!in_turn) std::erase_if(*running, [&](Running& one) { return !Prepare(session, options, command, &one); });

@@ -16,7 +16,7 @@ struct SystemCall {
   int64_t count = 0;  // elements of a block
   int root = 0;
   int variant = 0;  // of the memory
-  // kSendRecv: so many messages of every rank to the next one are under way at a time.
+  // kSendRecv: the number of messages of every rank to the next one that are under way at a time.
   int messages = 1;
   // Above 0, kAllReduce: an asynchronous call, then Compute() for so long, then the wait for the call.
   double compute_us = 0;
