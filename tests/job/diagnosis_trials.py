@@ -76,7 +76,7 @@ class Trial:
         raise AssertionError("%s: no process of rank %d" % (self.describe(), rank))
 
     def node_processes(self, which):
-        """Of the victim's node: the agent, or all."""
+        """The agent of the victim's node, or all of its processes."""
         agents = sorted(pid for pid, command in processes_with(self.mark).items() if "dlaunch agent" in command)
         agent = agents[self.node]
         if which == "agent":

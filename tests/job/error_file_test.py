@@ -16,7 +16,7 @@ def divide(by):
 
 
 def fail():
-    """What torch.distributed.elastic's @record does for a function that throws."""
+    """Does what torch.distributed.elastic's @record does for a function that throws."""
     try:
         divide(0)
     except ZeroDivisionError as error:

@@ -1,5 +1,5 @@
 // One rank of a job whose ranks are killed or stopped at a random moment (fault_trials.py): runs a mix of collectives
-// and messages until a call fails, prints when it heard of it and what it was told, and ends.
+// and messages until a call fails, prints when that was and what it was told, and ends.
 //
 //   fault_ranks SEED
 //

@@ -39,7 +39,7 @@ METRICS = re.compile(r"metrics at http://[^ ]*:(\d+)")
 
 
 def tls_hello():
-    """What a TLS client says first."""
+    """The first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -164,7 +164,7 @@ class Strangers:
 
 
 def free_ports(count, choose):
-    """The first of so many neighbours that nobody has now, below those that the kernel hands out."""
+    """The first of `count` neighbours that nobody has now, below those that the kernel hands out."""
     for first in choose.sample(range(20000, 30000), 100):
         try:
             for port in range(first, first + count):
@@ -210,7 +210,7 @@ class Start:
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=dict(self.environment, **variables)))
 
     def printed(self, pattern):
-        """What the first process says there."""
+        """The first process's line there."""
         wait_until(lambda: pattern.search(self.logs()[0]) or self.processes[0].poll() is not None, END_SECONDS)
         found = pattern.search(self.logs()[0])
         if not found:

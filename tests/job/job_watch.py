@@ -1,4 +1,4 @@
-"""What tests of whole jobs share: finding the processes of a job by a mark in their environment, and what it left."""
+"""Shared by tests of whole jobs: finding the processes of a job by a mark in their environment, and what it left."""
 import os
 import re
 import signal
@@ -106,7 +106,7 @@ def orphaned_cgroups():
 
 
 def leftovers(temporary):
-    """What a job could leave behind: anything in its own temporary folder, shared memory under a telling name, a control
+    """All that a job could leave behind: anything in its own temporary folder, shared memory under a telling name, a control
     group."""
     found = orphaned_cgroups()
     found += [os.path.join(temporary, name) for name in os.listdir(temporary)]

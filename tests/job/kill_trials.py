@@ -14,7 +14,7 @@ runs, and the victim is one of these (KIND):
                                                 no control group may be written, since the relatives then stay
     starting                                    any process, while the job starts
 
-Where the job outlives its victim, it is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
+A job that outlives its victim is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
 
 Prints how soon everything was gone. Fails when anything stays for ten times the promised second, when anything but
 processes is left, or when dlaunch's exit status is not what it should be.
@@ -183,8 +183,8 @@ class Trial:
             number = self.choose.choice((signal.SIGTERM, signal.SIGKILL))
             self.what += ", then %s to dlaunch" % number.name
             expected = [143 if number == signal.SIGTERM else -number]
-            # Ranks that were up when one of them or an agent was killed look as if the job went on: dlaunch hears of
-            # the loss and of the signal at once.
+            # Ranks that were up when one of them or an agent was killed look as if the job went on: dlaunch gets the
+            # loss and the signal at once.
             if self.kind == "starting":
                 expected.append(125 if " agent " in self.what else 137 if " RANK=" in self.what else expected[0])
             if self.dlaunch.poll() is None:

@@ -1,5 +1,5 @@
-// One rank of a job that loses a process or a node (loss_trials.py). It has no communicator: what it hears of a loss it
-// has from its node's agent, a wake-up after the agent knew.
+// One rank of a job that loses a process or a node (loss_trials.py). It has no communicator: its
+// node's agent tells it of a loss, a wake-up after the agent knew.
 //
 // Lines: "ready" once it has joined; "lost <CLOCK_MONOTONIC in ns> <rank>..." with the first news; "nothing" when none
 // came in 50 s.

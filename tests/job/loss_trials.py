@@ -4,8 +4,8 @@
 usage: loss_trials.py DLAUNCH LOSS_RANKS [--trials N] [--seed S]
 
 A job of three simulated nodes with two ranks each, which wait for their agents' word. Prints the distribution of the
-times from the signal until the last agent knew, and of all agents, beside what is promised. Fails when one does not
-hear, hears of others, or hears later than ten times the promise.
+times from the signal until the last agent knew, and of all agents, beside what is promised. Fails when one is not
+told, is told wrong ranks, or is told later than ten times the promise.
 """
 import argparse
 import random

@@ -183,7 +183,7 @@ bool RunCase(Communicator& world, const Case& the_case, int number, Memory* memo
   std::source_location odd_site = std::source_location::current();
   std::source_location other_site = std::source_location::current();
   status = memory->Make(**group, odd ? the_case.odd : the_case.others, odd ? odd_site : other_site).Wait();
-  // A rank whose part was over before the calls were known to differ hears of it at its next call.
+  // A rank whose part was over before the calls were known to differ gets the error at its next call.
   if (status.ok()) status = (*group)->Barrier(Bounded()).Wait();
   *milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   std::string wrong = Judge(the_case, status, odd_site.line(), other_site.line());

@@ -105,8 +105,7 @@ int Run(const std::string& name) {
     return 2;
   }
   Memory memory;
-  // All are here: what follows is no start-up skew. (A rank may hear of the others' later calls while it is still
-  // here.)
+  // All are here: what follows is no start-up skew. (A rank may see the others' later calls while it is still here.)
   absl::Status status = (*world)->Barrier().Wait();
   const bool odd = (*world)->rank() == (*world)->size() - 1;
   const auto& call = odd ? found->second.odd : found->second.others;
@@ -120,7 +119,7 @@ int Run(const std::string& name) {
   }
   if (status.ok()) {
     // This rank's part was over before the others' call was known to differ: the next call says so. An absent rank
-    // hears of the others' deadline here.
+    // gets the others' deadline here.
     status = (*world)->Barrier(Within(std::chrono::seconds(30))).Wait();
   }
   const std::chrono::duration<double> seconds = steady_clock::now() - start;
@@ -131,7 +130,7 @@ int Run(const std::string& name) {
     ++wrong;
     std::fprintf(stderr, "rank %d: %s\n", (*job)->rank(), what.c_str());
   };
-  // The barrier of a rank that had been absent may meet the others' call before it hears of their deadline.
+  // The barrier of a rank that had been absent may meet the others' call before it gets their deadline.
   const bool came_late = odd && call == nullptr && status.code() == absl::StatusCode::kFailedPrecondition;
   expect(status.code() == found->second.code || came_late, "another status code was expected");
   const std::string text(status.message());

@@ -44,7 +44,7 @@ def status(pid):
 
 
 def frames(text, rank):
-    """What is said of that rank, from its heading to the next."""
+    """The text about that rank, from its heading to the next."""
     found = re.search(r"^rank %d \(.*?(?=^rank|\Z)" % rank, text, re.M | re.S)
     return found[0] if found else ""
 

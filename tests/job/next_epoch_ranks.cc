@@ -2,7 +2,7 @@
 // joins the next epoch in the same process. `next_epoch_ranks EPOCHS [HOW]`: in the epoch of that number it meets them
 // three times and ends.
 //
-//   anew     leaves each epoch although nothing has failed
+//   again    leaves each epoch although nothing has failed
 //   dawdles  rank 1 does not come to the second epoch in time
 //   slow     takes 400 ms to leave the first epoch
 //   strict   does the same without having said that it stays
@@ -47,7 +47,7 @@ absl::Status Meet(runtime::Runtime& runtime, int64_t times) {
 int Main(int argc, char** argv) {
   const uint64_t last = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 2;
   const std::string how = argc > 2 ? argv[2] : "";
-  const bool unasked = how == "anew" || how == "strict";
+  const bool unasked = how == "again" || how == "strict";
   runtime::RuntimeOptions options;
   options.stays = how != "strict";
   auto joined = runtime::Runtime::Init(std::move(options));

@@ -111,7 +111,7 @@ TEST(NextEpoch, WhoDoesNotComeInTimeIsStartedAnew) {
 }
 
 TEST(NextEpoch, AllMayBeginAnewWithoutAFailure) {
-  DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1"}, {"2", "anew"}));
+  DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1"}, {"2", "again"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 3);
   EXPECT_EQ(Stayed(before, WaitForEpoch(&job, 2, 3)), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(job.Wait(), 0) << job.err();
@@ -131,7 +131,7 @@ TEST(NextEpoch, WithoutARestartLeftTheJobEnds) {
 }
 
 TEST(NextEpoch, IsRefusedWhereThereIsNone) {
-  DlaunchProcess job(Job({"--nproc-per-node", "2"}, {"2", "anew"}));
+  DlaunchProcess job(Job({"--nproc-per-node", "2"}, {"2", "again"}));
   EXPECT_EQ(job.Wait(), 1) << job.err();
   EXPECT_NE(job.err().find("there is no next epoch"), string::npos) << job.err();
   DlaunchProcess strict(Job({"--nproc-per-node", "1", "--max-restarts", "1"}, {"3", "strict"}));

@@ -52,7 +52,7 @@ class Job:
         return "\n".join("%.3f %s" % line for line in self.lines)
 
     def met(self, epoch):
-        """Who has met the others in that epoch: when, as which rank of how many, on which node of how many."""
+        """The ranks that have met the others in that epoch: when, as which rank of how many, on which node of how many."""
         found = {}
         for at, text in list(self.lines):
             match = MET.match(text)

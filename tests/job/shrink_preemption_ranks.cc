@@ -1,7 +1,7 @@
 // One rank of a job that loses its last rank, shrinks, and is preempted: `shrink_preemption_ranks HOW FOLDER`. All
 // ranks take part in each step. The remaining ranks print the step that they stopped before, and their number.
 //
-//   told    the last rank dies when it has said its step, and before rank 0 has heard of the notice
+//   told    the last rank dies when it has said its step, and before rank 0 has got the notice
 //   before  the last rank dies before there is a notice; the others say "goes on" when they have shrunk
 #include <signal.h>
 #include <unistd.h>
@@ -81,7 +81,7 @@ class Rank {
   // Goes back to the earliest step that one of those left has not ended.
   std::string Recover(const absl::Status& status) {
     if (!absl::IsUnavailable(status)) return "not kUnavailable: " + status.ToString();
-    while (group().status().ok()) (void)group().Barrier().Wait();  // OnPreemption may have heard of the loss first
+    while (group().status().ok()) (void)group().Barrier().Wait();  // OnPreemption may have seen the loss first
     auto shrunk = group().Shrink();
     if (!shrunk.ok()) return shrunk.status().ToString();
     shrunk_ = *std::move(shrunk);

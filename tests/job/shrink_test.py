@@ -26,7 +26,7 @@ def run_with_ended(dlaunch: str, program: str, nodes: int) -> str:
 
 
 def run(dlaunch: str, program: str, nodes: int, seed: int) -> str:
-    """What is wrong with one job, or nothing."""
+    """The error of one job, or nothing."""
     job = start(dlaunch, program, nodes, [str(seed)])
     survivors = job.stdout.count("goes on among 2")
     if survivors == 2 and "wrong:" not in job.stderr:

@@ -23,7 +23,7 @@ LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_skipped
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
-# --- one run: a process, since the tests decide as they are loaded what to do with so many ranks ---
+# --- one run: a process, since the tests decide as they are loaded what to do with that number of ranks ---
 
 
 class ServesCpu(str):

@@ -47,7 +47,7 @@ def all_reduce(group):
 
 @check(("cohort",))
 def all_reduce_beyond_nccl(group):
-    """What NCCL does not reduce: 16-bit integers, operations on bits; and bools as 0 and 1."""
+    """Types and operations that NCCL does not reduce: 16-bit integers, operations on bits; and bools as 0 and 1."""
     value = cuda(RANK, 300, dtype=torch.int16)
     dist.all_reduce(value, group=group)
     same(value, TOTAL, 300 * SIZE)

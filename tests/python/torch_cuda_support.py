@@ -16,7 +16,7 @@ if torch.cuda.device_count() == 1:
     os.environ.setdefault("NCCL_MAX_CTAS", "2")  # small kernels: the ranks take turns
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # a failed check does not end the process
-SLOW = 45  # a check of so many seconds has run into a limit
+SLOW = 45  # a check that takes this number of seconds has run into a limit
 CHECKS = []
 
 

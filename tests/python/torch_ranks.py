@@ -28,7 +28,7 @@ def equal(actual, expected, what=""):
 
 
 def special():
-    """What torch_differential.py has not: averages, lists of unequal tensors, several tensors in one call."""
+    """Cases that torch_differential.py has not: averages, lists of unequal tensors, several tensors in one call."""
     flags = torch.tensor([True, False, RANK == 0, RANK != 0])
     dist.all_reduce(flags)
     assert flags.tolist() == [True, False, True, SIZE > 1] and flags.view(torch.uint8).max() == 1

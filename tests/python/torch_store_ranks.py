@@ -53,7 +53,7 @@ def differential():
 
 
 def shared():
-    """What one rank does all others see; each count is given once; a wait ends by its timeout."""
+    """All ranks see the changes of one; each count is given once; a wait ends by its timeout."""
     store = Store(datetime.timedelta(seconds=60))
     assert store.compare_set("leader", "", str(RANK)).decode() == store.get("leader").decode()
     given = [store.add("tickets", 1) for _ in range(50)]

@@ -238,7 +238,7 @@ TEST_F(StoreTest, MismatchesAreFoundAndToldToAll) {
     for (int peer = 0; peer < 3; ++peer) {
       if (!runtime.Get("called/" + std::to_string(peer), Soon()).ok()) return 1;
     }
-    // Only one rank notices the stall; all hear of it.
+    // Only one rank notices the stall; all are told.
     if (runtime.rank() == 0) runtime.ReportStall(9, 4, RankSet{.everyone = true, .ranks = {}}, false);
     if (!news.Await()) return 2;
     const GroupFailure& failure = news.failures.at(0);
@@ -249,7 +249,7 @@ TEST_F(StoreTest, MismatchesAreFoundAndToldToAll) {
                            "ranks 0,1 called all_reduce(float32, 10) at a.cc:1; but rank 2 called "
                            "all_reduce(float32, 99) at b.cc:2") != std::string::npos;
     if (!right) std::fprintf(stderr, "%s\n", text.c_str());
-    // A communicator that is made only now hears of it too.
+    // A communicator that is made only now is told too.
     const News late(runtime);
     return right && late.failures.size() == 1 ? 0 : 3;
   });

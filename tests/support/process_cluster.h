@@ -14,7 +14,7 @@ namespace cohort::testing {
 
 struct ProcessClusterOptions {
   int ranks = 2;
-  // The ranks are spread over so many simulated hosts, evenly and in order; hosts talk over UCX or TCP.
+  // Simulated hosts over which the ranks are spread, evenly and in order. Hosts talk over UCX or TCP.
   int nodes = 1;
   // Called first of all in each rank's process, with its node: moves it to the node's namespaces, for instance. Returns
   // "" or what went wrong, which is then the rank's result.

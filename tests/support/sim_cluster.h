@@ -34,7 +34,7 @@ struct SimRank {
 
   // Lets others run until `done` says so.
   void WaitUntil(const std::function<bool()>& done);
-  // Polls this rank's engine so many times.
+  // Polls this rank's engine `times` times.
   void Poll(int times);
   // The rank is gone: the others are told (and this program should return). Its links end with its communicators.
   void Die(const std::string& text);

@@ -128,7 +128,7 @@ std::string CheckError(const absl::Status& status, const std::vector<std::string
   return "";
 }
 
-// A rank whose call had already returned success hears of it at its next call.
+// A rank whose call had already returned success gets the error at its next call.
 absl::Status CallsUntilError(Communicator& world, Work first) {
   absl::Status status = first.Wait();
   const auto deadline = std::chrono::steady_clock::now() + kBound;
@@ -207,7 +207,7 @@ TEST(MismatchBetweenHostsTest, BothRanksLearnBothCalls) {
   for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
 
-// Rank 2's wrong call waits for nobody and succeeds; the communicator goes before another call can tell of it.
+// Rank 2's wrong call waits for nobody and succeeds; the communicator goes before another call can report it.
 TEST(MismatchTest, FinalizeTellsWhatADestroyedCommunicatorHadToTell) {
   ProcessClusterOptions options;
   options.ranks = 3;

@@ -357,7 +357,7 @@ TEST(ShortMessageTest, CallsOfOneDirectionMoveTheOther) {
     auto meet = Meetings(self);
     const int peer = 1 - self.rank;
     int32_t value = 7;
-    // So many messages of rank `from`, which never fill the stream. "" or what is wrong.
+    // `messages` messages of rank `from`, which never fill the stream. "" or what is wrong.
     const auto move = [&](size_t messages, int from) -> std::string {
       for (size_t i = 0; i < messages; ++i) {
         if (self.rank == from && !SendTo(*self.world, peer, &value, 1).Done()) return "a send waits";

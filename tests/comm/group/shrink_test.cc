@@ -91,7 +91,7 @@ TEST(ShrinkTest, AMemberThatEndedInOrderIsNotWaitedFor) {
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
     for (int i = 0; i < 600; ++i) (void)rank.world->Barrier().Wait();
-    if (rank.rank == 0) (void)rank.runtime->Finalize();  // which may have heard of the death
+    if (rank.rank == 0) (void)rank.runtime->Finalize();  // which may know of the death
     if (rank.rank == 0) return "";
     if (rank.rank == 2) kill(getpid(), SIGKILL);
     (void)AwaitFailure(*rank.world);
@@ -152,7 +152,7 @@ TEST(ShrinkTest, WhoIsLateMeetsWhoHasTriedManyTimes) {
   for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(results[rank].text, "") << rank;
 }
 
-// Deaths are heard of in different orders, by the seed, and every survivor ends in the same group.
+// Deaths are learned in different orders, by the seed, and every survivor ends in the same group.
 TEST(ShrinkSimTest, AllSurvivorsGetTheSameMembers) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SimClusterOptions options;

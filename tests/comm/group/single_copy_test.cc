@@ -234,7 +234,7 @@ TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
 
 // The survivors of a test share this besides their group.
 struct Survivors {
-  std::atomic<int> failed{0};  // have heard of the failure, after which they write nowhere
+  std::atomic<int> failed{0};  // have got the failure, after which they write nowhere
 };
 
 // True when all have failed.

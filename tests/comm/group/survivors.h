@@ -69,7 +69,7 @@ class Survivors {
     return group()->size() == target ? Compute(40) : std::to_string(group()->size()) + " ranks are left";
   }
 
-  // So many operations, all of which must be right.
+  // `operations` operations, all of which must be right.
   std::string Compute(int operations) {
     std::string wrong;
     for (int i = 0; i < operations && wrong.empty(); ++i) {

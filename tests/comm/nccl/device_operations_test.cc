@@ -48,7 +48,7 @@ std::vector<char> Numbers(DataType dtype, int64_t count, int rank) {
   return values;
 }
 
-// `in` and `out` have so many blocks.
+// `in` and `out` are numbers of blocks.
 struct Operation {
   std::string name;
   int64_t in_blocks = 1, out_blocks = 1;

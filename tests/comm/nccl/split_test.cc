@@ -125,7 +125,8 @@ TEST_F(NcclSplitTest, WhatIsLeftOfAGroupMayUseItsDevicesInAnotherOrder) {
   EXPECT_EQ(TheFake().made(2), 4) << "shrunk communicators";
 }
 
-// A group has so many on each rank: the control and its launcher. A child that nobody has used has no launcher.
+// Live communicators of a group on each rank: the control's and its launcher's. A child that nobody has used has no
+// launcher.
 constexpr int kOfGroup = 2;
 
 // Waits until no more than `most` communicators are alive: those that are dropped end in threads of their own.

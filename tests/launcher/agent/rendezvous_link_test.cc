@@ -134,7 +134,7 @@ class Node {
   void NoteStandbys(const v1::Standbys& standbys) {
     OnLoop([this, &standbys] { link_.NoteStandbys(standbys); });
   }
-  // Waits until there are so many messages of a kind.
+  // Waits until there are `count` messages of a kind.
   bool WaitFor(v1::ToAgent::KindCase kind, int count) {
     return WaitUntil([this, kind, count] { return Count(kind) >= count; });
   }

@@ -94,7 +94,7 @@ TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
   second.Start(assignment_, kEnvironments, std::move(kept));
   EXPECT_FALSE(second.all_gone());
   second.Stop(seconds(100), /*restarting=*/true);
-  // It joins, hears of the failure, and leaves this epoch too; who has been told to end can't.
+  // It joins, gets the failure, and leaves this epoch too; who has been told to end can't.
   second.OnProgramJoined(0, pid_, /*may_stay=*/true);
   second.OnStays(0);
   EXPECT_TRUE(second.all_gone());

@@ -58,7 +58,7 @@ class DeadlocksTest : public ::testing::Test {
     job_.Say(wait.rank(), message);
   }
   int Questions(uint32_t node) const { return job_.Count(Driver::Of(node), v1::ToAgent::kWaits); }
-  // Answers the latest question: in this wait, after so many looks; number 0: in none.
+  // Answers the latest question: in this wait, after `looks` looks; number 0: in none.
   void Answer(uint32_t rank, uint64_t number, uint64_t looks) {
     const v1::ToAgent* asked = job_.Last(Driver::Of(rank), v1::ToAgent::kWaits);
     ASSERT_NE(asked, nullptr);

@@ -126,7 +126,7 @@ class World {
   }
   void On(const Finish& finish) {
     ++finishes_;
-    if (stopped_) return;  // whoever asked for that chose reason and status
+    if (stopped_) return;  // the message that asked for that chose reason and status
     FuzzCheck((finish.report.exit_code() == 0) == finish.report.headline().empty());
     for (const v1::RankExit& exit : finish.report.exits())
       FuzzCheck(!IsFailure(exit) || finish.report.exit_code() != 0);

@@ -80,7 +80,7 @@ TEST_F(GroupFailures, ATimeoutIsExplainedByAnswersThatComeAfterIt) {
   Fail(1, Failure(1, -1, kDeadlineExceeded, "barrier #42 was not complete after 2 s: rank 1 waits for rank 0"));
   for (const uint32_t rank : {1u, 0u, 2u}) job_.Exit(Exited(rank, 1));
   job_.Pass(seconds(1));
-  EXPECT_EQ(job_.Count(Driver::Of(3), v1::ToAgent::kStop), 0);  // it would end what the answer tells of
+  EXPECT_EQ(job_.Count(Driver::Of(3), v1::ToAgent::kStop), 0);  // it would end what the answer describes
   EXPECT_TRUE(job_.losses().empty());                           // rank 1 is not the cause
   Answer(Call(1, 42, "barrier()", "a.cc:1"));
   Answer(Elsewhere(3, 7, "recv(float32, 4)", "b.cc:2"));
@@ -94,7 +94,7 @@ TEST_F(GroupFailures, ATimeoutIsExplainedByAnswersThatComeAfterIt) {
   EXPECT_EQ(job_.report()->exit_code(), 1);
 }
 
-// A rank may still wait for one that ends meanwhile: it must hear of that before the order to stop.
+// A rank may still wait for one that ends meanwhile: it must be told before the order to stop.
 TEST_F(GroupFailures, LossesAreToldWhileATimeoutIsExplained) {
   Report(0, Stall(42, /*expired=*/true));
   Answer(Call(0, 42, "barrier()", "a.cc:1"));

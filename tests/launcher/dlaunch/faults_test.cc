@@ -131,7 +131,7 @@ TEST_F(Faults, KilledAgentWhoseSentinelIsStopped) {
   ::kill(sentinel, SIGSTOP);
   ::kill(agent, SIGKILL);
   EXPECT_EQ(job_->Wait(kGone), 125);
-  // Whichever is heard of first: its end, which comes with that of its output, or that of its connection.
+  // Whichever comes first: its end, which comes with that of its output, or that of its connection.
   const bool killed = Head().find("(pid " + std::to_string(agent) + ") was killed by SIGKILL") != string::npos;
   EXPECT_TRUE(killed || Head().find("lost: the agent of node1 is gone") != string::npos) << job_->err();
   ExpectAllGone();

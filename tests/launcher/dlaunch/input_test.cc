@@ -120,7 +120,7 @@ TEST(Input, ThatIsRedirectedIsRankZeros) {
   }
 }
 
-// One line is taken by the rank, the next by whoever comes after dlaunch.
+// One line is taken by the rank, the next by the program that comes after dlaunch.
 TEST(Input, ThatARankDoesNotReadIsLeftToOthers) {
   const TemporaryFolder folder;
   const string script =

@@ -250,7 +250,7 @@ TEST_F(Join, OutputThatDoesNotComeIsNamedAfterAnInterruptToo) {
   EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
 }
 
-// Between its hello and the start nobody hears of the end of the process that leads to it: the first machine stands
+// Between its hello and the start nobody learns the end of the process that leads to it: the first machine stands
 // still until it is over.
 TEST_F(Join, AMachineThatDiesRightAfterItsHelloIsNamedSoon) {
   DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));

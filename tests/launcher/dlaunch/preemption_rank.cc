@@ -1,5 +1,5 @@
-// A rank that counts steps until it is preempted: `preemption_rank STEPS MICROSECONDS FOLDER`. Steps take up to so many
-// microseconds, each rank its own time, and ranks do not wait for each other. Leaves the step that it stopped before in
+// A rank that counts steps until it is preempted: `preemption_rank STEPS MICROSECONDS FOLDER`. Steps take up to
+// MICROSECONDS, each rank its own time, and ranks do not wait for each other. Leaves the step that it stopped before in
 // FOLDER/stopped-RANK, or "end".
 //
 //   stuck         never comes to its next step, from its third on

@@ -251,7 +251,7 @@ TEST(Run, LosesNothingOfMoreThanAllBuffersHold) {
   EXPECT_EQ(LinesOf(job.out(), 0).back(), "the end");
 }
 
-// tqdm and the like: whoever watches sees how far it is, and at the end the last state as a line.
+// tqdm and the like: a user who watches sees how far it is, and at the end the last state as a line.
 TEST(Run, ShowsProgressThatIsDrawnOverItself) {
   const TemporaryFolder folder;
   const string gate = folder.path() + "/gate";

@@ -39,7 +39,7 @@ class SlurmTest : public ::testing::Test {
     if (!SlurmCluster::Get().problem().empty()) GTEST_SKIP() << SlurmCluster::Get().problem();
   }
 
-  // Runs it as a batch script; its output is `out_`, and the result its exit status. Slurm tells of a job's end only
+  // Runs it as a batch script; its output is `out_`, and the result its exit status. Slurm reports a job's end only
   // after seconds, so the job does.
   int Batch(const string& script) {
     const string at = folder_.path();

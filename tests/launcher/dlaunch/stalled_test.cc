@@ -1,6 +1,6 @@
 // Nobody takes what dlaunch prints for a while, or dlaunch itself is stopped, over the end of the job: nothing is lost,
-// and whoever does not want to wait can end it all the same. The pauses are longer than everything that dlaunch and its
-// agents wait for by themselves.
+// and a user who does not want to wait can end it all the same. The pauses are longer than everything that dlaunch and
+// its agents wait for by themselves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using std::chrono::seconds;
 
 constexpr seconds kPause{10};
 
-// A script for sh: waits for the file, prints so many bytes in lines of 99, and a last line.
+// A script for sh: waits for the file, prints `bytes` bytes in lines of 99, and a last line.
 string PrintAfter(const string& file, const string& bytes) {
   return "echo up; while [ ! -e " + file + " ]; do sleep 0.05; done; head -c " + bytes +
          " /dev/zero | tr '\\0' x | fold -w 99; echo; echo end of $RANK";

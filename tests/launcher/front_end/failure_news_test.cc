@@ -1,4 +1,4 @@
-// When dlaunch tells of a failure, and for how long it holds what ranks print meanwhile.
+// When dlaunch reports a failure, and for how long it holds what ranks print meanwhile.
 #include "cohort/launcher/front_end/failure_news.h"
 
 #include <gmock/gmock.h>

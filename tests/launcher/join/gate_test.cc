@@ -57,7 +57,7 @@ class Gate : public ::testing::Test {
     ::waitpid(pid_, nullptr, 0);
   }
 
-  // In a process that may have so many files, where a number is given.
+  // In a process that may have `files` files, where a number is given.
   void Open(JoinGate::AwaitOptions wait, rlim_t files = 0) {
     absl::StatusOr<JoinGate> gate = JoinGate::Open({0, 0});
     ASSERT_TRUE(gate.ok()) << gate.status();

@@ -59,7 +59,7 @@ class SurroundingsPage(unittest.TestCase):
         cls.folder.cleanup()
 
     def environment(self, variables):
-        # Nothing of whoever runs this test: it may run in a job itself.
+        # Nothing of this test's own environment: it may run in a job itself.
         found = {"PATH": f"{self.at}/bin:/usr/bin:/bin", "HOME": str(self.at)}
         for assignment in shlex.split(variables):
             name, value = assignment.split("=", 1)
@@ -68,7 +68,7 @@ class SurroundingsPage(unittest.TestCase):
         return found
 
     def run_row(self, row):
-        """What is wrong with the row; empty: nothing. A job that would start is placed, and not started."""
+        """The error in the row; empty: none. A job that would start is placed, and not started."""
         number, variables, options, status, words = row
         dry = [] if status else ["--dry-run"]
         done = subprocess.run([DLAUNCH, *options.split(), *dry, "/bin/true"], env=self.environment(variables),

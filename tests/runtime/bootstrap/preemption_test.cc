@@ -49,7 +49,7 @@ TEST(Preemption, WaitsForTheAgreedStepAndStopsThere) {
   EXPECT_EQ(agent.Next().preempted(), 5u);
 }
 
-// It may wait in a call for a rank that has heard of the notice and does not begin the step.
+// It may wait in a call for a rank that has got the notice and does not begin the step.
 TEST(Preemption, AStepThatIsUnderWayIsToldOfFromWithin) {
   Agent agent(1);
   auto runtime = Join(agent.fake, 0);

@@ -1,4 +1,4 @@
-// An agent that welcomes whoever comes and keeps a store, and a rank that joins it.
+// An agent that welcomes every rank and keeps a store, and a rank that joins it.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ inline absl::StatusOr<std::unique_ptr<Runtime>> Join(const FakeAgent& agent, int
   return Runtime::Init({.init_timeout = timeout, .bootstrap = BootstrapFromAgent(agent.address(), local_rank)});
 }
 
-// Welcomes whoever comes and keeps a store.
+// Welcomes every rank and keeps a store.
 class Agent {
  public:
   explicit Agent(int local_ranks)

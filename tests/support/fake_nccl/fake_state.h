@@ -20,7 +20,7 @@ struct Task : std::enable_shared_from_this<Task> {
   bool aborted = false;         // finishes as soon as it starts
   bool started = false;
   bool done = false;
-  int waiting = 0;  // for so many other tasks
+  int waiting = 0;  // number of other tasks that it waits for
   std::vector<TaskPointer> followers;
 };
 

@@ -92,7 +92,7 @@ def main():
         stopped, other = ranks[1]["pid"], ranks[0]["pid"]
         os.kill(stopped, signal.SIGSTOP)
         wait_for("a stopped rank", lambda: (read(str(other)) or {"ranks": [{}, {}]})["ranks"][1].get("process") == "stopped")
-        os.kill(other, signal.SIGSTOP)  # it would end when it hears of the death, and the records with it
+        os.kill(other, signal.SIGSTOP)  # it would end when it is told of the death, and the records with it
         os.kill(stopped, signal.SIGKILL)
 
         def dead():

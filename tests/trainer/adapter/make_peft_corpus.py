@@ -62,7 +62,7 @@ def rename(case, change, dtype=torch.float32):
 
 
 def computed(case):
-    """What peft computes with the saved adapter."""
+    """The result of peft with the saved adapter."""
     return peft.PeftModel.from_pretrained(base(), os.path.join(FOLDER, case)).eval()(CODES).detach()
 
 

@@ -62,7 +62,7 @@ class Runs:
         self.failed = 0
 
     def on_cpu(self, options):
-        """Of what changes the numbers: neither mode nor mesh does."""
+        """A name for all that changes the numbers: neither mode nor mesh does."""
         numbers = [*(DROPOUT if "--dropout" in options else []), *(BFLOAT16 if "bfloat16" in options else [])]
         if "--lora" in options:
             numbers += ["--lora", "4"]

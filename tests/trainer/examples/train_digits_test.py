@@ -43,7 +43,7 @@ class TrainDigits(unittest.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), ["epoch-1", "epoch-2", "epoch-3"])
             plain = self.epochs(train(("--nproc-per-node", "2"), "--epochs", "5", *checkpoints))
             self.assertEqual([epoch for epoch, _ in plain], [4, 5])
-            self.assertGreaterEqual(plain[0][1], first[-1][1] - 0.1)  # begun anew, it would be at 0.5
+            self.assertGreaterEqual(plain[0][1], first[-1][1] - 0.1)  # begun again, it would be at 0.5
             self.assertGreater(plain[-1][1], 0.9)
             sharded = self.epochs(train(("--nproc-per-node", "2"), "--mesh", "shard=2", "--epochs", "6", *checkpoints))
             self.assertEqual([epoch for epoch, _ in sharded], [6])

@@ -38,7 +38,7 @@ def read(path):
 
 
 def differences(folder, ranks):
-    """What Python sees that was not written, as lines."""
+    """The differences that Python sees, as lines."""
     written = {name: read(os.path.join(folder, name + ".bin")) for name in TENSORS}
     found = []
     flat = dict(safetensors.deserialize(read(os.path.join(folder, "all.safetensors"))))

@@ -4,7 +4,7 @@
 A line of the script is one of
 
     new INIT_SCALE GROWTH_FACTOR BACKOFF_FACTOR GROWTH_INTERVAL    a scaler, and two optimizers of three weights each
-    backward OPTIMIZER KIND...     its gradients anew, of the loss as it is scaled; finite or not, by rank
+    backward OPTIMIZER KIND...     new gradients, of the loss as it is scaled; finite or not, by rank
     unscale OPTIMIZER | step OPTIMIZER | update | update SCALE
 
 and gives a line: its number, whether it was refused, the scale and the steps since it changed, and for each optimizer

@@ -1,4 +1,4 @@
-// A rank whose loop under Join fails: the others hear of it wherever they wait, and whatever joinables they wait in.
+// A rank whose loop under Join fails: the others get the error wherever they wait, and in whatever joinables.
 #include <chrono>
 #include <functional>
 #include <memory>

@@ -62,7 +62,7 @@ TEST_F(TcpConnection, WhatDoesNotFitIsNot) {
   EXPECT_TRUE(connection_->unacknowledged());
 }
 
-// A reset leaves in the kernel's count what was in flight: whoever waited for it would wait in vain.
+// A reset leaves in the kernel's count what was in flight: a wait for it would be in vain.
 TEST_F(TcpConnection, NothingIsAwaitedOfAnOtherSideThatHasReset) {
   const std::vector<std::byte> data(64 << 20);
   EXPECT_EQ(Write(data), Connection::Written::kPartly);

@@ -185,7 +185,7 @@ TEST_F(TcpRails, AFrameWaitsForTheRailThatCarriesIt) {
   EXPECT_EQ(keeper_.frames[0], data);
 }
 
-// The event that tells of its end may come later.
+// The event of its end may come later.
 TEST_F(TcpRails, OneThatIsLostAmidAFrameFailsTheWriterByItsName) {
   AddRailOf(*one_, 1);
   const auto data = Data(kMostFrameBytes);

@@ -43,7 +43,7 @@ class LogWriterTest : public ::testing::Test {
     ::signal(SIGPIPE, SIG_IGN);  // as in an agent
   }
   ~LogWriterTest() override {
-    pipe_.Close();  // whoever is stuck in it goes on
+    pipe_.Close();  // a thread that is stuck in it goes on
     std::filesystem::remove_all(folder_);
   }
   // A file there that takes a pipe's worth and then nothing, as a file system that hangs.
@@ -211,7 +211,7 @@ TEST_F(LogWriterTest, WaitsForADiskAtTheEndNoLongerThanItMay) {
   writer_.reset();  // its thread is stuck in a write
 }
 
-// The loop hears of everything that a rank prints, and of its timers, while the rank's log takes nothing.
+// The loop gets everything that a rank prints, and its timers, while the rank's log takes nothing.
 TEST_F(LogWriterTest, ALoopGoesOnWhileALogTakesNothing) {
   AddPipe("rank-0.out");
   constexpr int kLines = 4000;

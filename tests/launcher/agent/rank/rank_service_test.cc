@@ -382,7 +382,7 @@ TEST_F(RankServiceTest, TellsAnOrderlyEndFromAVanishedRank) {
   EXPECT_EQ(vanished_, 2);
 }
 
-// Survivors read what a dead rank left in the store once they hear of its death: all of it must have arrived by then,
+// Survivors read what a dead rank left in the store once they know of its death: all of it must have arrived by then,
 // and nothing may come later.
 TEST_F(RankServiceTest, WhatADeadRankHadSentComesBeforeItsEndAndNothingAfter) {
   Client client(address_);

@@ -369,7 +369,7 @@ TEST(FsdpErrors, RefuseAModelThatIsCheckpointedInOneOfTwoForwardPasses) {
   ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the model's end meets a rank before that
 }
 
-// The others may hear of it within their first, where they reduce what both forward passes have used.
+// The others may get the error within their first, where they reduce what both forward passes have used.
 TEST(FsdpErrors, OfABackwardPassOfOneRankReachThatOfAnotherForwardPass) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   auto model = Shard(*world);
@@ -397,7 +397,7 @@ TEST(FsdpErrors, NameJoinWhereOneRankHasABatchMore) {
     EXPECT_THAT(SetupErrorOf([&] { step(1); }), HasSubstr("Do ranks have different numbers of batches?"));
   } else {
     EXPECT_THROW(
-        {  // may hear of it before the norm
+        {  // may get the error before the norm
           {
             const torch::NoGradGuard no_grad;
             model->forward(InputOf(0));

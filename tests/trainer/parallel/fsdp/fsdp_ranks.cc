@@ -185,7 +185,7 @@ TEST(FsdpBackward, OneThatFailsEndsOnAllRanksWithItsModel) {
   }
 }
 
-// It has caught that, and goes on with the next batch: the others hear of it, whatever they wait for.
+// It has caught that, and goes on with the next batch: the others get the error, whatever they wait for.
 TEST(FsdpBackward, OneThatFailsOnOneRankAloneIsAnErrorOnAll) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   for (const bool at_once : {true, false}) {  // before it has begun any reduction, or after all of them

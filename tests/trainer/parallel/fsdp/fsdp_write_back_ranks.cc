@@ -54,7 +54,7 @@ TEST(FsdpWriteBack, ThrowsWhatItMeetsAndLeavesNoRankWaiting) {
   }
   none.reset();
   EXPECT_EQ(threw, fails);
-  if (world->size() == 1) return;  // who has heard of it
+  if (world->size() == 1) return;  // the one that has got the error
   try {
     model->forward(InputOf(world->rank(), 0));
     FAIL() << "trained with changes that are lost in part";

@@ -135,8 +135,7 @@ TEST(UnusedParametersOf, AccumulatedPassesKeepTheirGradientOrAreRefused) {
   }
 }
 
-// A type of the user's own that says nothing of its tensors: all parameters would seem unused.
-// Its gradient has no hook: without a word it would be each rank's own.
+// Its gradient has no hook: unrefused, each rank would silently keep its own.
 TEST(UnusedParametersOf, AFrozenOneThatIsThawedIsRefusedOnAllRanks) {
   for (const bool everywhere : {true, false}) {
     auto model = std::make_shared<Net>();
@@ -163,6 +162,7 @@ TEST(UnusedParametersOf, AFrozenOneThatIsThawedIsRefusedOnAllRanks) {
   }
 }
 
+// A result of the user's own type hides its tensors: without the refusal all parameters would seem unused.
 TEST(UnusedParametersOf, ResultsThatCanNotBeSearchedAreRefused) {
   struct Opaque {
     at::Tensor scores;

@@ -423,7 +423,7 @@ TEST(DistributedDataParallel, DifferentModulesAreRefusedOnEveryRank) {
   }
 }
 
-// One rank leaves a layer out of its loss: everyone must hear of it, by name, instead of waiting ten minutes.
+// One rank leaves a layer out of its loss: every rank must get an error with its name, instead of waiting ten minutes.
 TEST(DistributedDataParallel, AParameterWithoutGradientIsAnErrorEverywhere) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
   auto model = std::make_shared<Net>();

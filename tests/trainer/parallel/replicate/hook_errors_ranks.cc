@@ -93,7 +93,7 @@ TEST_P(HookErrors, AreErrorsEverywhereWithTheirText) {
   const auto start = steady_clock::now();
   int steps = 0;
   try {
-    // A rank that has all it needs of the step in which another fails hears of it in the next.
+    // A rank that has all it needs of the step in which another fails gets the error in the next.
     for (; steps < 2; ++steps) ddp.forward(InputOf(world->rank(), steps)).pow(2).mean().backward();
     FAIL() << "rank " << world->rank() << " noticed nothing";
   } catch (const c10::Error& error) {

@@ -258,7 +258,7 @@ TEST_F(PartialDirectories, LoseNothingBetweenTheSteps) {
   EXPECT_THAT(Names(), ElementsAre("latest", "other"));
 }
 
-// The one that came first hears of it; what is published is the other's, whole.
+// The one that came first gets an error; what is published is the other's, whole.
 TEST_F(PartialDirectories, OfTwoJobsWithoutLocksTheFirstHearsOfTheSecond) {
   for (const int error : {ENOLCK, EOPNOTSUPP, EINVAL, EBADF}) {
     lock_error = error;

@@ -290,7 +290,7 @@ TEST_F(Checkpoints, AFailedWriteIsAnErrorEverywhereAndLosesNothing) {
   EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "2") << "replaces what was there";
 }
 
-// Two jobs with one directory: the second one hears of it, and what the first one writes is whole.
+// Two jobs with one directory: the second one gets an error, and what the first one writes is whole.
 TEST_F(Checkpoints, AreOneJobsAtATime) {
   Trained saved("ddp", *world);
   int held = -1;
