@@ -8,9 +8,10 @@ import functions
 from lengths import exceptions
 from tree import LAYERS, top
 
-METHODS = 30
-BOOLEANS = 6
-FOLDER_FILES = 30
+# Above these a look is due. tests/tidy/exceptions.txt has what was above them already, with its size.
+METHODS = 25
+BOOLEANS = 5
+FOLDER_FILES = 25
 # Its files are a list: one an algorithm.
 LISTS = ("comm/algorithm",)
 
@@ -73,9 +74,10 @@ def _too_large(tree):
     for path in tree.sources(*LAYERS):
         for name, line, methods, booleans in find(tree.code(path)):
             if methods > METHODS:
-                yield ("methods", path, name), line, f"{name} has {methods} methods; the limit is {METHODS}"
+                yield ("methods", path, name), line, methods, f"{name} has {methods} methods; the limit is {METHODS}"
             if booleans > BOOLEANS and not _SETTINGS.search(name):
-                yield ("booleans", path, name), line, f"{name} has {booleans} boolean members; the limit is {BOOLEANS}"
+                yield (("booleans", path, name), line, booleans,
+                       f"{name} has {booleans} boolean members; the limit is {BOOLEANS}")
 
 
 def _cut(tree):
@@ -92,20 +94,24 @@ def _cut(tree):
         # A class and its stub, of which a build has one, are no halves.
         files = {path: line for path, line in files.items() if not re.search(r"_(stub|unavailable)\.cc$", path)}
         for path in sorted(files)[1:] if len(files) > 1 else ():
-            yield ("cut", path, name), files[path], f"defines members of {name}, as {sorted(files)[0]} does"
+            yield ("cut", path, name), files[path], 0, f"defines members of {name}, as {sorted(files)[0]} does"
 
 
 def check_classes(tree):
-    """No class above its limits, and none cut over files to satisfy the limit of a file."""
+    """No class above its limits, but for those listed, and none cut over files to satisfy the limit of a file."""
     yield from exceptions(tree, ("methods", "booleans", "cut"), [*_too_large(tree), *_cut(tree)])
+
+
+def _full(tree):
+    count = collections.Counter(posixpath.dirname(path) for path in tree.sources(*LAYERS))
+    for folder, files in sorted(count.items()):
+        if files > FOLDER_FILES and folder not in LISTS:
+            yield ("files", folder, ""), 1, files, f"has {files} source files at its top; the limit is {FOLDER_FILES}"
 
 
 def check_folders(tree):
     """A folder with more files than one looks over hides another room."""
-    count = collections.Counter(posixpath.dirname(path) for path in tree.sources(*LAYERS))
-    for folder, files in sorted(count.items()):
-        if files > FOLDER_FILES and folder not in LISTS:
-            yield folder, 1, f"has {files} source files at its top; the limit is {FOLDER_FILES}"
+    yield from exceptions(tree, ("files",), _full(tree))
 
 
 RULES = {"classes": check_classes, "folders": check_folders}

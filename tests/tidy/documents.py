@@ -1,4 +1,4 @@
-"""What must be written down, and must stay true."""
+"""Pages: facts that must be written down, and must stay true."""
 
 import os
 import re

@@ -19,7 +19,7 @@ def _name(head):
 
 
 def _kind(head, inside):
-    """What an opening brace begins, from the text since the last ; { or } and the kind of the scope around it."""
+    """The kind of scope that an opening brace begins, from the text since the last ; { or } and the kind of the scope around it."""
     if inside in ("function", "block", "value"):
         return "block"
     head = _ATTRIBUTE.sub("", head).strip()

@@ -1,4 +1,4 @@
-"""Who may include whom: the layers of this repository, and the headers of vendors."""
+"""The includes that are allowed: the layers of this repository, and the headers of vendors."""
 
 import posixpath
 import re

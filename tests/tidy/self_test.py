@@ -209,13 +209,24 @@ class Lengths(RuleTest):
 class Classes(RuleTest):
     def test_sizes(self):
         overloads = "  void Method%d(int a = 0);\n  void Method%d(bool flag) { if (flag) { Go(); } }\n"
-        methods = "".join(overloads % (i, i) for i in range(31))
-        booleans = "".join(f"  bool state{i} = false;\n" for i in range(7))
+        methods = "".join(overloads % (i, i) for i in range(26))
+        booleans = "".join(f"  bool state{i} = false;\n" for i in range(6))
         self.assertEqual(self.found(classes.check_classes, {
             "comm/a.h": "class Large {\n public:\n  Large();\n" + methods + "};\n",
             "comm/b.h": "struct Flags {\n" + booleans + "};\nstruct FlagOptions {\n" + booleans + "};\n",
             "comm/c.h": "class Small : public Base {\n  struct Inner {\n  bool a, b, c;\n  };\n  bool d, e, f, g;\n};\n",
         }), ["comm/a.h", "comm/b.h"])
+
+    def test_listed_classes_only_shrink(self):
+        def found(methods, entry):
+            body = "".join(f"  void Method{i}();\n" for i in range(methods))
+            return self.found(classes.check_classes, {
+                "comm/a.h": "class Large {\n" + body + "};\n", lengths.EXCEPTIONS: f"methods comm/a.h Large {entry}\n"})
+
+        self.assertEqual(found(30, 30), [])
+        self.assertEqual(found(26, 30), [])
+        self.assertEqual(found(31, 30), ["comm/a.h"])
+        self.assertEqual(found(25, 30), [lengths.EXCEPTIONS])
 
     def test_no_class_is_cut_over_files(self):
         member = "void A::F() {\n}\n"
@@ -226,9 +237,13 @@ class Classes(RuleTest):
         }), ["comm/a_finish.cc"])
 
     def test_folders(self):
-        files = {f"comm/plan/f{i}.cc": "" for i in range(31)}
-        files.update({f"comm/algorithm/f{i}.cc": "" for i in range(31)})
+        files = {f"comm/plan/f{i}.cc": "" for i in range(26)}
+        files.update({f"comm/algorithm/f{i}.cc": "" for i in range(26)})
         self.assertEqual(self.found(classes.check_folders, files), ["comm/plan"])
+        files[lengths.EXCEPTIONS] = "files comm/plan 26\n"
+        self.assertEqual(self.found(classes.check_folders, files), [])
+        files[lengths.EXCEPTIONS] = "files comm/plan 25\nfiles comm/run 26\n"
+        self.assertEqual(self.found(classes.check_folders, files), ["comm/plan", lengths.EXCEPTIONS])
 
 
 class Words(RuleTest):
@@ -264,6 +279,20 @@ class Words(RuleTest):
             ("comm/blank.h", 3), ("comm/block.cc", 1), ("comm/block.cc", 3), ("comm/enclosed.inc", 1),
             ("comm/trailing.cu", 1), ("comm/trailing.cu", 3), ("proto/a.proto", 1), ("tools/CMakeLists.txt", 1),
             ("tools/CMakeLists.txt", 3), ("tools/a.py", 2), ("tools/a.sh", 2)])
+
+    def test_comments(self):
+        tree = self.tree_of({
+            "comm/a.cc": "// Waits so many times.\nint a;  // Begun anew.\nauto s = \"anew\";\n",
+            "comm/b.h": "// The rank hears\n// of it, and there are so\n// many others. Whoever waits\n",
+            "comm/c.cc": "// Of so much. Anewly. The agent is told of it.\n",
+            "proto/a.proto": "int32 a = 1;  // tells of it\n",
+            "tools/a.py": '"""One.\n\nHeard of it."""\na = "anew"\n',
+            "tools/a.sh": "# every so manieth\n",
+            "comm/a.md": "anew\n",
+        })
+        self.assertEqual([(path, line) for path, line, _ in words.check_comments(tree)], [
+            ("comm/a.cc", 1), ("comm/a.cc", 2), ("comm/b.h", 2), ("comm/b.h", 3), ("comm/b.h", 3), ("proto/a.proto", 1),
+            ("tools/a.py", 3), ("tools/a.sh", 1)])
 
     def test_page_openings(self):
         tree = self.tree_of({

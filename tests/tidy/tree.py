@@ -44,7 +44,7 @@ class Tree:
 
     @functools.lru_cache(maxsize=None)
     def comments(self, path):
-        """[(line, text without its mark, whether it has the line for itself)], an entry for each line of a comment."""
+        """[(line, text without its mark, whether it has the line for itself)], an entry for each line of a comment or of a docstring."""
         if path.endswith(".py"):
             return list(_python_comments(self.text(path)))
         if path.endswith((".sh", ".cmake", "CMakeLists.txt")):
@@ -83,6 +83,9 @@ def _python_comments(text):
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.strip("# \t"), not token.line[:token.start[1]].strip()
+        elif token.type == tokenize.STRING and token.string.startswith('"""') and not token.line[:token.start[1]].strip():
+            for i, line in enumerate(token.string[3:-3].splitlines()):
+                yield token.start[0] + i, line.strip(), True
 
 
 def _script_comments(text):
@@ -97,7 +100,7 @@ def top(path):
 
 
 def load(root=ROOT):
-    """What git tracks or would track; without git (a source archive), every file outside build folders."""
+    """The files that git tracks or would track; without git (a source archive), every file outside build folders."""
     try:
         listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=root, check=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().split("\0")

@@ -30,11 +30,13 @@ BANNED = (
 )
 
 _UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X{3}|HAC[K])\b")
-# Paths that only exist on the machine of whoever wrote them.
+# Paths that only exist on the machine of their author.
 _PRIVATE = re.compile(r"(?<![\w./-])/(w[o]rk|ho[m]e|Us[e]rs)/\w|\.librar[y]/|\bshared/(b[i]n|rese[a]rch)\b")
 
 # A sentence that opens so has no subject, or hides it behind a clause.
 _OPENING = re.compile(r"(Of|What|Who|Whose|Whoever|Where|Those)\b")
+# The plain ones are: "N ranks", "every 16th", "again", "is told" or "fails", "reports", "the caller".
+_VAGUE = re.compile(r"\b(so many|so manieth|manieth|anew|(?:hear(?:s|d|ing)?|tell(?:s|ing)?) of|whoever)\b", re.IGNORECASE)
 _COMMENTED = (".h", ".cc", ".cu", ".py", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".def", ".inc")
 
 # The lines that git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
@@ -89,6 +91,18 @@ def check_openings(tree):
             goes_on_at = number + 1 if alone and text else 0
 
 
+def check_comments(tree):
+    """Words in comments that say less than plain ones. A phrase may go over the end of a line."""
+    for path in tree.named(*_COMMENTED):
+        before, tail = 0, ""
+        for number, text, _ in tree.comments(path):
+            joined = tail + " " + text if before == number - 1 else text
+            for found in _VAGUE.finditer(joined):
+                if found.end() > len(joined) - len(text):
+                    yield path, number, f"'{found.group(0)}' in a comment: say it in plain words (CONTRIBUTING.md)"
+            before, tail = number, text.split()[-1] if text.split() else ""
+
+
 def _paragraphs(text):
     """[(line, text)] of the lines of a page with which a paragraph, an entry of a list or a cell of a table begins."""
     fenced = False
@@ -122,5 +136,5 @@ def check_headers(tree):
             yield path, 1, "has no #pragma once"
 
 
-RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "page_openings": check_page_openings, "conflicts": check_conflicts,
-         "headers": check_headers}
+RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "comments": check_comments,
+         "page_openings": check_page_openings, "conflicts": check_conflicts, "headers": check_headers}
