@@ -49,31 +49,36 @@ def frames(text, rank):
     return found[0] if found else ""
 
 
-def is_shown(text):
-    return all("|   stuck::%s(" % function in text for function in ("LockTwice", "SleepForHours", "PrefetchForHours"))
+def is_whole(text):
+    """A thread that does not stop within 20 ms, on a busy machine, is left out of one answer."""
+    locked = frames(text, 0)
+    return (re.search(r"\|   stuck::LockTwice\(\) \(job_stuck_ranks\)\n +\|   stuck::LoadBatch\(int\)", locked) and
+            "stuck::SleepForHours() (job_stuck_ranks)\n    |   stuck::PrefetchForHours()" in locked and
+            "ranks 1-2:\n" in text)
+
+
+def is_untouched(pid):
+    now = status(pid)
+    return now["State"].startswith("S") and now["TracerPid"] == "0"
 
 
 def check(*command):
     with job(*command) as (name, pids):
         answers = []
 
-        def asked():
-            answers.append(stacks(name))
-            return is_shown(answers[-1])
-        assert wait_until(asked, 30), answers[-1]
-        locked = frames(answers[-1], 0)
-        assert re.search(r"\|   stuck::LockTwice\(\) \(job_stuck_ranks\)\n +\|   stuck::LoadBatch\(int\)", locked), locked
-        assert "stuck::SleepForHours() (job_stuck_ranks)\n    |   stuck::PrefetchForHours()" in locked, locked
-        assert "ranks 1-2:\n" in answers[-1], answers[-1]
-        one = stacks("--rank", "1", name)
-        assert "stuck::SleepForHours()" in one and "LockTwice" not in one, one
+        def answered(is_right, *arguments):
+            answers.append(stacks(*arguments, name))
+            return is_right(answers[-1])
+        assert wait_until(lambda: answered(is_whole), 30), answers[-1]
+        assert wait_until(lambda: answered(lambda text: "stuck::SleepForHours()" in text, "--rank", "1"), 30), answers[-1]
+        assert "LockTwice" not in answers[-1], answers[-1]
         for pid in pids:
-            assert status(pid)["State"].startswith("S") and status(pid)["TracerPid"] == "0", status(pid)
+            assert wait_until(lambda: is_untouched(pid), 30), status(pid)
 
 
 def reason_to_skip():
     if ctypes.util.find_library("dw") is None:
-        return "libdw is not installed: apt-get install libdw1"
+        return "libdw is not installed: apt-get install libdw-dev"
     with job("-n", "3", sys.argv[2]) as (name, _):
         return "ptrace is forbidden here, or this is no x86-64" if "native stacks: none; " in stacks(name) else None
 

@@ -6,6 +6,7 @@
 #   TORCH            the trainer
 #   GRPC             the rendezvous and dlaunch
 #   METRICS          dlaunch --metrics, by prometheus-cpp
+#   LIBDW            native stacks of `dlaunch stacks`; headers only (cohort::libdw_headers), opened at run time
 #   PYTHON           the package cohort; headers only, of CPython 3.11 or newer
 #
 # ON and missing is an error that names the remedy; AUTO and missing is a line of the summary. A folder chooses the
@@ -35,7 +36,7 @@ function(cohort_resolve name)
   set_property(GLOBAL APPEND PROPERTY COHORT_SUMMARY "  ${label}${line}")
 endfunction()
 
-foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS PYTHON)
+foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS LIBDW PYTHON)
   set(COHORT_WITH_${name} AUTO CACHE STRING "Build with ${name}: AUTO, ON or OFF")
   set_property(CACHE COHORT_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   string(TOUPPER "${COHORT_WITH_${name}}" COHORT_WITH_${name})
@@ -160,6 +161,10 @@ if(NOT COHORT_WITH_METRICS STREQUAL "OFF")
 endif()
 cohort_resolve(METRICS FOUND "${prometheus-cpp_FOUND}" WHAT "prometheus-cpp, for dlaunch --metrics"
   REMEDY "Install prometheus-cpp-dev")
+
+cohort_find_headers(libdw LIBDW HEADER elfutils/libdwfl.h)
+cohort_resolve(LIBDW FOUND ${COHORT_HEADERS_FOUND} WHAT "libdw, for native stacks of dlaunch stacks"
+  REMEDY "Install libdw-dev")
 
 if(NOT COHORT_WITH_PYTHON STREQUAL "OFF")
   find_package(Python3 3.11 QUIET COMPONENTS Interpreter Development.Module)

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/evidence/thread_snapshot.h"
 #include "cohort/launcher/agent/evidence/unwinder.h"
+#include "cohort/launcher/agent/evidence/unwound_stacks.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/base/bounded_call.h"
 #include "cohort/runtime/base/deadline.h"

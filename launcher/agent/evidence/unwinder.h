@@ -1,7 +1,5 @@
-// The frames of threads' stacks by elfutils' libdw, which is loaded where it is installed: from a snapshot, the list of
-// the process' mappings and the files of its program and libraries.
-//
-// It reads what strangers built, so an agent leaves it to a process of its own, which begins as this program does:
+// A process of its own that reads threads' stacks (unwound_stacks.h). It reads what strangers built, so an agent begins
+// one as this program begins:
 //
 //   agent's thread                          dlaunch unwinder LIMIT --agent=PID
 //                   ◄── one byte: libdw is there ──
@@ -9,19 +7,11 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/agent/evidence/thread_snapshot.h"
-
 namespace cohort::launcher {
-
-// Whether libdw is installed. Loads it.
-bool HasUnwinder();
-// Returns the stacks as lines, innermost frame first, equal ones of a process once: "2 threads worker:", then
-// "  pthread_cond_wait (libc.so.6)". Empty: nothing is known. Nothing in it differs from rank to rank.
-std::string UnwindSnapshot(const ProcessSnapshot& snapshot);
 
 // A part of an unwinder's output: "=RANK", then the lines of that rank.
 struct UnwoundRank {

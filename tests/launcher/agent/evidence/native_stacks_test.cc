@@ -16,6 +16,7 @@
 
 #include "cohort/launcher/agent/evidence/thread_snapshot.h"
 #include "cohort/launcher/agent/evidence/unwinder.h"
+#include "cohort/launcher/agent/evidence/unwound_stacks.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/base/pipe.h"
 
@@ -88,7 +89,7 @@ TEST_F(NativeStacksOfChild, AreUnwoundToTheirFunctions) {
   const ProcessSnapshot snapshot = SnapshotOfSleepers();
   if (snapshot.threads.empty()) GTEST_SKIP() << "ptrace is forbidden here, or this is no x86-64";
   EXPECT_EQ(snapshot.threads.size(), 2u);
-  if (!HasUnwinder()) GTEST_SKIP() << "libdw.so.1 is not installed: apt-get install libdw1";
+  if (!HasUnwinder()) GTEST_SKIP() << "no libdw.so.1, or a build without its headers: apt-get install libdw-dev";
   const std::string text = UnwindSnapshot(snapshot);
   EXPECT_THAT(text, HasSubstr("cohort::launcher::WaitForNoOne(int) (launcher_agent_evidence_test)\n"));
   EXPECT_THAT(text, HasSubstr("cohort::launcher::CallWaitForNoOne(int) (launcher_agent_evidence_test)\n"));
