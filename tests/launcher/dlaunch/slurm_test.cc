@@ -1,6 +1,8 @@
 // Jobs inside a real Slurm whose two nodes are virtual (slurm_cluster.h). Skips with the reason where there can be
 // none.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +34,46 @@ string ReadFile(const string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// The processes that have `text` in their arguments or environment: pid, name, state, parent, group, session, terminal,
+// the terminal's group; then the arguments and the place in the kernel where each waits.
+void PrintProcessesWith(const string& text) {
+  Succeeds("cd /proc; for p in $(grep -laF " + text +
+           " [0-9]*/cmdline [0-9]*/environ 2> /dev/null | cut -d/ -f1 | sort -nu); do"
+           " echo \"$(cut -d' ' -f1-8 $p/stat) $(tr '\\0' ' ' < $p/cmdline) $(cat $p/wchan)\"; done >&2");
+}
+
+// Runs the command as the leader of a session whose terminal is a new one, for 60 s at most, and returns what the
+// terminal shows. The shell only names the command: srun must be of the terminal's foreground group, since it is
+// stopped where it sets the terminal up in another, and a stopped srun does not end by SIGTERM. `timeout` below a shell
+// that stays moves it to such a group.
+string OnATerminal(const string& command, int* status) {
+  int master = -1;
+  const pid_t pid = ::forkpty(&master, nullptr, nullptr, nullptr);
+  if (pid == 0) {
+    ::execl("/bin/sh", "sh", "-c", ("exec env " + command).c_str(), nullptr);
+    ::_exit(127);
+  }
+  const auto limit = std::chrono::steady_clock::now() + seconds(60);
+  string shown;
+  for (pid_t ended = 0; ended == 0;) {
+    ended = ::waitpid(pid, status, WNOHANG);
+    pollfd ready{master, POLLIN, 0};
+    char buffer[4096];
+    for (ssize_t count = 1; count > 0 && ::poll(&ready, 1, ended == 0 ? 50 : 0) > 0;) {
+      count = ::read(master, buffer, sizeof buffer);
+      if (count > 0) shown.append(buffer, static_cast<size_t>(count));
+      if (std::chrono::steady_clock::now() > limit) break;
+    }
+    if (ended != 0 || std::chrono::steady_clock::now() < limit) continue;
+    ADD_FAILURE() << command << " has not ended after 60 s and showed: " << shown;
+    PrintProcessesWith(SlurmCluster::Get().folder());
+    ::kill(-pid, SIGKILL);
+    ended = ::waitpid(pid, status, 0);
+  }
+  ::close(master);
+  return shown;
+}
+
 // The tests run `dlaunch` by three ways into Slurm: a batch script, srun, and a shell's allocation.
 class SlurmTest : public ::testing::Test {
  protected:
@@ -57,8 +99,8 @@ class SlurmTest : public ::testing::Test {
 
   int Step(const string& command) {
     const string out = folder_.path() + "/out";
-    const int status =
-        std::system(SlurmCluster::Get().With("timeout 60 srun " + command + " > " + out + " 2>&1").c_str());
+    const int status = std::system(
+        SlurmCluster::Get().With("timeout -k 5 60 srun " + command + " < /dev/null > " + out + " 2>&1").c_str());
     out_ = ReadFile(out);
     return WEXITSTATUS(status);
   }
@@ -81,7 +123,7 @@ class Allocation {
  public:
   explicit Allocation(const TemporaryFolder& folder) {
     const string out = folder.path() + "/salloc";
-    Succeeds(SlurmCluster::Get().With("timeout 60 salloc --nodes=2 --no-shell > " + out + " 2>&1"));
+    Succeeds(SlurmCluster::Get().With("timeout -k 5 60 salloc --nodes=2 --no-shell < /dev/null > " + out + " 2>&1"));
     const string text = ReadFile(out);
     const size_t digits = std::min(text.find_first_of("0123456789"), text.size());
     id_ = text.substr(digits, std::min(text.find_first_not_of("0123456789", digits), text.size()) - digits);
@@ -179,15 +221,9 @@ TEST_F(SlurmTest, MoreTasksThanNodesAreRefusedWithTheCommand) {
 
 TEST_F(SlurmTest, TheShellOfAPtyHasTheAllocationAndItsTasks) {
   const string inner = folder_.AddScript("shell.sh", "#!/bin/sh\n" + dlaunch_ + " sh -c 'echo $RANK of $WORLD_SIZE'\n");
-  // srun gives the task the terminal that it has itself; script makes one.
-  const string outer = folder_.AddScript("pty.sh", "#!/bin/sh\nexec script -qec '" +
-                                                       SlurmCluster::Get().With("timeout 60 srun --nodes=1 --ntasks=3 "
-                                                                                "--overcommit --pty " +
-                                                                                inner) +
-                                                       "' /dev/null < /dev/null\n");
-  const string out = folder_.path() + "/out";
-  EXPECT_TRUE(Succeeds(outer + " > " + out + " 2>&1"));
-  out_ = ReadFile(out);
+  int status = -1;
+  out_ = OnATerminal(SlurmCluster::Get().With("srun --nodes=1 --ntasks=3 --overcommit --pty " + inner), &status);
+  EXPECT_EQ(status, 0) << out_;
   EXPECT_TRUE(Printed("3 ranks on 1 host of Slurm job ")) << out_;
   EXPECT_TRUE(Printed("[2] 2 of 3")) << out_;
 }
