@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cohort/comm/group/transport_set.h"
-#include "cohort/comm/net/net_interface.h"
 #include "cohort/comm/select/tuning.h"
+#include "cohort/comm/transport/net/net_interface.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/runtime_binding.h"
 #include "cohort/comm/transport/tcp/tcp_transport.h"

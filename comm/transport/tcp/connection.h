@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/net/keyed_hash.h"
 #include "cohort/comm/transport/tcp/frame_buffer.h"
 #include "cohort/comm/transport/tcp/rails.h"
 #include "cohort/comm/transport/tcp/tls_stream.h"

@@ -28,7 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/net/keyed_hash.h"
 
 namespace cohort::comm::tcp {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <list>
 
-#include "cohort/comm/net/buffer_pool.h"
+#include "cohort/comm/transport/net/buffer_pool.h"
 #include "cohort/comm/transport/tcp/connection.h"
 #include "cohort/comm/transport/tcp/link_key.h"
 #include "cohort/comm/transport/tcp/peer.h"

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/net/net_interface.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::tcp {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/net/address_book.h"
-#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/net/address_book.h"
+#include "cohort/comm/transport/net/net_interface.h"
 #include "cohort/comm/transport/tcp/dialer.h"
 #include "cohort/comm/transport/tcp/entrance.h"
 #include "cohort/comm/transport/tcp/handshake.h"

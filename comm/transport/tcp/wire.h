@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/net/keyed_hash.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm::tcp {

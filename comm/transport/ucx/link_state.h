@@ -13,7 +13,7 @@
 #include <list>
 #include <memory>
 
-#include "cohort/comm/net/buffer_pool.h"
+#include "cohort/comm/transport/net/buffer_pool.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/comm/transport/ucx/peer.h"
 #include "cohort/comm/transport/ucx/posted.h"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cohort/comm/net/buffer_pool.h"
+#include "cohort/comm/transport/net/buffer_pool.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/comm/transport/ucx/worker.h"
 

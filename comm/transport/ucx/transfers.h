@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "cohort/comm/net/buffer_pool.h"
+#include "cohort/comm/transport/net/buffer_pool.h"
 #include "cohort/comm/transport/ucx/ucp_api.h"
 #include "cohort/comm/transport/ucx/wire.h"
 

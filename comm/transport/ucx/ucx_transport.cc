@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/net/address_book.h"
-#include "cohort/comm/net/buffer_pool.h"
-#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/net/address_book.h"
+#include "cohort/comm/transport/net/buffer_pool.h"
+#include "cohort/comm/transport/net/net_interface.h"
 #include "cohort/comm/transport/ucx/link_state.h"
 #include "cohort/comm/transport/ucx/peer.h"
 #include "cohort/comm/transport/ucx/session.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/net/net_interface.h"
 #include "cohort/comm/transport/tcp/tcp_transport.h"
 #include "cohort/comm/transport/ucx/ucx_transport.h"
 #include "tests/support/linked_namespaces.h"

@@ -1,5 +1,5 @@
 // The hashes are those of their authors, and no two lists of fields give the same one.
-#include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/net/keyed_hash.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cohort/comm/net/keyed_hash.h"
+#include "cohort/comm/transport/net/keyed_hash.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

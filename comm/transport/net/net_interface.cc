@@ -1,4 +1,4 @@
-#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/net/net_interface.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

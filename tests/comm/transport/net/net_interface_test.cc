@@ -1,5 +1,5 @@
 // Interfaces are found by their addresses, and RDMA devices behind them.
-#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/net/net_interface.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "cohort/comm/net/address_book.h"
+#include "cohort/comm/transport/net/address_book.h"
 
 #include <algorithm>
 #include <chrono>
