@@ -193,12 +193,12 @@ void Connection::FinishFrame() {
   if (FrameTaker* taker = std::exchange(taker_, nullptr); taker != nullptr) taker->EndFrame();
 }
 
-Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, bool keep) {
+Connection::Step Connection::Begin(const FrameHeader& header, bool keep) {
   const bool again = reading_ == Reading::kHeld;
   runtime::CallRecord record;
   const bool has_record = (header.flags & kHasRecord) != 0;
   if (has_record) record = RecordAt(buffer_.data() + sizeof header);
-  const FrameSink::Choice choice = sink.OnFrame(header, has_record ? &record : nullptr, keep, again);
+  const FrameSink::Choice choice = sink_->OnFrame(header, has_record ? &record : nullptr, keep, again);
   if (choice.kind == FrameSink::Choice::kStop) return Step::kStop;
   if (choice.kind == FrameSink::Choice::kHold) {
     reading_ = Reading::kHeld;
@@ -238,12 +238,12 @@ void Connection::TakeShort(const FrameHeader& header) {
   buffer_.Take(HeadBytes(header) + header.frame_bytes);
 }
 
-Connection::Step Connection::ReadHead(FrameSink& sink, bool keep, bool long_expected, size_t* budget) {
+Connection::Step Connection::ReadHead(bool keep, bool long_expected, size_t* budget) {
   FrameHeader header;
   size_t needed = sizeof header;
   if (buffer_.size() >= sizeof header) {
     std::memcpy(&header, buffer_.data(), sizeof header);
-    if (reading_ == Reading::kHeld) return Begin(sink, header, keep);
+    if (reading_ == Reading::kHeld) return Begin(header, keep);
     const absl::Status right = CheckTagged(receive_key_, header, frames_received_);
     if (!right.ok()) {
       read_error_ = absl::UnavailableError("the connection carried what it must not: " + std::string(right.message()));
@@ -254,7 +254,7 @@ Connection::Step Connection::ReadHead(FrameSink& sink, bool keep, bool long_expe
     needed = HeadBytes(header);
     if (buffer_.size() >= needed) {
       ++frames_received_;
-      return Begin(sink, header, keep);
+      return Begin(header, keep);
     }
   }
   const std::span<std::byte> room = buffer_.Room(std::max(long_expected ? kMostHeadBytes : buffer_.capacity(), needed));
@@ -286,13 +286,13 @@ Connection::Step Connection::ReadData(size_t* budget) {
   return Step::kOn;
 }
 
-bool Connection::Read(FrameSink& sink, bool keep, bool long_expected, const bool* enough) {
+bool Connection::Read(bool keep, bool long_expected, const bool* enough) {
   size_t budget = kBytesPerRead;
   const bool greeting = tls_ != nullptr && tls_->greeting();
   bool moved = false;
   while (read_error_.ok() && (enough == nullptr || !*enough)) {
     const uint64_t seen = frames_received_;
-    const Step step = reading_ == Reading::kData ? ReadData(&budget) : ReadHead(sink, keep, long_expected, &budget);
+    const Step step = reading_ == Reading::kData ? ReadData(&budget) : ReadHead(keep, long_expected, &budget);
     moved = moved || step == Step::kOn || frames_received_ != seen;
     if (step == Step::kStop || budget == 0) break;
   }

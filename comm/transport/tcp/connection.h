@@ -60,10 +60,15 @@ class FrameOwner {
 
 class Connection {
  public:
-  // `tls`, of this socket, encrypts all bytes; null: they travel as they are.
+  // `sink` gets the frames that come; null: none will be read. `tls`, of this socket, encrypts all bytes; null: they
+  // travel as they are.
   Connection(runtime::FileDescriptor socket, const net::SessionKey& send_key, const net::SessionKey& receive_key,
-             std::unique_ptr<TlsStream> tls = nullptr)
-      : socket_(std::move(socket)), tls_(std::move(tls)), send_key_(send_key), receive_key_(receive_key) {}
+             std::unique_ptr<FrameSink> sink, std::unique_ptr<TlsStream> tls = nullptr)
+      : socket_(std::move(socket)),
+        tls_(std::move(tls)),
+        send_key_(send_key),
+        receive_key_(receive_key),
+        sink_(std::move(sink)) {}
 
   int descriptor() const { return socket_.get(); }
 
@@ -102,10 +107,10 @@ class Connection {
   }
   // Something may be there to read. False: an event will tell.
   bool readable() const;
-  // Reads frames and hands them to `sink`, until nothing is left, a frame is held, `enough` (may be null) is true or
+  // Reads frames and hands them to the sink, until nothing is left, a frame is held, `enough` (may be null) is true or
   // about a MiB has been read. `long_expected`: the next frame is probably long, so only its head goes through the
   // buffer. Returns whether anything moved; at the end of the connection read_error() is set.
-  bool Read(FrameSink& sink, bool keep, bool long_expected, const bool* enough);
+  bool Read(bool keep, bool long_expected, const bool* enough);
   const absl::Status& read_error() const { return read_error_; }
   // Looks for a short frame (kMostShortBytes) without handing it to anybody. True: the next frame is one, is right and
   // has come as a whole; `data` stays until something else is read. Reads the socket at most once. What is no such
@@ -138,8 +143,8 @@ class Connection {
   void EndWriting(const absl::Status& error);
   bool WritePartial();
   ssize_t SendPartial(size_t head);
-  Step ReadHead(FrameSink& sink, bool keep, bool long_expected, size_t* budget);
-  Step Begin(FrameSink& sink, const FrameHeader& header, bool keep);
+  Step ReadHead(bool keep, bool long_expected, size_t* budget);
+  Step Begin(const FrameHeader& header, bool keep);
   Step ReadData(size_t* budget);
   // Reads into `to`; 0 where there is nothing, or at the end.
   size_t Receive(std::byte* to, size_t bytes);
@@ -159,6 +164,7 @@ class Connection {
   absl::Status write_error_;
 
   const net::SessionKey receive_key_;
+  const std::unique_ptr<FrameSink> sink_;
   uint64_t frames_received_ = 0;
   Reading reading_ = Reading::kHead;
   FrameTaker* taker_ = nullptr;  // of the data that are read; null: dropped

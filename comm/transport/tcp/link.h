@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cohort/comm/transport/tcp/link_table.h"
+#include "cohort/comm/transport/tcp/link_state.h"
 #include "cohort/comm/transport/transport.h"
 
 namespace cohort::comm::tcp {

@@ -25,7 +25,7 @@ void TakeShort(const ShortReceive& receive, const std::byte* data) {
   }
   // Kernels want elements at their natural alignment, which a place in a stream does not have.
   alignas(std::max_align_t) std::array<std::byte, kMostShortBytes> aligned;
-  std::memcpy(aligned.data(), data, receive.bytes);
+  if (receive.bytes > 0) std::memcpy(aligned.data(), data, receive.bytes);
   if (receive.incoming_first) {
     receive.reduce(receive.data, aligned.data(), receive.operand, receive.count);
   } else {
@@ -36,15 +36,8 @@ void TakeShort(const ShortReceive& receive, const std::byte* data) {
 }  // namespace
 
 LinkReceiver::Posted& LinkReceiver::Post(RecvOperation& operation) {
-  if (spare_posted_.empty()) spare_posted_.emplace_back();
-  posted_.splice(posted_.end(), spare_posted_, spare_posted_.begin());
-  Posted& posted = posted_.back();
-  posted = Posted();
-  posted.operation = &operation;
-  posted.message = next_posted_++;
-  operation.state = &posted;
-  posted_left_ += operation.bytes;
-  ++*pending_operations_;
+  Posted& posted = messages_.Add(operation);
+  credit_.Post(operation.bytes);
   peer_->AddPosted();
   return posted;
 }
@@ -54,7 +47,7 @@ Progress LinkReceiver::TryRecv(RecvOperation& operation) {
   bool moved = false;
   if (posted == nullptr) {
     posted = &Post(operation);
-    if (!arrivals_.empty()) moved = TakeArrivals();
+    if (!early_.empty()) moved = TakeEarly();
     ReportIfDue();
   }
   if (!posted->done && peer_->state == PeerState::kConnected && IsFirst(*posted)) {
@@ -64,9 +57,9 @@ Progress LinkReceiver::TryRecv(RecvOperation& operation) {
 }
 
 // Whether it is the next one to complete: only that one reads, for all.
-bool LinkReceiver::IsFirst(const Posted& posted) const {
-  const auto first = std::find_if(posted_.begin(), posted_.end(), [](const Posted& entry) { return !entry.done; });
-  return first != posted_.end() && &*first == &posted;
+bool LinkReceiver::IsFirst(const Posted& posted) {
+  const auto first = std::find_if(messages_.begin(), messages_.end(), [](const Posted& entry) { return !entry.done; });
+  return first != messages_.end() && &*first == &posted;
 }
 
 Progress LinkReceiver::Result(Posted& posted, bool moved) {
@@ -85,13 +78,13 @@ Progress LinkReceiver::Result(Posted& posted, bool moved) {
 
 // Whether the frame is all of the message that is received next.
 bool LinkReceiver::IsWhole(const FrameHeader& header, const ShortReceive& receive) const {
-  return header.message == next_posted_ && header.offset == 0 && header.frame_bytes == receive.bytes &&
+  return header.message == messages_.next() && header.offset == 0 && header.frame_bytes == receive.bytes &&
          header.message_bytes == receive.bytes && header.signature == receive.signature;
 }
 
 bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
-  if (!posted_.empty()) return false;
-  if (!arrivals_.empty()) return ReceiveArrival(receive);
+  if (!messages_.empty()) return false;
+  if (!early_.empty()) return ReceiveEarly(receive);
   FrameHeader header;
   const std::byte* data = nullptr;
   if (!peer_->keeper->PeekShort(*peer_, &header, &data)) return false;
@@ -101,9 +94,7 @@ bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
     peer_->keeper->ReadFor(*peer_, /*long_expected=*/false, nullptr);  // the message may be behind it
     return false;
   }
-  if ((header.flags & kHasRecord) != 0) {
-    records_[next_record_++ % records_.size()] = RecordAt(data - sizeof(runtime::CallRecord));
-  }
+  if ((header.flags & kHasRecord) != 0) history_.Add(RecordAt(data - sizeof(runtime::CallRecord)));
   TakeShort(receive, data);
   *granted = header.granted;
   peer_->keeper->TakeShort(*peer_, header);
@@ -112,62 +103,43 @@ bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
   return true;
 }
 
-bool LinkReceiver::ReceiveArrival(const ShortReceive& receive) {
-  Arrival& arrival = arrivals_.front();
-  if (!IsWhole(arrival.header, receive) || arrival.filled != arrival.header.frame_bytes) return false;
-  TakeShort(receive, arrival.data.data.get());
-  kept_ -= FlowLimits::Charge(arrival.header.frame_bytes);
-  buffers_->Put(std::exchange(arrival.data, {}));
-  spare_arrivals_.splice(spare_arrivals_.begin(), arrivals_, arrivals_.begin());
-  EndShort(spare_arrivals_.front().header);
+bool LinkReceiver::ReceiveEarly(const ShortReceive& receive) {
+  const Early& early = early_.front();
+  const FrameHeader header = early.header;
+  if (!IsWhole(header, receive) || early.filled != header.frame_bytes) return false;
+  TakeShort(receive, early.data.data.get());
+  early_.Remove(early_.begin());
+  EndShort(header);
   return true;
 }
 
 void LinkReceiver::EndShort(const FrameHeader& header) {
-  ++next_posted_;
-  consumed_ += FlowLimits::Charge(header.frame_bytes);
+  messages_.Skip();
+  credit_.Consume(FlowLimits::Charge(header.frame_bytes));
   ReportIfDue();
 }
 
-LinkReceiver::Posted* LinkReceiver::PostedFor(uint64_t message) {
-  for (Posted& posted : posted_) {
-    if (posted.message == message) return &posted;
-  }
-  return nullptr;
-}
-
 void LinkReceiver::Complete(Posted& posted) {
-  posted_left_ -= posted.operation->bytes - posted.received;
+  credit_.Unpost(posted.operation->bytes - posted.received);
   posted.done = true;
   peer_->RemovePosted();
 }
 
 bool LinkReceiver::CheckCall(Posted& posted, const FrameHeader& header) {
-  RecvOperation& operation = *posted.operation;
   if (posted.failed) return false;
-  if (header.signature == operation.signature && header.message_bytes == operation.bytes) return true;
+  if (header.signature == posted.operation->signature && header.message_bytes == posted.operation->bytes) return true;
   posted.failed = true;
-  operation.mismatch = true;
-  operation.peer_signature = header.signature;
-  for (const runtime::CallRecord& record : records_) {
-    const uint64_t without_length = runtime::SignatureWithLength(header.signature, header.message_bytes);
-    if (runtime::Carries(record, header.signature) || runtime::Carries(record, without_length)) {
-      operation.peer_call = record;
-    }
-  }
-  operation.error = absl::FailedPreconditionError(
-      "rank " + std::to_string(peer_->world_rank) + " sent a message of another call (" +
-      std::to_string(header.message_bytes) + " bytes where " + std::to_string(operation.bytes) + " are expected)");
+  history_.Mismatch(peer_->world_rank, header.signature, header.message_bytes, posted.operation);
   Complete(posted);
   return false;
 }
 
 Choice LinkReceiver::OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) {
-  if (record != nullptr && !again) records_[next_record_++ % records_.size()] = *record;
+  if (record != nullptr && !again) history_.Add(*record);
   if (header.message != next_message_ || header.offset != next_offset_) {
     return Refuse("sent a frame out of order");
   }
-  Posted* posted = arrivals_.empty() ? PostedFor(header.message) : nullptr;
+  Posted* posted = early_.empty() ? messages_.Find(header.message) : nullptr;
   if (posted == nullptr && !keep) return {Choice::kHold, nullptr};
   next_offset_ += header.frame_bytes;
   if (next_offset_ == header.message_bytes) {
@@ -193,16 +165,9 @@ Choice LinkReceiver::Refuse(const char* why) {
 
 Choice LinkReceiver::Keep(const FrameHeader& header) {
   const uint64_t charge = FlowLimits::Charge(header.frame_bytes);
-  if (kept_ + charge > limits_.window + FlowLimits::kOverhead) {
+  if (early_.Add(early_.end(), header, charge, header.frame_bytes) == nullptr) {
     return Refuse("sent more than this rank's window allows");
   }
-  kept_ += charge;
-  if (spare_arrivals_.empty()) spare_arrivals_.emplace_back();
-  arrivals_.splice(arrivals_.end(), spare_arrivals_, spare_arrivals_.begin());
-  Arrival& arrival = arrivals_.back();
-  arrival.header = header;
-  arrival.data = buffers_->Get(std::max<size_t>(header.frame_bytes, 1));
-  arrival.filled = 0;
   taking_ = Taking::kKeep;
   return {Choice::kTake, this};
 }
@@ -214,7 +179,7 @@ std::byte* LinkReceiver::Room(uint64_t left, size_t* bytes) {
       return into_->operation->data + taken_.offset + filled_;
     case Taking::kKeep:
       *bytes = static_cast<size_t>(left);
-      return arrivals_.back().data.data.get() + arrivals_.back().filled;
+      return early_.back().data.data.get() + early_.back().filled;
     case Taking::kReduce:
     case Taking::kRefused:
     case Taking::kNothing:
@@ -228,14 +193,14 @@ void LinkReceiver::Filled(size_t bytes) {
   if (taking_ == Taking::kDirect) {
     filled_ += bytes;
   } else if (taking_ == Taking::kKeep) {
-    arrivals_.back().filled += bytes;
+    early_.back().filled += bytes;
   } else if (taking_ == Taking::kReduce) {
     // Whole elements; the rest of one stays in front.
     staged_ += bytes;
     RecvOperation& operation = *into_->operation;
     const size_t whole = staged_ / operation.element_bytes * operation.element_bytes;
     if (staged_ < kStageBytes && filled_ + staged_ < taken_.frame_bytes) return;  // more fits
-    Reduce(operation, taken_.offset + filled_, stage_.data.get(), whole);
+    net::Deliver(operation, taken_.offset + filled_, stage_.data.get(), whole);
     filled_ += whole;
     staged_ -= whole;
     if (staged_ > 0) std::memmove(stage_.data.get(), stage_.data.get() + whole, staged_);
@@ -247,68 +212,45 @@ void LinkReceiver::EndFrame() {
   const Taking taking = std::exchange(taking_, Taking::kNothing);
   Posted* posted = std::exchange(into_, nullptr);
   if (taking == Taking::kKeep) {
-    TakeArrivals();  // its receive may have been posted meanwhile
+    TakeEarly();  // its receive may have been posted meanwhile
   } else if (posted != nullptr && !posted->done) {
     Account(*posted, taken_);
   }
 }
 
 void LinkReceiver::Account(Posted& posted, const FrameHeader& header) {
-  consumed_ += FlowLimits::Charge(header.frame_bytes);
+  credit_.Consume(FlowLimits::Charge(header.frame_bytes));
   posted.received += header.frame_bytes;
-  posted_left_ -= header.frame_bytes;
+  credit_.Unpost(header.frame_bytes);
   if (posted.received == posted.operation->bytes) Complete(posted);
   ReportIfDue();
 }
 
-void LinkReceiver::Reduce(RecvOperation& operation, uint64_t offset, const std::byte* data, size_t bytes) {
-  const size_t count = bytes / operation.element_bytes;
-  if (count == 0) return;
-  const std::byte* operand = operation.operand + offset;
-  if (operation.incoming_first) {
-    operation.reduce(operation.data + offset, data, operand, count);
-  } else {
-    operation.reduce(operation.data + offset, operand, data, count);
-  }
-}
-
-void LinkReceiver::Deliver(Posted& posted, const Arrival& arrival) {
-  if (CheckCall(posted, arrival.header)) {
-    RecvOperation& operation = *posted.operation;
-    const std::byte* data = arrival.data.data.get();
-    const uint64_t offset = arrival.header.offset;
-    if (operation.reduce != nullptr) {
-      Reduce(operation, offset, data, arrival.header.frame_bytes);
-    } else if (arrival.header.frame_bytes > 0) {
-      std::memcpy(operation.data + offset, data, arrival.header.frame_bytes);
-    }
-    Account(posted, arrival.header);
-  }
-}
-
 // Hands frames that came early to the receives they belong to. Returns whether there were any.
-bool LinkReceiver::TakeArrivals() {
+bool LinkReceiver::TakeEarly() {
   bool moved = false;
-  while (!arrivals_.empty()) {
-    Arrival& arrival = arrivals_.front();
-    Posted* posted = PostedFor(arrival.header.message);
-    const bool whole = taking_ != Taking::kKeep || &arrival != &arrivals_.back();
+  while (!early_.empty()) {
+    const Early& early = early_.front();
+    const FrameHeader& header = early.header;
+    Posted* posted = messages_.Find(header.message);
+    const bool whole = taking_ != Taking::kKeep || &early != &early_.back();
     if (posted == nullptr || !whole) break;
-    kept_ -= FlowLimits::Charge(arrival.header.frame_bytes);
-    Deliver(*posted, arrival);
-    buffers_->Put(std::exchange(arrival.data, {}));
-    spare_arrivals_.splice(spare_arrivals_.begin(), arrivals_, arrivals_.begin());
+    if (CheckCall(*posted, header)) {
+      net::Deliver(*posted->operation, header.offset, early.data.data.get(), header.frame_bytes);
+      Account(*posted, header);
+    }
+    early_.Remove(early_.begin());
     moved = true;
   }
   return moved;
 }
 
 void LinkReceiver::ReportIfDue() {
-  if (ReportDue() && !ReportGrant()) peer_->keeper->ReportLater(*this);
+  if (credit_.report_due() && !Report()) peer_->keeper->ReportLater(*this);
 }
 
-bool LinkReceiver::ReportGrant() {
-  const bool due = ReportDue();
+bool LinkReceiver::Report() {
+  const bool due = credit_.report_due();
   if (peer_->state != PeerState::kConnected) return !due || peer_->state == PeerState::kFailed;
   if (!due) {
     peer_->connection->Leave(this);
@@ -319,7 +261,7 @@ bool LinkReceiver::ReportGrant() {
   header.lane = static_cast<uint16_t>(key_.lane);
   header.epoch = key_.epoch;
   header.group = key_.group;
-  header.granted = Granted();
+  header.granted = credit_.granted();
   switch (peer_->connection->Write(header, nullptr, nullptr, this)) {
     case Connection::Written::kBusy:
       return false;
@@ -330,7 +272,7 @@ bool LinkReceiver::ReportGrant() {
     case Connection::Written::kPartly:
       break;
   }
-  NoteReported(header.granted);
+  credit_.Report(header.granted);
   return true;
 }
 
@@ -343,11 +285,7 @@ void LinkReceiver::Forget(Posted& posted) {
     into_ = nullptr;
   }
   if (!posted.done) Complete(posted);
-  --*pending_operations_;
-  posted.operation->state = nullptr;
-  const auto found =
-      std::find_if(posted_.begin(), posted_.end(), [&](const Posted& entry) { return &entry == &posted; });
-  spare_posted_.splice(spare_posted_.begin(), posted_, found);
+  messages_.Remove(posted);
 }
 
 void LinkReceiver::Abandon() {
@@ -357,9 +295,8 @@ void LinkReceiver::Abandon() {
   }
   buffers_->Put(std::exchange(stage_, {}));
   taking_ = Taking::kNothing;
-  for (Arrival& arrival : arrivals_) buffers_->Put(std::exchange(arrival.data, {}));
-  arrivals_.clear();
-  while (!posted_.empty()) Forget(posted_.front());
+  early_.Clear();
+  while (!messages_.empty()) Forget(messages_.front());
 }
 
 }  // namespace cohort::comm::tcp

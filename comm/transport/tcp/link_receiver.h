@@ -2,14 +2,13 @@
 // and the frames that come before their receive is posted.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 
 #include "cohort/comm/transport/net/buffer_pool.h"
+#include "cohort/comm/transport/net/link_key.h"
+#include "cohort/comm/transport/net/ordered_link.h"
 #include "cohort/comm/transport/tcp/connection.h"
-#include "cohort/comm/transport/tcp/link_key.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/comm/transport/transport.h"
@@ -18,14 +17,14 @@ namespace cohort::comm::tcp {
 
 class LinkReceiver : public FrameTaker, public FrameOwner {
  public:
-  LinkReceiver(const LinkKey& key, Peer* peer, const FlowLimits& limits, net::BufferPool* buffers,
+  LinkReceiver(const net::LinkKey& key, Peer* peer, const FlowLimits& limits, net::BufferPool* buffers,
                size_t* pending_operations)
       : key_(key),
         peer_(peer),
-        limits_(limits),
         buffers_(buffers),
-        pending_operations_(pending_operations),
-        reported_(limits.window) {}
+        messages_(pending_operations),
+        early_(buffers, limits.window + FlowLimits::kOverhead),
+        credit_(limits.window) {}
   ~LinkReceiver() override { Abandon(); }
   LinkReceiver(const LinkReceiver&) = delete;
   LinkReceiver& operator=(const LinkReceiver&) = delete;
@@ -44,57 +43,46 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
   void EndFrame() override;
   void FrameSent() override {}  // of a report, whose head is no memory of ours
 
-  // The place up to which the peer may send.
-  uint64_t Granted() const { return consumed_ + posted_left_ + limits_.window; }
-  // The peer has been told.
-  void NoteReported(uint64_t granted) { reported_ = granted; }
+  // Every frame of the other direction reports its grant.
+  net::ReceiveCredit& credit() { return credit_; }
   // Tells the peer, if that is due and it is connected. True when nothing is due any more.
-  bool ReportGrant();
+  bool Report();
 
-  bool report_queued = false;  // the transport's note
+  bool report_owed = false;  // of net::OwedReports
 
  private:
-  struct Posted {
-    RecvOperation* operation = nullptr;
-    uint64_t message = 0;
+  struct Posted : net::PostedMessage<RecvOperation> {
     uint64_t received = 0;  // bytes of whole frames
     bool done = false;      // or failed
     bool failed = false;
   };
-  struct Arrival {
-    FrameHeader header;
-    net::BufferPool::Block data;
-    size_t filled = 0;
+  struct Early : net::EarlyFrame<FrameHeader> {
+    size_t filled = 0;  // bytes of data
   };
 
   Posted& Post(RecvOperation& operation);
   bool IsWhole(const FrameHeader& header, const ShortReceive& receive) const;
-  bool ReceiveArrival(const ShortReceive& receive);
+  bool ReceiveEarly(const ShortReceive& receive);
   void EndShort(const FrameHeader& header);
   Progress Result(Posted& posted, bool moved);
-  bool TakeArrivals();
-  Posted* PostedFor(uint64_t message);
+  bool TakeEarly();
   bool CheckCall(Posted& posted, const FrameHeader& header);
   FrameSink::Choice Refuse(const char* why);
   FrameSink::Choice Keep(const FrameHeader& header);
-  void Deliver(Posted& posted, const Arrival& arrival);
-  void Reduce(RecvOperation& operation, uint64_t offset, const std::byte* data, size_t bytes);
   void Account(Posted& posted, const FrameHeader& header);
   void Complete(Posted& posted);
-  bool ReportDue() const { return Granted() > reported_ && limits_.Due(Granted() - reported_); }
   void ReportIfDue();
-  bool IsFirst(const Posted& posted) const;
+  bool IsFirst(const Posted& posted);
   void Forget(Posted& posted);
 
-  const LinkKey key_;
+  const net::LinkKey key_;
   Peer* const peer_;
-  const FlowLimits limits_;
   net::BufferPool* const buffers_;
-  size_t* const pending_operations_;  // of all links: posted and not handed back
 
-  std::list<Posted> posted_, spare_posted_;  // whose nodes are reused by splicing
-  std::list<Arrival> arrivals_, spare_arrivals_;
-  uint64_t next_posted_ = 0;   // message
+  net::MessageQueue<Posted> messages_;
+  net::EarlyFrames<Early> early_;
+  net::ReceiveCredit credit_;
+  net::CallHistory history_;
   uint64_t next_message_ = 0;  // of the next frame
   uint64_t next_offset_ = 0;
 
@@ -105,15 +93,6 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
   Posted* into_ = nullptr;        // kDirect, kReduce
   net::BufferPool::Block stage_;  // kReduce, kRefused
   size_t staged_ = 0;
-
-  uint64_t kept_ = 0;         // Charge() of arrivals_
-  uint64_t consumed_ = 0;     // Charge() of all frames delivered
-  uint64_t posted_left_ = 0;  // bytes that posted receives still wait for
-  uint64_t reported_;
-  // The calls that the latest frames belong to. Several, because a peer whose call needs nothing from this side goes
-  // on to later ones before the message that shows the mismatch is looked at.
-  std::array<runtime::CallRecord, 8> records_{};
-  size_t next_record_ = 0;
 };
 
 }  // namespace cohort::comm::tcp

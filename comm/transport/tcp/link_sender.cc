@@ -1,6 +1,5 @@
 #include "cohort/comm/transport/tcp/link_sender.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "cohort/comm/transport/tcp/link_receiver.h"
@@ -10,18 +9,8 @@ namespace cohort::comm::tcp {
 Progress LinkSender::TrySend(SendOperation& operation) {
   auto* posted = static_cast<Posted*>(operation.state);
   if (posted == nullptr) {
-    if (spare_.empty()) spare_.emplace_back();
-    posted_.splice(posted_.end(), spare_, spare_.begin());
-    posted = &posted_.back();
-    *posted = Posted();
-    posted->operation = &operation;
-    if (short_ != Short::kNone) {
-      TakeUpShort(*posted);
-    } else {
-      posted->message = next_message_++;
-    }
-    operation.state = posted;
-    ++*pending_operations_;
+    posted = &messages_.Add(operation);
+    if (short_ != Short::kNone) TakeUpShort(*posted);
     if (peer_->state == PeerState::kUnknown) peer_->keeper->WantConnection(*peer_);
   }
   // The grant that it waits for may be there.
@@ -31,24 +20,26 @@ Progress LinkSender::TrySend(SendOperation& operation) {
 }
 
 bool LinkSender::Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) {
-  if (peer_->state != PeerState::kConnected || !posted_.empty() || short_ != Short::kNone) return false;
-  if (limits_.FrameBytes(bytes, granted_ - sent_) != static_cast<int64_t>(bytes)) return false;
+  if (peer_->state != PeerState::kConnected || !messages_.empty() || short_ != Short::kNone) return false;
+  if (limits_.FrameBytes(bytes, credit_.allowed()) != static_cast<int64_t>(bytes)) return false;
   FrameHeader header;
   header.frame_bytes = static_cast<uint32_t>(bytes);
   header.signature = call.wire_signature;
-  header.message = next_message_;
+  header.message = messages_.next();
   header.message_bytes = bytes;
   const Connection::Written written = WriteFrame(header, &call, data);
   if (written == Connection::Written::kBusy || written == Connection::Written::kFailed) return false;
-  ++next_message_;
-  // An operation goes on with it, so that this process knows of something to do.
-  if (written == Connection::Written::kPartly) short_ = Short::kPartly;
-  return written == Connection::Written::kAll;
+  if (written == Connection::Written::kPartly) {
+    // An operation goes on with it, and has its number, so that this process knows of something to do.
+    short_ = Short::kPartly;
+    return false;
+  }
+  messages_.Skip();
+  return true;
 }
 
 // The operation for a message that Send has begun.
 void LinkSender::TakeUpShort(Posted& posted) {
-  posted.message = next_message_ - 1;
   posted.framed = posted.operation->bytes;
   posted.begun = posted.moved = true;
   posted.done = std::exchange(short_, Short::kNone) == Short::kSent;
@@ -78,17 +69,17 @@ void LinkSender::Pump() {
   if (in_flight_ != nullptr && peer_->connection->Flush() && in_flight_ != nullptr) in_flight_->moved = true;
   if (!peer_->connection->write_error().ok()) return peer_->keeper->OnWriteError(*peer_);
   // Boundedly: a receiver that keeps pace would otherwise take all of a long message in one call.
-  const uint64_t most = sent_ + kMostFrameBytes;
-  for (Posted& posted : posted_) {
+  const uint64_t most = credit_.sent() + kMostFrameBytes;
+  for (Posted& posted : messages_) {
     while (!posted.done) {
-      if (in_flight_ != nullptr || sent_ >= most || BeginFrame(posted) == Pumped::kBlocked) return;
+      if (in_flight_ != nullptr || credit_.sent() >= most || BeginFrame(posted) == Pumped::kBlocked) return;
     }
   }
 }
 
 LinkSender::Pumped LinkSender::BeginFrame(Posted& posted) {
   const SendOperation& operation = *posted.operation;
-  const int64_t bytes = limits_.FrameBytes(operation.bytes - posted.framed, granted_ - sent_);
+  const int64_t bytes = limits_.FrameBytes(operation.bytes - posted.framed, credit_.allowed());
   SetStalled(bytes < 0);
   if (bytes < 0) {
     peer_->connection->Leave(this);
@@ -97,7 +88,7 @@ LinkSender::Pumped LinkSender::BeginFrame(Posted& posted) {
   FrameHeader header;
   header.frame_bytes = static_cast<uint32_t>(bytes);
   header.signature = operation.signature;
-  header.message = posted.message;
+  header.message = posted.first;
   header.message_bytes = operation.bytes;
   header.offset = posted.framed;
   const Connection::Written written = WriteFrame(header, operation.call, operation.data + posted.framed);
@@ -119,15 +110,15 @@ Connection::Written LinkSender::WriteFrame(FrameHeader& header, const runtime::C
   header.lane = static_cast<uint16_t>(key_.lane);
   header.epoch = key_.epoch;
   header.group = key_.group;
-  header.granted = receiver_->Granted();
+  header.granted = receiver_->credit().granted();
   // The first message of an operation on this link carries the whole call, so that a mismatch can name both.
   const bool first = call != nullptr && header.signature != last_signature_;
   const Connection::Written written = peer_->connection->Write(header, first ? call : nullptr, data, this);
   if (written == Connection::Written::kFailed) peer_->keeper->OnWriteError(*peer_);
   if (written == Connection::Written::kFailed || written == Connection::Written::kBusy) return written;
-  receiver_->NoteReported(header.granted);
+  receiver_->credit().Report(header.granted);
   if (first) last_signature_ = header.signature;
-  sent_ += FlowLimits::Charge(header.frame_bytes);
+  credit_.Send(FlowLimits::Charge(header.frame_bytes));
   return written;
 }
 
@@ -145,7 +136,7 @@ void LinkSender::SetStalled(bool stalled) {
 }
 
 void LinkSender::OnGrant(uint64_t granted) {
-  granted_ = std::max(granted_, granted);
+  credit_.Grant(granted);
   SetStalled(false);
 }
 
@@ -154,18 +145,14 @@ void LinkSender::Forget(Posted& posted) {
     if (peer_->connection != nullptr) peer_->connection->LetGo(this);
     in_flight_ = nullptr;
   }
-  --*pending_operations_;
-  posted.operation->state = nullptr;
-  const auto found =
-      std::find_if(posted_.begin(), posted_.end(), [&](const Posted& entry) { return &entry == &posted; });
-  spare_.splice(spare_.begin(), posted_, found);
-  if (posted_.empty()) SetStalled(false);
+  messages_.Remove(posted);
+  if (messages_.empty()) SetStalled(false);
 }
 
 void LinkSender::Abandon() {
   if (peer_->connection != nullptr) peer_->connection->LetGo(this);
   in_flight_ = nullptr;
-  while (!posted_.empty()) Forget(posted_.front());
+  while (!messages_.empty()) Forget(messages_.front());
 }
 
 }  // namespace cohort::comm::tcp

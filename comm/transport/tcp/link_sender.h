@@ -3,10 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 
+#include "cohort/comm/transport/net/link_key.h"
+#include "cohort/comm/transport/net/ordered_link.h"
 #include "cohort/comm/transport/tcp/connection.h"
-#include "cohort/comm/transport/tcp/link_key.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/comm/transport/transport.h"
@@ -17,8 +17,8 @@ class LinkReceiver;
 
 class LinkSender : public FrameOwner, public ShortSender {
  public:
-  LinkSender(const LinkKey& key, Peer* peer, const FlowLimits& limits, size_t* pending_operations)
-      : key_(key), peer_(peer), limits_(limits), pending_operations_(pending_operations), granted_(limits.window) {}
+  LinkSender(const net::LinkKey& key, Peer* peer, const FlowLimits& limits, size_t* pending_operations)
+      : key_(key), peer_(peer), limits_(limits), messages_(pending_operations), credit_(limits.window) {}
   ~LinkSender() override { Abandon(); }
   LinkSender(const LinkSender&) = delete;
   LinkSender& operator=(const LinkSender&) = delete;
@@ -37,9 +37,7 @@ class LinkSender : public FrameOwner, public ShortSender {
   void FrameSent() override;
 
  private:
-  struct Posted {
-    SendOperation* operation = nullptr;
-    uint64_t message = 0;
+  struct Posted : net::PostedMessage<SendOperation> {
     uint64_t framed = 0;  // bytes in frames that were begun
     bool begun = false;   // a frame was: of a message without data too
     bool done = false;
@@ -57,19 +55,16 @@ class LinkSender : public FrameOwner, public ShortSender {
   Progress Result(Posted& posted);
   void Forget(Posted& posted);
 
-  const LinkKey key_;
+  const net::LinkKey key_;
   Peer* const peer_;
   const FlowLimits limits_;
-  size_t* const pending_operations_;  // of all links: posted and not handed back
   LinkReceiver* receiver_ = nullptr;
 
-  std::list<Posted> posted_, spare_;  // whose nodes are reused by splicing
-  Posted* in_flight_ = nullptr;       // its latest frame is taken partly
-  bool stalled_ = false;              // waits for a grant
+  net::MessageQueue<Posted> messages_;
+  net::SendCredit credit_;
+  Posted* in_flight_ = nullptr;  // its latest frame is taken partly
+  bool stalled_ = false;         // waits for a grant
   Short short_ = Short::kNone;
-  uint64_t next_message_ = 0;
-  uint64_t sent_ = 0;  // Charge() of all frames begun
-  uint64_t granted_;
   uint64_t last_signature_ = 0;
 };
 

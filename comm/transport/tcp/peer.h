@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "cohort/comm/transport/net/link_table.h"
 #include "cohort/comm/transport/tcp/connection.h"
 
 namespace cohort::comm::tcp {
@@ -23,16 +24,14 @@ struct Peer {
   PeerState state = PeerState::kUnknown;
   std::unique_ptr<Connection> connection;  // from kConnected on
   absl::Status status;                     // why, in kFailed
-  std::unique_ptr<FrameSink> sink;         // of its frames
   size_t posted_receives = 0;              // not complete, on all links
   size_t* awaited_peers = nullptr;         // the transport's count of those with any
   size_t stalled_sends = 0;                // links that wait for the peer's grant
-  size_t unclaimed_links = 0;              // that it has sent to and that we have not made
   int held_looks = 0;                      // at a frame that nobody wanted yet
   bool in_ready = false;                   // the transport's note
   bool may_add_rails = false;              // once a long frame is sent
   bool looking_up_rails = false;
-  LinkState* last_link = nullptr;  // that a frame came for
+  net::PeerLinks<LinkState> links;
 
   void AddPosted() { *awaited_peers += posted_receives++ == 0 ? 1 : 0; }
   void RemovePosted() { *awaited_peers -= --posted_receives == 0 ? 1 : 0; }
@@ -47,9 +46,6 @@ class PeerKeeper {
   virtual void WantConnection(Peer& peer) = 0;
   // The peer can't be used any more. The first status stays.
   virtual void FailPeer(Peer& peer, const absl::Status& status) = 0;
-  // A frame of the peer's, as FrameSink::OnFrame.
-  virtual FrameSink::Choice OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
-                                    bool again) = 0;
   // Reads from the peer's connection, as long as `enough` (may be null) is false. `long_expected`: the data of a long
   // message probably come next.
   virtual bool ReadFor(Peer& peer, bool long_expected, const bool* enough) = 0;
@@ -59,20 +55,8 @@ class PeerKeeper {
   virtual void TakeShort(Peer& peer, const FrameHeader& header) = 0;
   // Writing has failed. What the peer sent before can still be read; then it fails.
   virtual void OnWriteError(Peer& peer) = 0;
-  // link.ReportGrant() could not report yet: calls it again from Poll, until it does.
+  // link.Report() could not report yet: calls it again from Poll, until it does.
   virtual void ReportLater(LinkReceiver& link) = 0;
-};
-
-// Hands a peer's frames to its keeper.
-class PeerSink : public FrameSink {
- public:
-  explicit PeerSink(Peer* peer) : peer_(peer) {}
-  Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) override {
-    return peer_->keeper->OnFrame(*peer_, header, record, keep, again);
-  }
-
- private:
-  Peer* const peer_;
 };
 
 }  // namespace cohort::comm::tcp

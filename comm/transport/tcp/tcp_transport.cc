@@ -10,11 +10,13 @@
 
 #include "cohort/comm/transport/net/address_book.h"
 #include "cohort/comm/transport/net/net_interface.h"
+#include "cohort/comm/transport/net/ordered_link.h"
+#include "cohort/comm/transport/net/reach.h"
 #include "cohort/comm/transport/tcp/dialer.h"
 #include "cohort/comm/transport/tcp/entrance.h"
 #include "cohort/comm/transport/tcp/handshake.h"
 #include "cohort/comm/transport/tcp/link.h"
-#include "cohort/comm/transport/tcp/link_table.h"
+#include "cohort/comm/transport/tcp/link_state.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/rail_ports.h"
 #include "cohort/comm/transport/tcp/socket/sockets.h"
@@ -63,7 +65,7 @@ class TcpTransport : public Transport, public PeerKeeper {
         entrance_(&terms_, &watch_, kListener, kAccepted),
         dialer_(&terms_, &watch_, kDialed),
         peers_(static_cast<size_t>(identity.world_size)),
-        links_(limits_, &pending_operations_),
+        links_(LinkMaker(limits_, &pending_operations_)),
         book_(store, "tcp", identity.epoch, [this] { watch_.Signal(); }) {}
   ~TcpTransport() override;
   absl::Status Init(const TcpOptions& options, std::string* description);
@@ -73,7 +75,7 @@ class TcpTransport : public Transport, public PeerKeeper {
   int Arm(bool* ready) override;
 
   std::string_view name() const override { return "tcp"; }
-  bool Reaches(int world_rank) const override;
+  bool Reaches(int world_rank) const override { return net::OnAnotherNode(identity_, world_rank); }
   absl::StatusOr<std::unique_ptr<Link>> Connect(const LinkSpec& spec) override;
   void OnGroupEnd(uint64_t group, uint32_t epoch) override { links_.EndGroup(group, epoch); }
   void OnPeerLost(int world_rank, const absl::Status& status) override;
@@ -84,9 +86,7 @@ class TcpTransport : public Transport, public PeerKeeper {
   bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override;
   void TakeShort(Peer& peer, const FrameHeader& header) override;
   void OnWriteError(Peer& peer) override;
-  void ReportLater(LinkReceiver& link) override;
-  FrameSink::Choice OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
-                            bool again) override;
+  void ReportLater(LinkReceiver& link) override { reports_.Add(link); }
 
  private:
   Peer* FindPeer(int world_rank);
@@ -116,7 +116,7 @@ class TcpTransport : public Transport, public PeerKeeper {
   std::vector<std::unique_ptr<Peer>> peers_;         // by world rank
   std::vector<Peer*> ready_;                         // have something to read, or a frame that waits for its receive
   std::vector<std::unique_ptr<Connection>> closed_;  // of failed peers, destroyed by the next Poll
-  std::vector<LinkReceiver*> reports_due_;
+  net::OwedReports<LinkReceiver> reports_;
   size_t looking_up_ = 0;
   size_t pending_operations_ = 0;
   size_t awaited_peers_ = 0;
@@ -143,10 +143,7 @@ absl::Status TcpTransport::Init(const TcpOptions& options, std::string* descript
   if (!encrypt_) {
     COHORT_RETURN_IF_ERROR(rail_ports_.Open(options.further_ips, options.port_range, buffer_bytes));
   }
-  links_.set_released([this](LinkState& link) {
-    std::erase(reports_due_, &link.receiver);
-    if (link.peer->last_link == &link) link.peer->last_link = nullptr;
-  });
+  links_.set_released([this](LinkState& link) { reports_.Remove(link.receiver); });
   if (description != nullptr) *description = Describe(identity_, interface_, rail_ports_, encrypt_);
   return book_.Publish(identity_.rank,
                        ToText(Published{terms_.configuration, entrance_.addresses(), rail_ports_.addresses()}));
@@ -165,12 +162,6 @@ TcpTransport::~TcpTransport() {
   }
 }
 
-bool TcpTransport::Reaches(int world_rank) const {
-  if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return false;
-  const runtime::NodeInfo& own = identity_.nodes[static_cast<size_t>(identity_.node)];
-  return world_rank < own.first_rank || world_rank >= own.first_rank + own.rank_count;
-}
-
 Peer* TcpTransport::FindPeer(int world_rank) {
   if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return nullptr;
   std::unique_ptr<Peer>& peer = peers_[static_cast<size_t>(world_rank)];
@@ -180,7 +171,6 @@ Peer* TcpTransport::FindPeer(int world_rank) {
     peer->keeper = this;
     peer->awaited_peers = &awaited_peers_;
     peer->may_add_rails = !rail_ports_.empty();
-    peer->sink = std::make_unique<PeerSink>(peer.get());
   }
   return peer.get();
 }
@@ -189,12 +179,7 @@ absl::StatusOr<std::unique_ptr<Link>> TcpTransport::Connect(const LinkSpec& spec
   if (!Reaches(spec.peer_world_rank)) {
     return absl::InvalidArgumentError("rank " + std::to_string(spec.peer_world_rank) + " is not on another node");
   }
-  Peer* peer = FindPeer(spec.peer_world_rank);
-  const LinkKey key = {spec.group, spec.epoch, spec.lane, spec.peer_world_rank};
-  // Frames that came before the peer's end count.
-  if (peer->state == PeerState::kFailed && links_.Find(key) == nullptr) return peer->status;
-  LinkState* link = links_.Claim(key, *peer);
-  if (link == nullptr) return absl::InternalError("a link was made twice");
+  COHORT_ASSIGN_OR_RETURN(LinkState* const link, links_.Connect(spec, *FindPeer(spec.peer_world_rank)));
   return std::make_unique<TcpLink>(&links_, link, shares_cpu_);
 }
 
@@ -277,8 +262,8 @@ bool TcpTransport::Bind(Peer& peer, HandshakeSocket& socket) {
   }
   if (!watch_.Rename(socket.descriptor(), static_cast<uint64_t>(peer.world_rank)) || !socket.SendReply()) return false;
   StopLookingUp(peer);
-  peer.connection =
-      std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key(), std::move(stream));
+  peer.connection = std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key(),
+                                                 std::make_unique<FrameRouter>(&links_, &peer), std::move(stream));
   peer.state = PeerState::kConnected;
   dialer_.Stop(peer.world_rank);
   Note(peer);
@@ -322,33 +307,11 @@ void TcpTransport::OnPeerLost(int world_rank, const absl::Status& status) {
 
 // ---- reading ----
 
-FrameSink::Choice TcpTransport::OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record,
-                                        bool keep, bool again) {
-  const LinkKey key = {header.group, header.epoch, header.lane, peer.world_rank};
-  LinkState* link = peer.last_link != nullptr && peer.last_link->key == key ? peer.last_link : links_.Find(key);
-  const bool grant = (header.flags & kGrantOnly) != 0;
-  if (link == nullptr) {
-    if (grant || links_.Ended(key)) return {FrameSink::Choice::kDrop, nullptr};
-    if (!keep) return {FrameSink::Choice::kHold, nullptr};
-    link = links_.MakeUnclaimed(key, peer);
-    if (link == nullptr) {
-      FailPeer(peer, absl::ResourceExhaustedError("rank " + std::to_string(peer.world_rank) + " has sent to " +
-                                                  std::to_string(LinkTable::kMostUnclaimed) +
-                                                  " groups that were not made here"));
-      return {FrameSink::Choice::kStop, nullptr};
-    }
-  }
-  peer.last_link = link;
-  link->sender.OnGrant(header.granted);
-  if (grant) return {FrameSink::Choice::kDrop, nullptr};
-  return link->receiver.OnFrame(header, record, keep, again);
-}
-
 bool TcpTransport::ReadFrom(Peer& peer, bool keep, bool long_expected, const bool* enough) {
   Connection& connection = *peer.connection;
   // Something behind a frame that waits may be what this process waits for.
   keep = keep || peer.stalled_sends > 0 || peer.held_looks > kMostHeldLooks || !connection.write_error().ok();
-  const bool moved = connection.Read(*peer.sink, keep, long_expected, enough);
+  const bool moved = connection.Read(keep, long_expected, enough);
   if (peer.state != PeerState::kConnected) return true;  // it has failed meanwhile
   peer.held_looks = connection.holding() ? peer.held_looks + 1 : 0;
   if (!connection.read_error().ok()) {
@@ -446,11 +409,7 @@ bool TcpTransport::Poll() {
   if (++polls_ % kPollsPerLook == 0 || greeting || awaited_peers_ > kMostReadDirectly) Look();
   if (greeting || entrance_.due() || rail_ports_.due()) moved |= Handshakes();
   if (!ready_.empty()) moved |= ReadNoted(/*keep=*/false);
-  const auto reported = [](LinkReceiver* link) {
-    link->report_queued = !link->ReportGrant();
-    return !link->report_queued;
-  };
-  moved |= std::erase_if(reports_due_, reported) > 0;
+  moved |= reports_.Send();
   if (!closed_.empty()) closed_.clear();
   return moved;
 }
@@ -460,7 +419,7 @@ bool TcpTransport::Active() const {
     return peer != nullptr && peer->connection != nullptr && peer->connection->flushing();
   };
   return pending_operations_ > 0 || looking_up_ > 0 || dialer_.active() || entrance_.waiting() > 0 ||
-         rail_ports_.busy() || !reports_due_.empty() || std::any_of(peers_.begin(), peers_.end(), flushing);
+         rail_ports_.busy() || !reports_.empty() || std::any_of(peers_.begin(), peers_.end(), flushing);
 }
 
 int TcpTransport::Arm(bool* ready) {
@@ -470,10 +429,6 @@ int TcpTransport::Arm(bool* ready) {
     *ready = true;
   }
   return watch_.descriptor();
-}
-
-void TcpTransport::ReportLater(LinkReceiver& link) {
-  if (!std::exchange(link.report_queued, true)) reports_due_.push_back(&link);
 }
 
 }  // namespace

@@ -42,8 +42,6 @@ struct FlowLimits {
     if (left <= most) return static_cast<int64_t>(left);
     return most < window / 4 ? -1 : static_cast<int64_t>(most / kCut * kCut);
   }
-  // Whether a grant that has grown so much since it was reported is worth a message of its own.
-  bool Due(uint64_t grown) const { return grown >= window / 2; }
 
   static constexpr uint64_t kOverhead = 256;
   // No element of any type lies on both sides of a cut.

@@ -17,65 +17,60 @@ constexpr std::chrono::milliseconds kLetGoLimit(200);
 
 }  // namespace
 
-LinkState::LinkState(const LinkKey& key, int self, Peer* peer, Worker* worker, net::BufferPool* buffers,
+LinkState::LinkState(const net::LinkKey& link_key, int self, Peer& of, Worker* worker, net::BufferPool* buffers,
                      PeerKeeper* keeper, size_t* pending_operations)
-    : key_(key),
+    : net::TableEntry<Peer>{link_key, &of},
       self_(self),
-      peer_(peer),
       worker_(worker),
       limits_(worker->limits()),
       buffers_(buffers),
       keeper_(keeper),
-      pending_operations_(pending_operations) {}
+      sends_(pending_operations),
+      send_credit_(limits_.window),
+      receives_(pending_operations),
+      receive_credit_(limits_.window),
+      early_(buffers, limits_.window) {}
 
 LinkState::~LinkState() {
-  for (Arrival& arrival : arrivals_) Drop(arrival);
+  for (Early& early : early_) Discard(early);
 }
 
-void LinkState::Detach(Posted& posted) {
-  for (Transfer*& transfer : posted.in_flight) {
+void LinkState::Detach(Pieces& pieces) {
+  for (Transfer*& transfer : pieces.in_flight) {
     if (transfer != nullptr) transfer->done = nullptr;
     transfer = nullptr;
   }
-  --*pending_operations_;
 }
 
 void LinkState::Forget(PostedSend& send) {
   Detach(send);
-  send.operation->state = nullptr;
-  const auto found =
-      std::find_if(sends_.begin(), sends_.end(), [&](const PostedSend& entry) { return &entry == &send; });
-  spare_sends_.splice(spare_sends_.begin(), sends_, found);
+  sends_.Remove(send);
 }
 
 void LinkState::Forget(PostedRecv& receive) {
   Detach(receive);
-  receive.operation->state = nullptr;
   for (Stage& stage : receive.stages) {
     buffers_->Put(std::move(stage.block));
     stage = Stage();
   }
-  const auto found =
-      std::find_if(receives_.begin(), receives_.end(), [&](const PostedRecv& entry) { return &entry == &receive; });
-  spare_receives_.splice(spare_receives_.begin(), receives_, found);
+  receives_.Remove(receive);
 }
 
 void LinkState::RequireReason() {
-  if (peer_->state == PeerState::kFailed) return;
+  if (peer->state == PeerState::kFailed) return;
   keeper_->FailPeer(
-      *peer_, absl::UnavailableError("the connection to rank " + std::to_string(peer_->world_rank) + " failed (UCX)"));
+      *peer, absl::UnavailableError("the connection to rank " + std::to_string(peer->world_rank) + " failed (UCX)"));
 }
 
-bool LinkState::MayFail(Posted& posted) {
-  if (!posted.InFlight()) return true;
-  return peer_->state == PeerState::kFailed && peer_->endpoint == nullptr &&
-         Clock::now() - peer_->failed_at > kLetGoLimit;
+bool LinkState::MayFail(const Pieces& pieces) const {
+  if (!pieces.InFlight()) return true;
+  return peer->state == PeerState::kFailed && peer->endpoint == nullptr && Clock::now() - peer->failed_at > kLetGoLimit;
 }
 
-void LinkState::TransferFailed(Posted& posted, ucs_status_t status) {
-  posted.failed = true;
-  if (peer_->state == PeerState::kFailed) return;
-  keeper_->FailPeer(*peer_, ToStatus(worker_->api(), status, "lost rank " + std::to_string(peer_->world_rank)));
+void LinkState::TransferFailed(Pieces& pieces, ucs_status_t status) {
+  pieces.failed = true;
+  if (peer->state == PeerState::kFailed) return;
+  keeper_->FailPeer(*peer, ToStatus(worker_->api(), status, "lost rank " + std::to_string(peer->world_rank)));
 }
 
 // ---- sending ----
@@ -83,21 +78,12 @@ void LinkState::TransferFailed(Posted& posted, ucs_status_t status) {
 Progress LinkState::TrySend(SendOperation& operation) {
   auto* send = static_cast<PostedSend*>(operation.state);
   if (send == nullptr) {
-    if (peer_->state == PeerState::kFailed) {
-      operation.error = peer_->status;
+    if (peer->state == PeerState::kFailed) {
+      operation.error = peer->status;
       return Progress::kFailed;
     }
-    if (spare_sends_.empty()) spare_sends_.emplace_back();
-    sends_.splice(sends_.end(), spare_sends_, spare_sends_.begin());
-    send = &sends_.back();
-    *send = PostedSend();
-    send->operation = &operation;
-    send->first = next_send_;
-    send->pieces = limits_.Pieces(operation.bytes);
-    next_send_ += send->pieces;
-    operation.state = send;
-    ++*pending_operations_;
-    keeper_->WantConnection(*peer_);
+    send = &sends_.Add(operation, limits_.Pieces(operation.bytes));
+    keeper_->WantConnection(*peer);
   }
   PumpSends();
   return SendResult(*send);
@@ -109,10 +95,10 @@ Progress LinkState::SendResult(PostedSend& send) {
     Forget(send);
     return Progress::kDone;
   }
-  if (send.failed || peer_->state == PeerState::kFailed) {
+  if (send.failed || peer->state == PeerState::kFailed) {
     RequireReason();
     if (!MayFail(send)) return Progress::kBlocked;
-    operation.error = peer_->status;
+    operation.error = peer->status;
     Forget(send);
     return Progress::kFailed;
   }
@@ -120,7 +106,7 @@ Progress LinkState::SendResult(PostedSend& send) {
 }
 
 void LinkState::PumpSends() {
-  if (peer_->state != PeerState::kConnected) return;
+  if (peer->state != PeerState::kConnected) return;
   for (PostedSend& send : sends_) {
     while (send.started < send.pieces) {
       if (!StartPiece(send)) return;
@@ -133,38 +119,38 @@ bool LinkState::StartPiece(PostedSend& send) {
   const uint64_t offset = send.started * limits_.piece_bytes;
   const uint64_t bytes = send.pieces == 1 ? operation.bytes : std::min(limits_.piece_bytes, operation.bytes - offset);
   const uint64_t charge = limits_.Charge(bytes);
-  if (sent_ + charge - acknowledged_ > limits_.window || !send.HasRoom()) return false;
+  if (charge > send_credit_.allowed() || !send.HasRoom()) return false;
 
   Transfer* transfer = worker_->transfers().New();
   MessageHeader& header = transfer->wire.header;
   header = MessageHeader();
   header.from = self_;
-  header.epoch = key_.epoch;
-  header.group = key_.group;
-  header.lane = key_.lane;
+  header.epoch = key.epoch;
+  header.group = key.group;
+  header.lane = key.lane;
   header.piece_bytes = static_cast<uint32_t>(bytes);
   header.sequence = send.first + send.started;
   header.signature = operation.signature;
   header.message_bytes = operation.bytes;
   header.offset = offset;
-  header.consumed = consumed_;
-  reported_ = consumed_;
+  header.consumed = receive_credit_.consumed();
+  receive_credit_.Report(receive_credit_.granted());
   if (operation.call != nullptr && operation.signature != last_sent_signature_) {
     // The first message of an operation on this link carries the whole call, so that a mismatch can name both.
     header.flags = kHasRecord;
     transfer->wire.record = *operation.call;
     last_sent_signature_ = operation.signature;
   }
-  header.tag = TagOf(peer_->send_key, header);
-  sent_ += charge;
-  peer_->outstanding += charge;
+  header.tag = TagOf(peer->send_key, header);
+  send_credit_.Send(charge);
+  peer->outstanding += charge;
   ++send.started;
   send.moved = true;
   transfer->done = &LinkState::OnSendDone;
   transfer->owner = &send;
   const std::byte* data = operation.data + offset;
-  if (peer_->outstanding > worker_->socket_bytes()) data = Copy(transfer, data, bytes);
-  const ucs_status_t status = worker_->Send(peer_->endpoint, transfer, data, bytes);
+  if (peer->outstanding > worker_->socket_bytes()) data = Copy(transfer, data, bytes);
+  const ucs_status_t status = worker_->Send(peer->endpoint, transfer, data, bytes);
   if (status == UCS_OK) {
     ++send.finished;
   } else if (status == UCS_INPROGRESS) {
@@ -197,24 +183,24 @@ void LinkState::OnSendDone(void* owner, Transfer* transfer, ucs_status_t status)
   }
 }
 
-bool LinkState::ReportConsumed() {
-  if (abandoned_ || !report_due() || peer_->state == PeerState::kFailed) return true;
-  keeper_->WantConnection(*peer_);
-  if (peer_->state != PeerState::kConnected) return false;
+bool LinkState::Report() {
+  if (abandoned_ || !receive_credit_.report_due() || peer->state == PeerState::kFailed) return true;
+  keeper_->WantConnection(*peer);
+  if (peer->state != PeerState::kConnected) return false;
   Transfer* transfer = worker_->transfers().New();
   MessageHeader& header = transfer->wire.header;
   header = MessageHeader();
   header.flags = kCreditOnly;
   header.from = self_;
-  header.epoch = key_.epoch;
-  header.group = key_.group;
-  header.lane = key_.lane;
-  header.consumed = consumed_;
-  header.tag = TagOf(peer_->send_key, header);
-  reported_ = consumed_;
-  const ucs_status_t status = worker_->Send(peer_->endpoint, transfer, nullptr, 0);
+  header.epoch = key.epoch;
+  header.group = key.group;
+  header.lane = key.lane;
+  header.consumed = receive_credit_.consumed();
+  header.tag = TagOf(peer->send_key, header);
+  receive_credit_.Report(receive_credit_.granted());
+  const ucs_status_t status = worker_->Send(peer->endpoint, transfer, nullptr, 0);
   if (status != UCS_OK && status != UCS_INPROGRESS) {
-    keeper_->FailPeer(*peer_, ToStatus(worker_->api(), status, "lost rank " + std::to_string(peer_->world_rank)));
+    keeper_->FailPeer(*peer, ToStatus(worker_->api(), status, "lost rank " + std::to_string(peer->world_rank)));
   }
   return true;
 }
@@ -223,10 +209,9 @@ bool LinkState::ReportConsumed() {
 
 void LinkState::Abandon() {
   abandoned_ = true;
-  peer_->outstanding -= sent_ - acknowledged_;
-  acknowledged_ = sent_;
-  for (Arrival& arrival : arrivals_) Drop(arrival);
-  arrivals_.clear();
+  OnConsumed(send_credit_.sent());
+  for (Early& early : early_) Discard(early);
+  early_.Clear();
   Drain();
   while (!sends_.empty()) Forget(sends_.front());
   while (!receives_.empty()) Forget(receives_.front());
@@ -234,7 +219,7 @@ void LinkState::Abandon() {
 
 void LinkState::Drain() {
   const auto in_flight = [this] {
-    const auto is = [](const Posted& posted) { return posted.InFlight(); };
+    const auto is = [](const Pieces& pieces) { return pieces.InFlight(); };
     return std::any_of(sends_.begin(), sends_.end(), is) || std::any_of(receives_.begin(), receives_.end(), is);
   };
   const auto drive = [&](std::chrono::nanoseconds limit) {
@@ -243,10 +228,10 @@ void LinkState::Drain() {
       if (!worker_->Progress(16)) worker_->Sleep(std::chrono::milliseconds(1));
     }
   };
-  if (peer_->state != PeerState::kFailed) drive(keeper_->DrainTime());
+  if (peer->state != PeerState::kFailed) drive(keeper_->DrainTime());
   if (!in_flight()) return;
-  keeper_->FailPeer(*peer_, absl::UnavailableError("rank " + std::to_string(peer_->world_rank) +
-                                                   " did not let go of an abandoned operation; connection closed"));
+  keeper_->FailPeer(*peer, absl::UnavailableError("rank " + std::to_string(peer->world_rank) +
+                                                  " did not let go of an abandoned operation; connection closed"));
   keeper_->CloseFailed();
   drive(kLetGoLimit);
 }
@@ -256,16 +241,7 @@ void LinkState::Drain() {
 Progress LinkState::TryRecv(RecvOperation& operation) {
   auto* receive = static_cast<PostedRecv*>(operation.state);
   if (receive == nullptr) {
-    if (spare_receives_.empty()) spare_receives_.emplace_back();
-    receives_.splice(receives_.end(), spare_receives_, spare_receives_.begin());
-    receive = &receives_.back();
-    *receive = PostedRecv();
-    receive->operation = &operation;
-    receive->first = next_receive_;
-    receive->pieces = limits_.Pieces(operation.bytes);
-    next_receive_ += receive->pieces;
-    operation.state = receive;
-    ++*pending_operations_;
+    receive = &receives_.Add(operation, limits_.Pieces(operation.bytes));
   }
   const bool moved = AdvanceRecv(*receive);
   return RecvResult(*receive, moved);
@@ -277,11 +253,11 @@ Progress LinkState::RecvResult(PostedRecv& receive, bool moved) {
     Forget(receive);
     return Progress::kDone;
   }
-  if (receive.failed || peer_->state == PeerState::kFailed) {
+  if (receive.failed || peer->state == PeerState::kFailed) {
     receive.failed = true;
     if (operation.error.ok()) RequireReason();
     if (!MayFail(receive)) return Progress::kBlocked;
-    if (operation.error.ok()) operation.error = peer_->status;
+    if (operation.error.ok()) operation.error = peer->status;
     Forget(receive);
     return Progress::kFailed;
   }
@@ -291,22 +267,19 @@ Progress LinkState::RecvResult(PostedRecv& receive, bool moved) {
 bool LinkState::AdvanceRecv(PostedRecv& receive) {
   bool moved = false;
   RecvOperation& operation = *receive.operation;
-  for (auto arrival = arrivals_.begin(); arrival != arrivals_.end() && !receive.failed;) {
-    if (arrival->header.sequence >= receive.first + receive.pieces) break;
-    if (!receive.Covers(arrival->header.sequence)) {
-      ++arrival;
+  for (auto early = early_.begin(); early != early_.end() && !receive.failed;) {
+    if (early->header.sequence >= receive.first + receive.pieces) break;
+    if (!receive.Covers(early->header.sequence)) {
+      ++early;
       continue;
     }
-    const bool rendezvous = arrival->descriptor != nullptr;
-    void* data = rendezvous ? arrival->descriptor : arrival->copy.data.get();
-    const Delivery delivery = Deliver(receive, arrival->header, data, rendezvous);
+    const bool rendezvous = early->descriptor != nullptr;
+    void* data = rendezvous ? early->descriptor : early->data.data.get();
+    const Delivery delivery = Deliver(receive, early->header, data, rendezvous);
     if (delivery == Delivery::kNoRoom) break;
-    waiting_charge_ -= limits_.Charge(arrival->header.piece_bytes);
-    if (delivery == Delivery::kDone) arrival->descriptor = nullptr;  // taken over
-    Drop(*arrival);
-    const auto next = std::next(arrival);
-    spare_arrivals_.splice(spare_arrivals_.begin(), arrivals_, arrival);
-    arrival = next;
+    if (delivery == Delivery::kDone) early->descriptor = nullptr;  // taken over
+    Discard(*early);
+    early = early_.Remove(early);
     moved = true;
   }
   // After the next pieces were asked for: the network is busy while this computes.
@@ -328,17 +301,7 @@ bool LinkState::CheckSignature(PostedRecv& receive, const MessageHeader& header)
     return true;
   }
   receive.failed = true;
-  operation.mismatch = true;
-  operation.peer_signature = header.signature;
-  for (const runtime::CallRecord& record : records_) {
-    const uint64_t without_length = runtime::SignatureWithLength(header.signature, header.message_bytes);
-    if (runtime::Carries(record, header.signature) || runtime::Carries(record, without_length)) {
-      operation.peer_call = record;
-    }
-  }
-  operation.error = absl::FailedPreconditionError(
-      "rank " + std::to_string(peer_->world_rank) + " sent a message of another call (" +
-      std::to_string(header.message_bytes) + " bytes where " + std::to_string(operation.bytes) + " are expected)");
+  history_.Mismatch(peer->world_rank, header.signature, header.message_bytes, &operation);
   return false;
 }
 
@@ -359,7 +322,7 @@ LinkState::Delivery LinkState::Deliver(PostedRecv& receive, const MessageHeader&
 LinkState::Delivery LinkState::StartReceive(PostedRecv& receive, const MessageHeader& header, void* descriptor) {
   RecvOperation& operation = *receive.operation;
   if (!receive.HasRoom()) return Delivery::kNoRoom;
-  if (peer_->state == PeerState::kFailed) return Delivery::kRefused;
+  if (peer->state == PeerState::kFailed) return Delivery::kRefused;
   std::byte* target = operation.data + header.offset;
   size_t index = kMostInFlight;
   if (operation.reduce != nullptr) {
@@ -406,75 +369,62 @@ void LinkState::OnRecvDone(void* owner, Transfer* transfer, ucs_status_t status)
 
 void LinkState::DeliverNow(RecvOperation& operation, const void* data, uint64_t offset, uint64_t bytes) {
   if (bytes == 0) return;
-  if (operation.reduce == nullptr) {
-    std::memcpy(operation.data + offset, data, bytes);
-    return;
-  }
   net::BufferPool::Block aligned;
-  if (reinterpret_cast<uintptr_t>(data) % operation.element_bytes != 0) {
+  if (operation.reduce != nullptr && reinterpret_cast<uintptr_t>(data) % operation.element_bytes != 0) {
     aligned = buffers_->Get(bytes);
     std::memcpy(aligned.data.get(), data, bytes);
     data = aligned.data.get();
   }
-  const std::byte* operand = operation.operand + offset;
-  const size_t count = bytes / operation.element_bytes;
-  if (operation.incoming_first) {
-    operation.reduce(operation.data + offset, data, operand, count);
-  } else {
-    operation.reduce(operation.data + offset, operand, data, count);
-  }
+  net::Deliver(operation, offset, static_cast<const std::byte*>(data), bytes);
   buffers_->Put(std::move(aligned));
 }
 
 void LinkState::Consumed(const MessageHeader& header) {
-  consumed_ += limits_.Charge(header.piece_bytes);
-  if (report_due() && !ReportConsumed()) keeper_->ReportLater(*this);
+  receive_credit_.Consume(limits_.Charge(header.piece_bytes));
+  if (receive_credit_.report_due() && !Report()) keeper_->ReportLater(*this);
+}
+
+// The peer has consumed that much of what was sent.
+void LinkState::OnConsumed(uint64_t consumed) {
+  const uint64_t granted = consumed + limits_.window;
+  if (consumed > send_credit_.sent() || granted <= send_credit_.granted()) return;
+  peer->outstanding -= granted - send_credit_.granted();
+  send_credit_.Grant(granted);
 }
 
 bool LinkState::OnMessage(const ParsedHeader& message, void* data, bool rendezvous) {
   const MessageHeader& header = message.header;
-  if (header.consumed > acknowledged_ && header.consumed <= sent_) {
-    peer_->outstanding -= header.consumed - acknowledged_;
-    acknowledged_ = header.consumed;
-  }
+  OnConsumed(header.consumed);
   if (abandoned_ || (header.flags & kCreditOnly) != 0 || !arrived_.IsNew(header.sequence)) return false;
-  if (message.has_record) records_[next_record_++ % records_.size()] = message.record;
-  const uint64_t charge = limits_.Charge(header.piece_bytes);
-  const bool late = !arrivals_.empty() && header.sequence <= arrivals_.back().header.sequence;
-  for (PostedRecv& receive : receives_) {
-    if (!receive.Covers(header.sequence)) continue;
-    const Delivery delivery = Deliver(receive, header, data, rendezvous);
-    if (delivery == Delivery::kDone) return rendezvous;
-    if (delivery == Delivery::kRefused) return false;
-    break;  // no room now: it waits
+  if (message.has_record) history_.Add(message.record);
+  if (PostedRecv* receive = receives_.Find(header.sequence); receive != nullptr) {
+    const Delivery delivery = Deliver(*receive, header, data, rendezvous);
+    if (delivery != Delivery::kNoRoom) return rendezvous && delivery == Delivery::kDone;
   }
-  if (waiting_charge_ + charge > limits_.window) {
-    keeper_->FailPeer(*peer_, absl::InternalError("rank " + std::to_string(peer_->world_rank) +
-                                                  " sent more than this rank's window allows; connection closed"));
+  return Keep(header, data, rendezvous);
+}
+
+// Keeps a piece that has no receive, or whose receive has no room now. Returns whether its descriptor is kept.
+bool LinkState::Keep(const MessageHeader& header, void* data, bool rendezvous) {
+  auto place = early_.end();
+  if (!early_.empty() && header.sequence <= early_.back().header.sequence) {
+    place = std::find_if(early_.begin(), early_.end(),
+                         [&header](const Early& other) { return other.header.sequence > header.sequence; });
+  }
+  const size_t bytes = rendezvous ? 0 : header.piece_bytes;
+  Early* early = early_.Add(place, header, limits_.Charge(header.piece_bytes), bytes);
+  if (early == nullptr) {
+    keeper_->FailPeer(*peer, absl::InternalError("rank " + std::to_string(peer->world_rank) +
+                                                 " sent more than this rank's window allows; connection closed"));
     return false;
   }
-  waiting_charge_ += charge;
-  if (spare_arrivals_.empty()) spare_arrivals_.emplace_back();
-  auto place = arrivals_.end();
-  if (late) {
-    place = std::find_if(arrivals_.begin(), arrivals_.end(),
-                         [&header](const Arrival& other) { return other.header.sequence > header.sequence; });
-  }
-  arrivals_.splice(place, spare_arrivals_, spare_arrivals_.begin());
-  Arrival& arrival = *std::prev(place);
-  arrival.header = header;
-  if (rendezvous) {
-    arrival.descriptor = data;
-  } else {
-    arrival.copy = buffers_->Get(std::max<size_t>(header.piece_bytes, 1));
-    if (header.piece_bytes > 0) std::memcpy(arrival.copy.data.get(), data, header.piece_bytes);
-  }
+  if (rendezvous) early->descriptor = data;
+  if (bytes > 0) std::memcpy(early->data.data.get(), data, bytes);
   return rendezvous;
 }
 
-void LinkState::Drop(Arrival& arrival) {
-  if (arrival.descriptor != nullptr) worker_->Discard(std::exchange(arrival.descriptor, nullptr));
-  buffers_->Put(std::exchange(arrival.copy, {}));
+void LinkState::Discard(Early& early) {
+  if (early.descriptor != nullptr) worker_->Discard(std::exchange(early.descriptor, nullptr));
 }
 
 }  // namespace cohort::comm::ucx

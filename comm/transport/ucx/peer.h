@@ -2,10 +2,10 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "cohort/comm/transport/net/link_table.h"
 #include "cohort/comm/transport/ucx/wire.h"
 #include "cohort/comm/transport/ucx/worker.h"
 
@@ -28,8 +28,8 @@ struct Peer {
   Worker::ErrorHandler error_handler;
   absl::Status status;  // why, in kFailed
   std::chrono::steady_clock::time_point failed_at;
-  uint64_t outstanding = 0;    // Charge() of what it has been sent and not reported as consumed, on all links
-  size_t unclaimed_links = 0;  // that it has sent to and that we have not made
+  uint64_t outstanding = 0;  // Charge() of what it has been sent and not reported as consumed, on all links
+  net::PeerLinks<LinkState> links;
 };
 
 // The transport's services for links.
@@ -40,7 +40,7 @@ class PeerKeeper {
   virtual void WantConnection(Peer& peer) = 0;
   // The peer can't be used any more. Its endpoint is closed from the next Poll on. The first status stays.
   virtual void FailPeer(Peer& peer, const absl::Status& status) = 0;
-  // link.ReportConsumed() could not report yet: calls it again from Poll, until it does.
+  // link.Report() could not report yet: calls it again from Poll, until it does.
   virtual void ReportLater(LinkState& link) = 0;
   // Closes what FailPeer left open, at once. Not from within callbacks of the worker.
   virtual void CloseFailed() = 0;

@@ -4,20 +4,20 @@
 
 namespace cohort::comm::ucx {
 
-bool Posted::InFlight() const {
+bool Pieces::InFlight() const {
   return std::any_of(in_flight.begin(), in_flight.end(),
                      [](Transfer* t) { return t != nullptr && t->copy.data == nullptr; });
 }
-bool Posted::HasRoom() const {
+bool Pieces::HasRoom() const {
   return std::any_of(in_flight.begin(), in_flight.end(), [](Transfer* t) { return t == nullptr; });
 }
-bool Posted::AddTransfer(Transfer* transfer) {
+bool Pieces::AddTransfer(Transfer* transfer) {
   const auto room = std::find(in_flight.begin(), in_flight.end(), nullptr);
   if (room == in_flight.end()) return false;
   *room = transfer;
   return true;
 }
-void Posted::DropTransfer(const Transfer* transfer) {
+void Pieces::DropTransfer(const Transfer* transfer) {
   std::replace(in_flight.begin(), in_flight.end(), const_cast<Transfer*>(transfer), static_cast<Transfer*>(nullptr));
 }
 

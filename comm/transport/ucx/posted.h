@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cohort/comm/transport/net/buffer_pool.h"
+#include "cohort/comm/transport/net/ordered_link.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/comm/transport/ucx/worker.h"
 
@@ -14,9 +15,8 @@ namespace cohort::comm::ucx {
 
 inline constexpr size_t kMostInFlight = 4;  // pieces of one message
 
-struct Posted {
-  uint64_t first = 0;
-  uint64_t pieces = 0;
+// How far a message is.
+struct Pieces {
   uint64_t started = 0;
   uint64_t finished = 0;
   std::array<Transfer*, kMostInFlight> in_flight = {};
@@ -27,12 +27,9 @@ struct Posted {
   bool AddTransfer(Transfer* transfer);
   bool HasRoom() const;
   void DropTransfer(const Transfer* transfer);
-  bool Covers(uint64_t sequence) const { return sequence >= first && sequence < first + pieces; }
 };
-struct PostedSend : Posted {
-  SendOperation* operation = nullptr;
-};
-struct PostedRecv : Posted {
+struct PostedSend : net::PostedMessage<SendOperation>, Pieces {};
+struct PostedRecv : net::PostedMessage<RecvOperation>, Pieces {
   struct Stage {
     net::BufferPool::Block block;
     uint64_t offset = 0;
@@ -40,7 +37,6 @@ struct PostedRecv : Posted {
     enum { kFree, kFilling, kFull } state = kFree;
   };
 
-  RecvOperation* operation = nullptr;
   std::array<Stage, kMostInFlight> stages;  // of a reduction; filled out of order, reduced in any
 };
 

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "cohort/comm/transport/net/address_book.h"
-#include "cohort/comm/transport/net/buffer_pool.h"
+#include "cohort/comm/transport/net/link_table.h"
 #include "cohort/comm/transport/net/net_interface.h"
+#include "cohort/comm/transport/net/ordered_link.h"
+#include "cohort/comm/transport/net/reach.h"
 #include "cohort/comm/transport/ucx/link_state.h"
 #include "cohort/comm/transport/ucx/peer.h"
 #include "cohort/comm/transport/ucx/session.h"
@@ -26,10 +25,6 @@ namespace {
 
 // Rounds of ucp_worker_progress per Poll; a round moves at most a few segments per connection.
 constexpr int kRoundsPerPoll = 1;
-// Links that a peer may have sent to before this rank makes them.
-constexpr size_t kMostUnclaimedLinks = 4096;
-// Links remembered after their end, so that late messages to them are dropped and not kept.
-constexpr size_t kMostClosedLinks = 1 << 16;
 // How long the end waits for connections to close in order.
 constexpr std::chrono::milliseconds kCloseLimit(500);
 // DrainTime: of all links that are abandoned with less than kBetweenDrains between them, and of each at least.
@@ -37,22 +32,18 @@ constexpr std::chrono::seconds kDrainLimit(2);
 constexpr std::chrono::milliseconds kBetweenDrains(500);
 constexpr std::chrono::milliseconds kShortestDrain(20);
 
-// Stands for all links of a group; no link has it.
-LinkKey WholeGroup(uint64_t group, uint32_t epoch) { return {group, epoch, 0, -1}; }
-LinkKey WholeGroup(const LinkKey& key) { return WholeGroup(key.group, key.epoch); }
-
-class UcxTransport;
+using LinkTable = net::LinkTable<LinkState, Peer>;
 
 class UcxLink : public Link {
  public:
-  UcxLink(UcxTransport* transport, LinkState* state) : transport_(transport), state_(state) {}
-  ~UcxLink() override;
+  UcxLink(LinkTable* table, LinkState* state) : table_(table), state_(state) {}
+  ~UcxLink() override { table_->Release(state_); }
   Progress TrySend(SendOperation& operation) override { return state_->TrySend(operation); }
   Progress TryRecv(RecvOperation& operation) override { return state_->TryRecv(operation); }
   bool wants_early_receives() const override { return true; }
 
  private:
-  UcxTransport* const transport_;
+  LinkTable* const table_;
   LinkState* const state_;
 };
 
@@ -61,6 +52,10 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   UcxTransport(const runtime::Identity& identity, runtime::KeyValueStore* store)
       : identity_(identity),
         peers_(static_cast<size_t>(identity.world_size)),
+        links_([this](const net::LinkKey& key, Peer& peer, net::BufferPool* buffers) {
+          return std::make_unique<LinkState>(key, identity_.rank, peer, worker_.get(), buffers, this,
+                                             &pending_operations_);
+        }),
         book_(store, "ucx", identity.epoch, [this] { worker_->Signal(); }) {}
   ~UcxTransport() override;
 
@@ -71,20 +66,18 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   int Arm(bool* ready) override { return worker_->Arm(ready); }
 
   std::string_view name() const override { return "ucx"; }
-  bool Reaches(int world_rank) const override;
+  bool Reaches(int world_rank) const override { return net::OnAnotherNode(identity_, world_rank); }
   absl::StatusOr<std::unique_ptr<Link>> Connect(const LinkSpec& spec) override;
   void OnPeerLost(int world_rank, const absl::Status& status) override;
-  void OnGroupEnd(uint64_t group, uint32_t epoch) override;
+  void OnGroupEnd(uint64_t group, uint32_t epoch) override { links_.EndGroup(group, epoch); }
 
   bool OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) override;
   void OnHello(const void* hello, size_t bytes) override;
   void WantConnection(Peer& peer) override;
   void FailPeer(Peer& peer, const absl::Status& status) override;
-  void ReportLater(LinkState& link) override;
+  void ReportLater(LinkState& link) override { reports_.Add(link); }
   void CloseFailed() override;
   std::chrono::nanoseconds DrainTime() override;
-
-  void Release(LinkState* state);
 
  private:
   // The peer's entry, made on first use; null when there is no such rank.
@@ -94,9 +87,6 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   // Kindred: the same wire, configuration and UCX release, else why not.
   absl::Status CheckKindred(const Published& published) const;
   absl::Status ConnectTo(Peer& peer, const std::string& text);
-  LinkState* FindOrMakeLink(const LinkKey& key, Peer& peer);
-  void NoteClosed(const LinkKey& key);
-  bool ReportConsumed();
   std::string UcxVersion() const;
   std::string Describe(const WorkerOptions& options) const;
 
@@ -106,22 +96,16 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   std::string configuration_;
   std::string interface_;  // for people
   std::unique_ptr<Worker> worker_;
-  net::BufferPool buffers_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by world rank
   std::vector<Peer*> to_close_;
   size_t looking_up_ = 0;
   size_t pending_operations_ = 0;
-  std::unordered_map<LinkKey, std::unique_ptr<LinkState>, LinkKeyHash> links_;
-  std::unordered_map<LinkKey, std::vector<LinkKey>, LinkKeyHash> unclaimed_;  // of links_, by WholeGroup
-  std::vector<LinkState*> reports_due_;
-  std::unordered_set<LinkKey, LinkKeyHash> closed_;  // links, and WholeGroup of groups that have ended
-  std::deque<LinkKey> closed_order_;
+  net::OwedReports<LinkState> reports_;
+  LinkTable links_;
   std::chrono::steady_clock::time_point drain_end_;     // of the present series of drains
   std::chrono::steady_clock::time_point drains_until_;  // one that begins later begins a new series
   net::AddressBook book_;                               // last: its thread signals the worker
 };
-
-UcxLink::~UcxLink() { transport_->Release(state_); }
 
 absl::Status UcxTransport::Init(const UcxOptions& options, std::string* description) {
   WorkerOptions worker_options;
@@ -140,6 +124,10 @@ absl::Status UcxTransport::Init(const UcxOptions& options, std::string* descript
   interface_ = worker_options.interface.empty() ? "all interfaces" : worker_options.interface;
   configuration_ = ConfigurationOf(worker_->limits());
   COHORT_ASSIGN_OR_RETURN(nonce_, net::MakeNonce());
+  links_.set_released([this](LinkState& link) {
+    link.Abandon();
+    reports_.Remove(link);
+  });
   if (description != nullptr) *description = Describe(worker_options);
   return book_.Publish(identity_.rank, ToText({UcxVersion(), configuration_, nonce_, worker_->address()}));
 }
@@ -161,8 +149,7 @@ std::string UcxTransport::UcxVersion() const {
 UcxTransport::~UcxTransport() {
   if (worker_ == nullptr) return;
   book_.Stop();  // its thread signals the worker
-  for (auto& [key, state] : links_) state->Abandon();
-  links_.clear();
+  links_.Clear();
   CloseFailed();
   for (auto& peer : peers_) {
     if (peer != nullptr && peer->endpoint != nullptr) worker_->Close(std::exchange(peer->endpoint, nullptr), false);
@@ -181,12 +168,6 @@ UcxTransport::~UcxTransport() {
   }
 }
 
-bool UcxTransport::Reaches(int world_rank) const {
-  if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return false;
-  const runtime::NodeInfo& own = identity_.nodes[static_cast<size_t>(identity_.node)];
-  return world_rank < own.first_rank || world_rank >= own.first_rank + own.rank_count;
-}
-
 Peer* UcxTransport::FindPeer(int world_rank) {
   if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return nullptr;
   std::unique_ptr<Peer>& peer = peers_[static_cast<size_t>(world_rank)];
@@ -202,34 +183,12 @@ SessionTerms UcxTransport::TermsOf(int from, int to, const Nonce& from_nonce, co
   return {identity_.job_secret, identity_.job_id, identity_.epoch, from, to, from_nonce, to_nonce, configuration_};
 }
 
-LinkState* UcxTransport::FindOrMakeLink(const LinkKey& key, Peer& peer) {
-  std::unique_ptr<LinkState>& state = links_[key];
-  if (state == nullptr) {
-    state =
-        std::make_unique<LinkState>(key, identity_.rank, &peer, worker_.get(), &buffers_, this, &pending_operations_);
-  }
-  return state.get();
-}
-
 absl::StatusOr<std::unique_ptr<Link>> UcxTransport::Connect(const LinkSpec& spec) {
   if (!Reaches(spec.peer_world_rank)) {
     return absl::InvalidArgumentError("rank " + std::to_string(spec.peer_world_rank) + " is not on another node");
   }
-  Peer* peer = FindPeer(spec.peer_world_rank);
-  if (peer == nullptr) return absl::InvalidArgumentError("no rank " + std::to_string(spec.peer_world_rank));
-  const LinkKey key = {spec.group, spec.epoch, spec.lane, spec.peer_world_rank};
-  const bool came_first = links_.contains(key);  // its messages did, and count though it has ended since
-  if (peer->state == PeerState::kFailed && !came_first) return peer->status;
-  LinkState* state = FindOrMakeLink(key, *peer);
-  if (state->claimed) return absl::InternalError("a link was made twice");
-  state->claimed = true;
-  if (came_first) {
-    --peer->unclaimed_links;
-    const auto waiting = unclaimed_.find(WholeGroup(key));
-    std::erase(waiting->second, key);
-    if (waiting->second.empty()) unclaimed_.erase(waiting);
-  }
-  return std::make_unique<UcxLink>(this, state);
+  COHORT_ASSIGN_OR_RETURN(LinkState* const link, links_.Connect(spec, *FindPeer(spec.peer_world_rank)));
+  return std::make_unique<UcxLink>(&links_, link);
 }
 
 std::chrono::nanoseconds UcxTransport::DrainTime() {
@@ -237,36 +196,6 @@ std::chrono::nanoseconds UcxTransport::DrainTime() {
   if (now > drains_until_) drain_end_ = now + kDrainLimit;
   drains_until_ = std::max(now, drain_end_) + kBetweenDrains;
   return std::max<std::chrono::nanoseconds>(drain_end_ - now, kShortestDrain);
-}
-
-void UcxTransport::Release(LinkState* state) {
-  state->Abandon();
-  reports_due_.erase(std::remove(reports_due_.begin(), reports_due_.end(), state), reports_due_.end());
-  const LinkKey key = state->key();
-  links_.erase(key);
-  NoteClosed(key);
-}
-
-void UcxTransport::NoteClosed(const LinkKey& key) {
-  if (closed_.insert(key).second) closed_order_.push_back(key);
-  if (closed_order_.size() > kMostClosedLinks) {
-    closed_.erase(closed_order_.front());
-    closed_order_.pop_front();
-  }
-}
-
-void UcxTransport::OnGroupEnd(uint64_t group, uint32_t epoch) {
-  const LinkKey whole = WholeGroup(group, epoch);
-  NoteClosed(whole);
-  const auto waiting = unclaimed_.find(whole);
-  if (waiting == unclaimed_.end()) return;
-  const std::vector<LinkKey> keys = std::move(waiting->second);
-  unclaimed_.erase(waiting);
-  for (const LinkKey& key : keys) {
-    LinkState* state = links_.at(key).get();
-    --state->peer().unclaimed_links;
-    Release(state);
-  }
 }
 
 // Nothing is stored for a stranger: an entry is made once the proof is right.
@@ -297,24 +226,18 @@ bool UcxTransport::OnMessage(const void* header, size_t header_bytes, void* data
   const bool credit = (message.header.flags & kCreditOnly) != 0;
   if (!credit && (bytes != message.header.piece_bytes || (!rendezvous && bytes > worker_->limits().eager_bytes)))
     return false;
-  const LinkKey key = {message.header.group, message.header.epoch, message.header.lane, message.header.from};
-  if (closed_.contains(key)) return false;
-  auto found = links_.find(key);
-  if (found == links_.end()) {
-    if (credit || closed_.contains(WholeGroup(key))) return false;
-    if (peer->unclaimed_links >= kMostUnclaimedLinks) {
-      FailPeer(*peer,
-               absl::ResourceExhaustedError("rank " + std::to_string(peer->world_rank) + " has sent to " +
-                                            std::to_string(kMostUnclaimedLinks) + " groups that were not made here"));
+  const net::LinkKey key = {message.header.group, message.header.epoch, message.header.lane, message.header.from};
+  LinkState* link = links_.FindFor(key, *peer);
+  if (link == nullptr) {
+    if (credit || links_.Ended(key)) return false;
+    const absl::StatusOr<LinkState*> made = links_.MakeUnclaimed(key, *peer);
+    if (!made.ok()) {
+      FailPeer(*peer, made.status());
       return false;
     }
-    ++peer->unclaimed_links;
-    unclaimed_[WholeGroup(key)].push_back(key);
-    FindOrMakeLink(key, *peer);
-    found = links_.find(key);
+    link = *made;
   }
-  LinkState* state = found->second.get();
-  return state->OnMessage(message, data, rendezvous);
+  return link->OnMessage(message, data, rendezvous);
 }
 
 bool UcxTransport::Poll() {
@@ -324,30 +247,14 @@ bool UcxTransport::Poll() {
     CloseFailed();
     moved = true;
   }
-  if (!reports_due_.empty()) moved |= ReportConsumed();
+  moved |= reports_.Send();
   if (worker_->closing() > 0) worker_->ReapClosed();
   return moved;
 }
 
 bool UcxTransport::Active() const {
-  return pending_operations_ > 0 || looking_up_ > 0 || worker_->transfers().under_way() > 0 || !reports_due_.empty() ||
+  return pending_operations_ > 0 || looking_up_ > 0 || worker_->transfers().under_way() > 0 || !reports_.empty() ||
          !to_close_.empty() || worker_->closing() > 0;
-}
-
-void UcxTransport::ReportLater(LinkState& link) {
-  if (std::exchange(link.report_queued, true)) return;
-  reports_due_.push_back(&link);
-}
-
-bool UcxTransport::ReportConsumed() {
-  const auto reported = [](LinkState* link) {
-    if (!link->ReportConsumed()) return false;
-    link->report_queued = false;
-    return true;
-  };
-  const size_t before = reports_due_.size();
-  reports_due_.erase(std::remove_if(reports_due_.begin(), reports_due_.end(), reported), reports_due_.end());
-  return reports_due_.size() != before;
 }
 
 void UcxTransport::WantConnection(Peer& peer) {

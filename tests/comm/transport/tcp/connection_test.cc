@@ -29,7 +29,7 @@ class TcpConnection : public ::testing::Test {
     int error = 0;
     other_ = AcceptFrom(listener->get(), &error);
     ASSERT_TRUE(other_.valid());
-    connection_.emplace(*std::move(socket), net::SessionKey{}, net::SessionKey{});
+    connection_.emplace(*std::move(socket), net::SessionKey{}, net::SessionKey{}, nullptr);
   }
   // Writes a frame without an owner.
   Connection::Written Write(const std::vector<std::byte>& data) {

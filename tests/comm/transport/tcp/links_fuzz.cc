@@ -12,8 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/comm/transport/net/ordered_link.h"
 #include "cohort/comm/transport/tcp/connection.h"
-#include "cohort/comm/transport/tcp/link_table.h"
+#include "cohort/comm/transport/tcp/link_state.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/runtime/base/file_descriptor.h"
@@ -53,17 +54,14 @@ struct End {
 
 class Side : public PeerKeeper {
  public:
-  Side(FuzzInput* input, int socket, int other) : input_(input), other_(other), links_(kLimits, &pending_) {
+  Side(FuzzInput* input, int socket, int other) : input_(input), other_(other), links_(LinkMaker(kLimits, &pending_)) {
     peer_.world_rank = kPeer;
     peer_.keeper = this;
-    peer_.sink = std::make_unique<PeerSink>(&peer_);
     peer_.awaited_peers = &awaited_;
     peer_.state = PeerState::kConnected;
-    peer_.connection = std::make_unique<Connection>(runtime::FileDescriptor(socket), kKey, kKey);
-    links_.set_released([this](LinkState& link) {
-      std::erase(reports_due_, &link.receiver);
-      if (peer_.last_link == &link) peer_.last_link = nullptr;
-    });
+    peer_.connection = std::make_unique<Connection>(runtime::FileDescriptor(socket), kKey, kKey,
+                                                    std::make_unique<FrameRouter>(&links_, &peer_));
+    links_.set_released([this](LinkState& link) { reports_.Remove(link.receiver); });
   }
   ~Side() override {
     for (size_t i = 0; i < ends_.size(); ++i) GiveUp(i);
@@ -112,7 +110,7 @@ class Side : public PeerKeeper {
   bool ReadFor(Peer& peer, bool long_expected, const bool* enough) override {
     Connection& connection = *peer.connection;
     connection.OnEvent(false);
-    const bool moved = connection.Read(*peer_.sink, peer.stalled_sends > 0, long_expected, enough);
+    const bool moved = connection.Read(peer.stalled_sends > 0, long_expected, enough);
     if (!connection.read_error().ok()) FailPeer(peer, connection.read_error());
     return moved;
   }
@@ -121,26 +119,7 @@ class Side : public PeerKeeper {
   }
   void TakeShort(Peer& peer, const FrameHeader& header) override { peer.connection->TakeShort(header); }
   void OnWriteError(Peer&) override {}
-  void ReportLater(LinkReceiver& link) override {
-    if (!std::exchange(link.report_queued, true)) reports_due_.push_back(&link);
-  }
-
-  FrameSink::Choice OnFrame(Peer&, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
-                            bool again) override {
-    const LinkKey key = {header.group, header.epoch, header.lane, kPeer};
-    LinkState* link = links_.Find(key);
-    const bool grant = (header.flags & kGrantOnly) != 0;
-    if (link == nullptr) {
-      if (grant || links_.Ended(key)) return {FrameSink::Choice::kDrop, nullptr};
-      if (!keep) return {FrameSink::Choice::kHold, nullptr};
-      link = links_.MakeUnclaimed(key, peer_);
-      FuzzCheck(link != nullptr);
-    }
-    peer_.last_link = link;
-    link->sender.OnGrant(header.granted);
-    if (grant) return {FrameSink::Choice::kDrop, nullptr};
-    return link->receiver.OnFrame(header, record, keep, again);
-  }
+  void ReportLater(LinkReceiver& link) override { reports_.Add(link); }
 
  private:
   static constexpr size_t kEnds = 3;
@@ -148,7 +127,7 @@ class Side : public PeerKeeper {
 
   LinkState* Link(size_t which) {
     LinkState*& link = ends_[which].link;
-    const LinkKey key = {which, 1, 0, kPeer};
+    const net::LinkKey key = {which, 1, 0, kPeer};
     if (link == nullptr && !links_.Ended(key)) link = links_.Claim(key, peer_);
     return link;
   }
@@ -266,13 +245,10 @@ class Side : public PeerKeeper {
       peer_.connection->OnEvent(false);
       peer_.connection->Flush();
       Connection& connection = *peer_.connection;
-      connection.Read(*peer_.sink, keep, false, nullptr);
+      connection.Read(keep, false, nullptr);
       if (!connection.read_error().ok()) FailPeer(peer_, connection.read_error());
     }
-    std::erase_if(reports_due_, [](LinkReceiver* link) {
-      link->report_queued = !link->ReportGrant();
-      return !link->report_queued;
-    });
+    reports_.Send();
     closed_.reset();
   }
 
@@ -294,7 +270,7 @@ class Side : public PeerKeeper {
   size_t pending_ = 0;
   size_t awaited_ = 0;
   LinkTable links_;
-  std::vector<LinkReceiver*> reports_due_;
+  net::OwedReports<LinkReceiver> reports_;
   std::array<End, kEnds> ends_;
   uint64_t frames_ = 0;
 };

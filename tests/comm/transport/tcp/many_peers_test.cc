@@ -88,8 +88,8 @@ bool GoOn(SimulatedPeer& peer, int rank, const std::string& address) {
   if (state == tcp::HandshakeSocket::State::kEnded) Begin(peer, rank, address);
   if (state != tcp::HandshakeSocket::State::kProved) return false;
   const tcp::Handshake& handshake = peer.greeting->handshake();
-  peer.connection =
-      std::make_unique<tcp::Connection>(peer.greeting->Release(), handshake.send_key(), handshake.receive_key());
+  peer.connection = std::make_unique<tcp::Connection>(peer.greeting->Release(), handshake.send_key(),
+                                                      handshake.receive_key(), nullptr);
   static const std::vector<std::byte> data(kBytes, std::byte{5});
   tcp::FrameHeader header;
   header.epoch = 1;

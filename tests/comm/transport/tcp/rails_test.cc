@@ -75,8 +75,12 @@ class TcpRails : public ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    one_ = std::make_unique<Connection>(runtime::FileDescriptor(ends[0]), net::SessionKey{}, net::SessionKey{});
-    other_ = std::make_unique<Connection>(runtime::FileDescriptor(ends[1]), net::SessionKey{}, net::SessionKey{});
+    one_ =
+        std::make_unique<Connection>(runtime::FileDescriptor(ends[0]), net::SessionKey{}, net::SessionKey{}, nullptr);
+    auto keeper = std::make_unique<Keeper>();
+    keeper_ = keeper.get();
+    other_ = std::make_unique<Connection>(runtime::FileDescriptor(ends[1]), net::SessionKey{}, net::SessionKey{},
+                                          std::move(keeper));
   }
   void AddRail(int rail) {
     AddRailOf(*one_, rail);
@@ -98,7 +102,7 @@ class TcpRails : public ::testing::Test {
   void ReadOther() {
     other_->OnEvent(false);
     for (int rail = 1; rail < kMostRails; ++rail) other_->OnEvent(false, rail);
-    other_->Read(keeper_, /*keep=*/true, /*long_expected=*/false, nullptr);
+    other_->Read(/*keep=*/true, /*long_expected=*/false, nullptr);
   }
   std::vector<std::byte> Data(size_t bytes) {
     std::vector<std::byte> data(bytes);
@@ -108,7 +112,7 @@ class TcpRails : public ::testing::Test {
 
   std::mt19937_64 random_{7};
   Owner owner_;
-  Keeper keeper_;
+  Keeper* keeper_ = nullptr;  // of other_
   runtime::FileDescriptor far_end_;
   std::unique_ptr<Connection> one_, other_;
 };
@@ -129,11 +133,11 @@ TEST_F(TcpRails, FramesOfRandomSizesArriveAsTheyWere) {
       one_->Flush();
     }
   }
-  for (int i = 0; i < 1000 && keeper_.ended < sent.size(); ++i) ReadOther();
-  ASSERT_EQ(keeper_.ended, sent.size());
+  for (int i = 0; i < 1000 && keeper_->ended < sent.size(); ++i) ReadOther();
+  ASSERT_EQ(keeper_->ended, sent.size());
   for (size_t i = 0; i < sent.size(); ++i) {
-    EXPECT_EQ(keeper_.frames[i], sent[i]) << "frame " << i;
-    EXPECT_EQ((keeper_.flags[i] & kRailBits) != 0, i >= 10 && sent[i].size() >= kStripedFrom) << "frame " << i;
+    EXPECT_EQ(keeper_->frames[i], sent[i]) << "frame " << i;
+    EXPECT_EQ((keeper_->flags[i] & kRailBits) != 0, i >= 10 && sent[i].size() >= kStripedFrom) << "frame " << i;
   }
 }
 
@@ -142,12 +146,12 @@ TEST_F(TcpRails, OneThatHasEndedUnseenCarriesNothing) {
   far_end_.Close();
   const std::vector<std::byte> data = Data(kStripedFrom);
   ASSERT_NE(Write(data), Connection::Written::kFailed);
-  for (int i = 0; i < 1000 && keeper_.ended < 1; ++i) {
+  for (int i = 0; i < 1000 && keeper_->ended < 1; ++i) {
     one_->Flush();
     ReadOther();
   }
-  ASSERT_EQ(keeper_.ended, 1u);
-  EXPECT_EQ(keeper_.frames[0], data);
+  ASSERT_EQ(keeper_->ended, 1u);
+  EXPECT_EQ(keeper_->frames[0], data);
 }
 
 TEST_F(TcpRails, AFrameWhoseOwnerEndsArrivesWhole) {
@@ -161,8 +165,8 @@ TEST_F(TcpRails, AFrameWhoseOwnerEndsArrivesWhole) {
     one_->Flush();
     ReadOther();
   }
-  while (keeper_.ended == 0) ReadOther();
-  EXPECT_EQ(keeper_.frames[0], copy);
+  while (keeper_->ended == 0) ReadOther();
+  EXPECT_EQ(keeper_->frames[0], copy);
 }
 
 // The side that was connected to may use a rail before the other one has read that it is there.
@@ -174,15 +178,15 @@ TEST_F(TcpRails, AFrameWaitsForTheRailThatCarriesIt) {
     one_->Flush();
     ReadOther();
   }
-  EXPECT_TRUE(keeper_.frames.empty());
+  EXPECT_TRUE(keeper_->frames.empty());
   EXPECT_TRUE(other_->read_error().ok());
   other_->AddRail(2, std::move(far_end_), "far2");
-  for (int i = 0; i < 1000 && keeper_.ended == 0; ++i) {
+  for (int i = 0; i < 1000 && keeper_->ended == 0; ++i) {
     one_->Flush();
     ReadOther();
   }
-  ASSERT_EQ(keeper_.ended, 1u);
-  EXPECT_EQ(keeper_.frames[0], data);
+  ASSERT_EQ(keeper_->ended, 1u);
+  EXPECT_EQ(keeper_->frames[0], data);
 }
 
 // The event of its end may come later.
@@ -213,13 +217,13 @@ TEST_F(TcpRails, OneThatHasEndedCarriesNothingMore) {
   one_->OnEvent(/*ending=*/true, 1);
   const auto data = Data(1 << 20);
   Write(data);
-  for (int i = 0; i < 1000 && keeper_.ended == 0; ++i) {
+  for (int i = 0; i < 1000 && keeper_->ended == 0; ++i) {
     one_->Flush();
     ReadOther();
   }
-  ASSERT_EQ(keeper_.ended, 1u);
-  EXPECT_EQ(keeper_.flags[0] & kRailBits, RailBit(2));
-  EXPECT_EQ(keeper_.frames[0], data);
+  ASSERT_EQ(keeper_->ended, 1u);
+  EXPECT_EQ(keeper_->flags[0] & kRailBits, RailBit(2));
+  EXPECT_EQ(keeper_->frames[0], data);
 }
 
 }  // namespace

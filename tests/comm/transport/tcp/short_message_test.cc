@@ -16,7 +16,7 @@
 
 #include "cohort/comm/transport/tcp/connection.h"
 #include "cohort/comm/transport/tcp/link.h"
-#include "cohort/comm/transport/tcp/link_table.h"
+#include "cohort/comm/transport/tcp/link_state.h"
 #include "cohort/comm/transport/tcp/peer.h"
 #include "cohort/comm/transport/tcp/socket/sockets.h"
 
@@ -39,10 +39,10 @@ class Side : public PeerKeeper {
   Side(runtime::FileDescriptor socket, int peer_rank) {
     peer_.world_rank = peer_rank;
     peer_.keeper = this;
-    peer_.sink = std::make_unique<PeerSink>(&peer_);
     peer_.awaited_peers = &awaited_;
     peer_.state = PeerState::kConnected;
-    peer_.connection = std::make_unique<Connection>(std::move(socket), net::SessionKey{}, net::SessionKey{});
+    peer_.connection = std::make_unique<Connection>(std::move(socket), net::SessionKey{}, net::SessionKey{},
+                                                    std::make_unique<FrameRouter>(&links_, &peer_));
     link = Make(kGroup);
   }
   ~Side() override { link.reset(); }
@@ -65,7 +65,7 @@ class Side : public PeerKeeper {
   // Reads what is there; frames that nobody waits for are kept.
   bool Read(bool keep) {
     peer_.connection->OnEvent(false);
-    return peer_.connection->Read(*peer_.sink, keep, false, nullptr);
+    return peer_.connection->Read(keep, false, nullptr);
   }
   Connection& connection() { return *peer_.connection; }
 
@@ -73,7 +73,7 @@ class Side : public PeerKeeper {
   void FailPeer(Peer&, const absl::Status& status) override { ADD_FAILURE() << status; }
   bool ReadFor(Peer&, bool, const bool* enough) override {
     peer_.connection->OnEvent(false);
-    return peer_.connection->Read(*peer_.sink, false, false, enough);
+    return peer_.connection->Read(false, false, enough);
   }
   bool PeekShort(Peer&, FrameHeader* header, const std::byte** data) override {
     return peer_.connection->PeekShort(header, data);
@@ -81,20 +81,12 @@ class Side : public PeerKeeper {
   void TakeShort(Peer&, const FrameHeader& header) override { peer_.connection->TakeShort(header); }
   void OnWriteError(Peer&) override { ADD_FAILURE() << peer_.connection->write_error(); }
   void ReportLater(LinkReceiver&) override { ADD_FAILURE() << "a report did not fit"; }
-  FrameSink::Choice OnFrame(Peer&, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
-                            bool again) override {
-    LinkState* state = links_.Find({header.group, header.epoch, header.lane, peer_.world_rank});
-    if (state == nullptr) return {FrameSink::Choice::kDrop, nullptr};
-    state->sender.OnGrant(header.granted);
-    if ((header.flags & kGrantOnly) != 0) return {FrameSink::Choice::kDrop, nullptr};
-    return state->receiver.OnFrame(header, record, keep, again);
-  }
 
  private:
   size_t pending_ = 0;
   size_t awaited_ = 0;
   Peer peer_;
-  LinkTable links_{kLimits, &pending_};
+  LinkTable links_{LinkMaker(kLimits, &pending_)};
 
  public:
   std::unique_ptr<TcpLink> link;

@@ -84,8 +84,7 @@ void FuzzConnection(FuzzInput& input) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) return;
   const runtime::FileDescriptor other(ends[1]);
   const net::SessionKey key = {7};
-  Connection connection(runtime::FileDescriptor(ends[0]), key, key);
-  Sink sink(&input);
+  Connection connection(runtime::FileDescriptor(ends[0]), key, key, std::make_unique<Sink>(&input));
   uint64_t number = 0;
   for (int i = 0; i < 40 && !input.empty() && connection.read_error().ok(); ++i) {
     std::vector<uint8_t> bytes;
@@ -106,7 +105,7 @@ void FuzzConnection(FuzzInput& input) {
       const size_t part = std::min<size_t>(bytes.size() - at, 1 + input.Byte() * 16);
       if (write(other.get(), bytes.data() + at, part) < 0) break;
       at += part;
-      connection.Read(sink, input.Bool(), input.Bool(), nullptr);
+      connection.Read(input.Bool(), input.Bool(), nullptr);
     }
   }
 }

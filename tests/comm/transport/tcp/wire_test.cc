@@ -8,6 +8,8 @@
 #include <random>
 #include <string>
 
+#include "cohort/comm/transport/net/ordered_link.h"
+
 namespace cohort::comm::tcp {
 namespace {
 
@@ -79,10 +81,13 @@ TEST(TcpWire, FlowControlAlwaysGoesOnAndKeepsWithinTheWindow) {
   std::mt19937_64 random(seed);
   for (int round = 0; round < 200; ++round) {
     const FlowLimits limits = LimitsOf(1 + static_cast<int>(random() % 8000));
-    uint64_t sent = 0, granted = limits.window, consumed = 0, posted_left = 0, reported = limits.window, kept = 0;
+    net::SendCredit sender(limits.window);
+    net::ReceiveCredit receiver(limits.window);
+    uint64_t kept = 0;
     const auto report = [&] {
-      const uint64_t now = consumed + posted_left + limits.window;
-      if (now > reported && limits.Due(now - reported)) granted = reported = now;
+      if (!receiver.report_due()) return;
+      sender.Grant(receiver.granted());
+      receiver.Report(receiver.granted());
     };
     for (int message = 0; message < 40; ++message) {
       const uint64_t bytes = random() % (uint64_t{1} << random() % 26);
@@ -95,13 +100,13 @@ TEST(TcpWire, FlowControlAlwaysGoesOnAndKeepsWithinTheWindow) {
         const auto post = [&] {
           if (is_posted) return;
           is_posted = true;
-          posted_left += bytes - framed;
-          consumed += kept;
+          receiver.Post(bytes - framed);
+          receiver.Consume(kept);
           kept = 0;
           report();
         };
         if (framed >= posted) post();
-        const int64_t frame = limits.FrameBytes(bytes - framed, granted - sent);
+        const int64_t frame = limits.FrameBytes(bytes - framed, sender.allowed());
         if (frame < 0) {
           ASSERT_EQ(idle++, 0) << "stands still though the receive is posted; seed " << seed;
           post();
@@ -111,12 +116,12 @@ TEST(TcpWire, FlowControlAlwaysGoesOnAndKeepsWithinTheWindow) {
         ASSERT_TRUE(framed + static_cast<uint64_t>(frame) == bytes || frame % 64 == 0) << "an element may be cut";
         ASSERT_TRUE(frame > 0 || bytes == 0);
         const uint64_t charge = FlowLimits::Charge(static_cast<uint64_t>(frame));
-        sent += charge;
-        ASSERT_LE(sent, granted);
+        ASSERT_LE(charge, sender.allowed());
+        sender.Send(charge);
         framed += static_cast<uint64_t>(frame);
         if (is_posted) {
-          consumed += charge;
-          posted_left -= static_cast<uint64_t>(frame);
+          receiver.Consume(charge);
+          receiver.Unpost(static_cast<uint64_t>(frame));
           report();
         } else {
           kept += charge;

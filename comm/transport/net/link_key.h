@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cohort::comm::tcp {
+namespace cohort::comm::net {
 
 struct LinkKey {
   uint64_t group = 0;
@@ -21,5 +21,8 @@ struct LinkKeyHash {
     return hash ^ (hash >> 29);
   }
 };
+// Stands for all links of a group; no link has it.
+inline LinkKey WholeGroup(uint64_t group, uint32_t epoch) { return {group, epoch, 0, -1}; }
+inline LinkKey WholeGroup(const LinkKey& key) { return WholeGroup(key.group, key.epoch); }
 
-}  // namespace cohort::comm::tcp
+}  // namespace cohort::comm::net
