@@ -26,9 +26,13 @@ using comm::ConstBuffer;
 using comm::ReduceOp;
 using runtime::Work;
 
-TEST(CommunicatorTest, SteadyStateAllocatesNothing) {
+class CommunicatorNodesTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(CommunicatorNodesTest, SteadyStateAllocatesNothing) {
   ProcessClusterOptions options;
   options.ranks = 2;
+  options.nodes = GetParam();
+  if (const std::string why = WhyHostsCannotTalk(); options.nodes > 1 && !why.empty()) GTEST_SKIP() << why;
   const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
     std::vector<float> in(4096, 1);
     std::vector<float> out(4096);
@@ -67,6 +71,8 @@ TEST(CommunicatorTest, SteadyStateAllocatesNothing) {
   });
   for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
+
+INSTANTIATE_TEST_SUITE_P(SharedMemoryAndTcp, CommunicatorNodesTest, ::testing::Values(1, 2));
 
 TEST(CommunicatorTest, GroupsOfOneCopy) {
   SimClusterOptions options;

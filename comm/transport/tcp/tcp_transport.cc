@@ -115,6 +115,7 @@ class TcpTransport : public Transport, public PeerKeeper {
   RailPorts rail_ports_{&terms_, &watch_, {kListener, kAccepted, kDialed}};
   std::vector<std::unique_ptr<Peer>> peers_;         // by world rank
   std::vector<Peer*> ready_;                         // have something to read, or a frame that waits for its receive
+  std::vector<Peer*> noted_;                         // those of them that are being read
   std::vector<std::unique_ptr<Connection>> closed_;  // of failed peers, destroyed by the next Poll
   net::OwedReports<LinkReceiver> reports_;
   size_t looking_up_ = 0;
@@ -366,8 +367,8 @@ void TcpTransport::Note(Peer& peer) {
 
 bool TcpTransport::ReadNoted(bool keep) {
   bool moved = false;
-  std::vector<Peer*> noted = std::exchange(ready_, {});
-  for (Peer* peer : noted) {
+  noted_.swap(ready_);
+  for (Peer* peer : noted_) {
     peer->in_ready = false;
     if (peer->state != PeerState::kConnected) continue;
     const bool more = ReadFrom(*peer, keep, /*long_expected=*/false, nullptr);
@@ -375,6 +376,7 @@ bool TcpTransport::ReadNoted(bool keep) {
     if (peer->state != PeerState::kConnected) continue;
     if (more || peer->connection->readable() || peer->connection->holding()) Note(*peer);
   }
+  noted_.clear();
   return moved;
 }
 
