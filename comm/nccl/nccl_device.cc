@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cohort/comm/nccl/alone.h"
-#include "cohort/comm/nccl/left_behind.h"
+#include "cohort/comm/nccl/library/left_behind.h"
 #include "cohort/comm/nccl/nccl_calls.h"
 #include "cohort/comm/nccl/nccl_issue.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -13,17 +13,18 @@
 namespace cohort::comm::nccl {
 
 NcclDevice::~NcclDevice() {
-  if (communicator_ != nullptr && communicator_->get() != nullptr && !stopping_) {
+  if (communicator_ != nullptr && communicator_->get() != nullptr && !HasEnded(life_)) {
     const runtime::MutexLock lock(IssuerOf(ordinal_));
     registrations_.ReleaseAll(*context_.nccl, communicator_->launcher());
   }
   turn_.Forget();
-  while (stopping_ && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
+  while (HasEnded(life_) && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
   Keep(scratch_);
   FreeKept();
   LeaveBehind(kept_);
   if (communicator_ == nullptr) return;
-  if (!stopping_ && !settling_) context_.pool->PutIdle({StoreKey(), communicator_}, context_.group->members, ordinal_);
+  if (!HasEnded(life_) && !settling_)
+    context_.pool->PutIdle({StoreKey(), communicator_}, context_.group->members, ordinal_);
 }
 
 std::string NcclDevice::StoreKey() const {
@@ -43,15 +44,14 @@ Abilities NcclDevice::MyAbilities() const {
 }
 
 absl::Status NcclDevice::Prepare(runtime::Deadline deadline) {
-  preparing_ = true;
+  life_.Enter(DeviceLife::kPreparing);
   absl::Status status = Join(deadline);
-  preparing_ = false;
+  if (life_ == DeviceLife::kPreparing) life_.Enter(DeviceLife::kReady);  // else the group has failed meanwhile
   return status;
 }
 
 absl::Status NcclDevice::Join(runtime::Deadline deadline) {
   const GroupContext& group = *context_.group;
-  prepared_ = true;
   if (group.size == 1) return absl::OkStatus();
   NcclPool& pool = *context_.pool;
   // Taken now, as Obtain takes others: another group may look for one, or put more than are kept, while this one waits.
@@ -187,7 +187,7 @@ absl::Status NcclDevice::Enqueue(std::span<const IssuedCall> calls, runtime::Dea
 }
 
 absl::Status NcclDevice::Check() {
-  if (communicator_ == nullptr || stopping_) return absl::OkStatus();
+  if (communicator_ == nullptr || HasEnded(life_)) return absl::OkStatus();
   return communicator_->Check().status();
 }
 
@@ -211,8 +211,9 @@ absl::Status NcclDevice::Split(int color, int key, uint64_t child, runtime::Dead
 }
 
 void NcclDevice::Stop() {
-  if (communicator_ == nullptr || stopping_) return;
-  stopping_ = true;
+  if (life_ == DeviceLife::kFresh || HasEnded(life_)) return;
+  life_.Enter(communicator_ == nullptr ? DeviceLife::kStopped : DeviceLife::kStopping);
+  if (communicator_ == nullptr) return;
   // Kept for Shrink where NCCL can do both; no use after an error that NCCL itself has.
   if (context_.nccl->ncclCommShrink != nullptr && communicator_->Check().ok() && communicator_->Revoke()) {
     context_.pool->PutRevoked(context_.group->id, ordinal_, {StoreKey(), communicator_});
@@ -222,8 +223,8 @@ void NcclDevice::Stop() {
 }
 
 bool NcclDevice::Stopped() {
-  stopped_ = stopped_ || communicator_ == nullptr || communicator_->Stopped();
-  return stopped_;
+  if (life_ == DeviceLife::kStopping && communicator_->Stopped()) life_.Enter(DeviceLife::kStopped);
+  return life_ == DeviceLife::kStopped || life_ == DeviceLife::kFresh;
 }
 
 void NcclDevice::FreeKept() {

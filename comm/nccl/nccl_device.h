@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/nccl/device_life.h"
 #include "cohort/comm/nccl/launch_turn.h"
 #include "cohort/comm/nccl/library/launch_shape.h"
 #include "cohort/comm/nccl/library/nccl_agreement.h"
@@ -18,6 +19,7 @@
 #include "cohort/comm/nccl/nccl_exchange.h"
 #include "cohort/comm/nccl/registrations.h"
 #include "cohort/comm/provider/provider.h"
+#include "cohort/runtime/base/checked_state.h"
 
 namespace cohort::comm::nccl {
 
@@ -59,9 +61,8 @@ class NcclDevice {
   NcclDevice& operator=(const NcclDevice&) = delete;
 
   int ordinal() const { return ordinal_; }
-  bool prepared() const { return prepared_; }
-  // True while Prepare runs further up this thread's stack: it drives the engine, and the engine has called us.
-  bool preparing() const { return preparing_; }
+  // kPreparing: Prepare may run further up this thread's stack. It drives the engine, and the engine has called us.
+  DeviceLife life() const { return life_; }
   // Why all calls go through host memory; empty: they don't.
   const std::string& staged() const { return staged_; }
   // Why NCCL does not serve this call alone; empty: it does. Has a communicator.
@@ -71,7 +72,7 @@ class NcclDevice {
   // The call is an exchange (nccl_exchange.h) whose first one has been made, so that it can be captured; or none.
   bool Connected(const CollectiveRequest& request) const { return exchanged_ || WhyNot(request).empty(); }
 
-  // Makes the communicator, together with all members. The device is current.
+  // Makes the communicator, together with all members. Once. The device is current.
   absl::Status Prepare(runtime::Deadline deadline);
   // A call of a group of one. The device is current. kUnimplemented: there is no kernel for it; the group goes on.
   absl::Status RunAlone(const CollectiveRequest& request, cudaStream_t stream, bool captured);
@@ -116,10 +117,7 @@ class NcclDevice {
   const NcclContext& context_;
   const int index_;
   const int ordinal_;
-  bool prepared_ = false;
-  bool preparing_ = false;
-  bool stopping_ = false;
-  bool stopped_ = false;
+  runtime::CheckedState<DeviceLife> life_{DeviceLife::kFresh};
   bool settling_ = false;  // NCCL still works on something of ours other than a call
   std::string staged_;
   SharedCommunicator communicator_;

@@ -65,7 +65,7 @@ bool NcclIssue::Advance() {
 
 absl::StatusOr<bool> NcclIssue::Step() {
   // Its own caller, which is below us, has a better word for it.
-  if (device_.stopping_) return absl::CancelledError("the group has failed");
+  if (HasEnded(device_.life_)) return absl::CancelledError("the group has failed");
   if (stage_ == Stage::kBegin && device_.room().full()) [[unlikely]] {
     if (!deadline_.passed()) return false;
     return absl::DeadlineExceededError(std::string(name()) + ": not begun in the time that the call allows, since " +

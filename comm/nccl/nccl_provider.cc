@@ -177,7 +177,7 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
 
 bool NcclProvider::KnownToBeStaged(int index, const CollectiveRequest& request) const {
   const auto place = static_cast<size_t>(index);
-  return place < lanes_.size() && lanes_[place]->device().prepared() &&
+  return place < lanes_.size() && WasPrepared(lanes_[place]->device().life()) &&
          !lanes_[place]->device().WhyStaged(request).empty();
 }
 
@@ -185,7 +185,7 @@ std::string NcclProvider::Explain(const CollectiveRequest& request) {
   if (group_->size == 1) return "a copy on the device: the group has one rank";
   const NcclDevice* device = nullptr;
   for (const auto& lane : lanes_) {
-    if (lane->device().ordinal() == request.device && lane->device().prepared()) device = &lane->device();
+    if (lane->device().ordinal() == request.device && WasPrepared(lane->device().life())) device = &lane->device();
   }
   if (device != nullptr) {
     if (const std::string why = device->WhyStaged(request); !why.empty()) return "through host memory: " + why;
@@ -256,12 +256,12 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
   const bool by_host = call.service.pieces == kByHost && group_->size > 1;
   operation->captured = Capturing(*context_.cuda, call.stream);
   if (operation->captured && group_->size > 1) COHORT_RETURN_IF_ERROR(CheckCapture(lane, call));
-  if (lane.device().preparing()) [[unlikely]] {
+  if (lane.device().life() == DeviceLife::kPreparing) [[unlikely]] {
     return absl::FailedPreconditionError(
         "the group's first call on this device still makes its communicator, and this one comes from inside it: wait "
         "for the first call before anything that calls back makes others");
   }
-  if (!by_host && !lane.device().prepared()) [[unlikely]]
+  if (!by_host && !WasPrepared(lane.device().life())) [[unlikely]]
     COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
   if (group_->size == 1) {
     COHORT_RETURN_IF_ERROR(lane.device().RunAlone(call.request, stream, operation->captured));
@@ -280,11 +280,11 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
 
 absl::Status NcclProvider::CheckCapture(NcclLane& lane, const AcceptedCall& call) const {
   const NcclDevice& device = lane.device();
-  if (call.service.pieces == kByHost || (device.prepared() && !device.WhyStaged(call.request).empty())) {
+  if (call.service.pieces == kByHost || (WasPrepared(device.life()) && !device.WhyStaged(call.request).empty())) {
     return absl::UnimplementedError(std::string(Name(call.request.kind)) +
                                     " goes through host memory and can't be captured into a CUDA graph");
   }
-  if (device.prepared() && device.Connected(call.request)) return absl::OkStatus();
+  if (WasPrepared(device.life()) && device.Connected(call.request)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "the group's first call on this device, and its first reduction that NCCL does not compute, can't be captured "
       "into a CUDA graph: communicator and connections are made in it; make the same call before the capture");
@@ -405,7 +405,7 @@ absl::Status NcclProvider::Register(const Buffer& buffer, runtime::Deadline dead
   const cuda::DeviceScope scope(*context_.cuda, buffer.device);
   COHORT_RETURN_IF_ERROR(scope.status());
   NcclDevice& device = LaneOf(buffer.device).device();
-  absl::Status status = device.prepared() ? absl::OkStatus() : device.Prepare(deadline);
+  absl::Status status = WasPrepared(device.life()) ? absl::OkStatus() : device.Prepare(deadline);
   const size_t bytes = static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype);
   if (status.ok()) status = device.Register(buffer.data, bytes, deadline);
   if (!status.ok() && status_.ok()) group_->fail(status, -1);  // the others wait for this rank

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/nccl/left_behind.h"
+#include "cohort/comm/nccl/library/left_behind.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {

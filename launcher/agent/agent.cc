@@ -33,6 +33,7 @@
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/launcher_messages.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -184,7 +185,7 @@ void Agent::OnInputEnded() {
   StopRanks(std::chrono::milliseconds(0));  // nothing to stop after an orderly end
   // dlaunch is gone, or the process by which it reaches us. To the others this node is then as lost as if we had been
   // killed; of ranks that end for no reason of their own they would think worse.
-  if (lost && !link_.hosting()) link_.Abandon();
+  if (lost && !link_.hosted()) link_.Abandon();
   EndWhenDone();
 }
 
@@ -223,8 +224,8 @@ void Agent::OnTerminate(const std::string& who) {
   told_to_stop_ = true;
   const std::string why = start_.name() + " was told to end by " + who;
   news_.Notice(why + ", and its agent ends its ranks");
-  link_.RequestStop(why, 128 + SIGTERM);
-  if (ranks_ && !link_.hosting()) TellWhyRanksEnd(why);  // between two epochs as well
+  if (link_.hosted()) link_.hosted()->OnEvent(StopRequested{why, 128 + SIGTERM});
+  if (ranks_ && !link_.hosted()) TellWhyRanksEnd(why);  // between two epochs as well
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) GiveUp("got " + who + " before its ranks had started");
 }
@@ -261,14 +262,10 @@ void Agent::ReapChildren() {
 
 void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_start()) OnStart(message.start());
-  const uint64_t number = message.number();
-  if (message.has_agent_ended()) {
-    link_.TellAgentEnded(message.agent_ended().agent(), message.agent_ended().text(), number);
-  }
-  if (message.has_notice_signal()) link_.GiveNotice(message.notice_signal(), number);
+  std::optional<Event> order = link_.hosted() ? OrderOf(message) : std::nullopt;
+  if (order.has_value()) link_.hosted()->OnEvent(*std::move(order));
   if (message.has_take_over()) OnTakeOver(message.take_over());
   if (message.has_new_host()) link_.MoveTo(message.new_host());
-  if (message.has_standbys()) link_.NoteStandbys(message.standbys());
   if (message.has_look()) OnLook(message.look());
   const auto on_stack = [this](v1::RankStack stack) { news_.Stack(std::move(stack)); };
   if (message.has_stacks() && ranks_) ranks_->GatherStacks(message.stacks(), on_stack);
@@ -276,11 +273,10 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
   told_to_stop_ = true;
-  link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal(), number);
   // With a signal ranks may yet stop in order, and else are told.
   if (stop.exit_code() != 0 && stop.signal() == 0 && ranks_) ranks_->MarkFailure();
-  if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
-  if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
+  if (!link_.hosted() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
+  if (!ranks_ && !link_.hosted()) GiveUp("told to stop before its ranks had started");
 }
 
 // The watcher asks again. The view need not be kept for a dlaunch that does not read.
@@ -356,7 +352,7 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       OnAssignment(message.assignment());
       break;
     case v1::ToAgent::kRefused:
-      if (link_.hosting()) {  // the others still need it
+      if (link_.hosted()) {  // the others still need it
         StopRanks(std::chrono::milliseconds(0));
         break;
       }
@@ -368,7 +364,7 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       StopRanks(std::chrono::milliseconds(message.stop().grace_ms()), message.stop().restarting());
       break;
     case v1::ToAgent::kReport:
-      if (!link_.hosting()) OnReport(message.report());
+      if (!link_.hosted()) OnReport(message.report());
       break;
     default:  // of concern to the ranks alone, or handled by RendezvousClient
       break;
@@ -402,7 +398,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
 
 // If no cgroup can be made, the ranks do without.
 void Agent::MakeCgroup(const v1::Assignment& assignment) {
-  const bool first_here = !assignment.job().nodes_share_host() || link_.hosting();
+  const bool first_here = !assignment.job().nodes_share_host() || link_.hosted() != nullptr;
   if (first_here && assignment.epoch() == 1) {
     RemoveStaleCgroups(std::filesystem::path(cgroup_.folder()).parent_path().string());
   }
@@ -473,7 +469,7 @@ void Agent::EndWhenDone() {
   if (ranks_done_) news_.AllSaid(epoch_);
   if (!ranks_done_ || (!news_.output().empty() && report_seen_)) return;
   // The host stays for the others, and standbys stay until dlaunch has the report.
-  const bool needed = link_.hosting() || link_.standing_by();
+  const bool needed = link_.hosted() != nullptr || link_.standing_by();
   if (input_ended_ || (report_seen_ && !needed)) return loop_.Quit();
   // dlaunch closes our input when the other agents have gone.
   if (report_seen_ && !std::exchange(lingering_, true)) loop_.After(kHostLinger, [this] { OnInputEnded(); });

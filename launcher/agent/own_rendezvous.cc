@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "cohort/launcher/control/news_of.h"
+#include "cohort/launcher/control/launcher_messages.h"
 #include "cohort/launcher/control/roster.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -47,18 +47,6 @@ void OwnRendezvous::Join(v1::NodeOffer offer, Agent agent) {
 void OwnRendezvous::Send(const v1::FromAgent& message) {
   if (joined_) OnEvent(Received{kAgent, message});
 }
-
-void OwnRendezvous::RequestStop(std::string reason, int exit_code, int signal, uint64_t number) {
-  OnEvent(StopRequested{std::move(reason), exit_code, signal, number});
-}
-
-void OwnRendezvous::GiveNotice(int signal, uint64_t number) { OnEvent(NoticeGiven{signal, number}); }
-
-void OwnRendezvous::TellAgentEnded(uint32_t agent, std::string text, uint64_t number) {
-  OnEvent(AgentEnded{agent, std::move(text), number});
-}
-
-void OwnRendezvous::NoteStandbys(v1::Standbys standbys) { OnEvent(StandbysNoted{std::move(standbys)}); }
 
 void OwnRendezvous::OnEvent(Event event) {
   events_.push_back(std::move(event));

@@ -41,14 +41,10 @@ class OwnRendezvous : public HostedRendezvous {
   void Join(v1::NodeOffer offer, Agent agent);
   void Send(const v1::FromAgent& message);
 
-  void RequestStop(std::string reason, int exit_code, int signal = 0, uint64_t number = 0) override;
-  void GiveNotice(int signal, uint64_t number = 0) override;
-  void TellAgentEnded(uint32_t agent, std::string text, uint64_t number = 0) override;
-  void NoteStandbys(v1::Standbys standbys) override;
+  void OnEvent(Event event) override;
 
  private:
   OwnRendezvous(EventLoop* loop, v1::JobPlan plan, OnNews on_news, OnFinished on_finished);
-  void OnEvent(Event event);
   void HandleEvents();
   void LetTimePass();
   void SetTimer();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ constexpr std::chrono::milliseconds kLookForMove{50};
 // How long one attempt at a next host's addresses takes.
 constexpr std::chrono::milliseconds kAttempt{1000};
 constexpr std::chrono::seconds kJoinLimit{40};
+constexpr uint64_t kNoTerm = std::numeric_limits<uint64_t>::max();  // the link ends: no host is dialled any more
 
 std::string OnInterface(const std::string& interface) {
   if (interface.empty()) return "; bring its network up";
@@ -98,8 +100,13 @@ Client ConnectToOneOf(std::string addresses, Deadline deadline, const std::funct
 }  // namespace
 
 RendezvousLink::~RendezvousLink() {
-  ending_ = true;
+  term_ = kNoTerm;
   if (mover_.joinable()) mover_.join();
+}
+
+void RendezvousLink::Finish(LinkLife life) {
+  life_.Enter(life);
+  loop_->Cancel(std::exchange(wait_timer_, 0));
 }
 
 absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news, Finished on_finished) {
@@ -140,6 +147,7 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
                                   const std::function<bool()>& given_up) {
   start_ = start;
   callbacks_ = std::move(callbacks);
+  life_.Enter(own_ != nullptr ? LinkLife::kJoined : LinkLife::kJoining);
   if (own_ != nullptr) {
     data_interface_ip_ = LoopbackAddress();
     own_->Join(MakeOffer(), {.on_message = [this](const v1::ToAgent& message) { OnMessage(stream_, message); },
@@ -150,20 +158,19 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
     const runtime::MutexLock lock(copy_mutex_);
     copy_ = std::make_unique<StandbyCopy>();
   }
-  connecting_ = joining_ = true;
   absl::StatusOr<std::shared_ptr<RendezvousClient>> client = JoinFirstHost(addresses, given_up);
   const bool may_move = start.standbys() > 0 && !absl::IsInvalidArgument(client.status());
   const Deadline move = Deadline::After(may_move ? kTakeOverTime : std::chrono::milliseconds(0));
   while (!client.ok() && term_ == 1 && !move.passed() && !(given_up && given_up()))
     std::this_thread::sleep_for(kLookForMove);
-  joining_ = false;
-  if (term_ == 1) {
-    COHORT_RETURN_IF_ERROR(client.status());
-    BeginStream(*std::move(client));
-    return absl::OkStatus();
+  const bool moved = term_ > 1;
+  if (!moved && !client.ok()) {
+    life_.Enter(LinkLife::kLost);
+    ++stream_;
+    return client.status();
   }
-  early_end_.reset();
   BeginStream(client.ok() ? *std::move(client) : nullptr);
+  if (!moved) return absl::OkStatus();
   Leave();
   LeaveHost();
   return absl::OkStatus();
@@ -216,7 +223,7 @@ RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
 }
 
 void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
-  connecting_ = false;
+  life_.Enter(client != nullptr ? LinkLife::kJoined : LinkLife::kWaiting);
   client_ = std::move(client);
   {
     const runtime::MutexLock lock(copy_mutex_);
@@ -225,12 +232,12 @@ void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
     early_ack_.reset();
   }
   for (const auto& [stream, message] : std::exchange(early_, {})) OnMessage(stream, message);
-  if (const std::optional<absl::Status> why = std::exchange(early_end_, std::nullopt)) OnStreamEnded(stream_, *why);
+  if (const auto end = std::exchange(early_end_, std::nullopt)) OnStreamEnded(end->first, end->second);
 }
 
 void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
-  if (lost_) return;
-  if (connecting_) return early_.push_back({stream, message});
+  if (life_ == LinkLife::kLost) return;
+  if (life_ == LinkLife::kJoining || life_ == LinkLife::kDialling) return early_.push_back({stream, message});
   if (start_.standbys() > 0) {
     for (const v1::FromAgent& again : session_.Hear(message)) Write(again);
     // The welcome of a host that was left since is none: ranks may not run for longer because of it.
@@ -264,11 +271,15 @@ void RendezvousLink::OnPage(const v1::LogPage& page) {
 
 void RendezvousLink::OnStreamEnded(uint64_t stream, const absl::Status& why) {
   if (stream != stream_) return;
-  if (connecting_) {
-    early_end_ = why;
+  if (life_ == LinkLife::kJoining || life_ == LinkLife::kDialling) {
+    early_end_ = {stream, why};
     return;
   }
-  if (start_.standbys() == 0 || why.ok()) return callbacks_.on_lost(why);
+  if (start_.standbys() == 0 || why.ok()) {
+    Finish(LinkLife::kDone);
+    return callbacks_.on_lost(why);
+  }
+  if (life_ == LinkLife::kJoined) life_.Enter(LinkLife::kWaiting);
   session_.Leave();
   if (standing_by()) callbacks_.on_host_silent(term_);
   WaitForHost(why);
@@ -278,7 +289,7 @@ void RendezvousLink::WaitForHost(const absl::Status& why) {
   if (wait_timer_ != 0) return;
   wait_timer_ = loop_->After(kTakeOverTime, [this, why] {
     wait_timer_ = 0;
-    lost_ = true;  // whatever comes now comes too late
+    life_.Enter(LinkLife::kLost);
     ++stream_;
     callbacks_.on_lost(absl::Status(why.code(), std::string(why.message()) + ", and no other has taken over in 8 s"));
   });
@@ -290,13 +301,13 @@ bool RendezvousLink::standing_by() {
 }
 
 void RendezvousLink::MoveTo(const v1::NewHost& host) {
-  if (host.term() <= term_ || start_.standbys() == 0) return;
-  newest_term_ = term_ = host.term();
+  if (host.term() <= term_ || start_.standbys() == 0 || life_ == LinkLife::kLost) return;
+  term_ = host.term();
   next_host_ = host;
   ++stream_;
-  if (joining_) return;  // Join goes on from there
+  if (life_ == LinkLife::kJoining) return;  // Join goes on from there
   Leave();
-  if (!moving_) LeaveHost();
+  if (life_ != LinkLife::kLeaving && life_ != LinkLife::kDialling) LeaveHost();
 }
 
 void RendezvousLink::Leave() {
@@ -306,7 +317,7 @@ void RendezvousLink::Leave() {
 
 // Ends the stream, and our own server if another is the host now, in a thread: both may take their time.
 void RendezvousLink::LeaveHost() {
-  moving_ = true;
+  life_.Enter(LinkLife::kLeaving);
   {
     const runtime::MutexLock lock(copy_mutex_);
     acknowledges_to_ = nullptr;
@@ -324,6 +335,7 @@ void RendezvousLink::LeaveHost() {
 }
 
 void RendezvousLink::GoToHost() {
+  if (life_ == LinkLife::kLost) return;
   mover_.join();
   Leave();  // what the old stream has brought last may have been its own welcome
   v1::NodeOffer offer = MakeOffer();
@@ -332,10 +344,11 @@ void RendezvousLink::GoToHost() {
     const runtime::MutexLock lock(copy_mutex_);
     if (copy_ != nullptr) offer.mutable_resume()->set_applied(copy_->applied());
   }
-  connecting_ = true;
-  mover_ = std::thread([this, stream = stream_, term = term_, offer = std::move(offer), identity = IdentityOf(start_),
-                        addresses = next_host_.addresses(), callbacks = StreamCallbacks()] {
-    const auto called_away = [this, term] { return ending_ || newest_term_ != term; };
+  life_.Enter(LinkLife::kDialling);
+  mover_ = std::thread([this, stream = stream_, term = term_.load(), offer = std::move(offer),
+                        identity = IdentityOf(start_), addresses = next_host_.addresses(),
+                        callbacks = StreamCallbacks()] {
+    const auto called_away = [this, term] { return term_ != term; };
     const Deadline deadline = Deadline::After(kTakeOverTime);
     Client connected =
         ConnectToOneOf(addresses, deadline, called_away, [&](const std::string& address, Deadline until) {
@@ -348,8 +361,8 @@ void RendezvousLink::GoToHost() {
 }
 
 void RendezvousLink::OnMoved(uint64_t stream, const std::shared_ptr<RendezvousClient>& client) {
+  if (life_ == LinkLife::kLost) return;
   BeginStream(client);
-  moving_ = false;
   if (stream != stream_) LeaveHost();  // it has moved on meanwhile
 }
 
@@ -363,27 +376,13 @@ void RendezvousLink::Write(const v1::FromAgent& message) {
   const absl::Status sent = client_->Send(message);
   if (sent.ok() || absl::IsUnavailable(sent)) return;
   ++stream_;  // a message is lost: the rendezvous might wait for it for ever, or count wrongly what follows
+  if (life_ == LinkLife::kJoined) Finish(LinkLife::kDone);
   loop_->Post([this, sent] { callbacks_.on_lost(sent); });
 }
 
-void RendezvousLink::RequestStop(const std::string& reason, int exit_code, int signal, uint64_t number) {
-  if (server_) server_->RequestStop(reason, exit_code, signal, number);
-}
-
-void RendezvousLink::GiveNotice(int signal, uint64_t number) {
-  if (server_) server_->GiveNotice(signal, number);
-}
-
-void RendezvousLink::TellAgentEnded(uint32_t agent, const std::string& text, uint64_t number) {
-  if (server_) server_->TellAgentEnded(agent, text, number);
-}
-
-void RendezvousLink::NoteStandbys(const v1::Standbys& standbys) {
-  if (server_) server_->NoteStandbys(standbys);
-}
-
 void RendezvousLink::Abandon() {
-  lost_ = true;
+  if (life_ == LinkLife::kLost) return;
+  Finish(LinkLife::kLost);
   ++stream_;
   {
     const runtime::MutexLock lock(copy_mutex_);
@@ -394,7 +393,7 @@ void RendezvousLink::Abandon() {
 }
 
 void RendezvousLink::Close() {
-  ending_ = true;
+  term_ = kNoTerm;
   if (mover_.joinable()) mover_.join();
   if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
 }

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/launcher/agent/link_life.h"
 #include "cohort/launcher/agent/own_rendezvous.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/control/hosted_rendezvous.h"
@@ -21,6 +22,7 @@
 #include "cohort/launcher/control/standby/standby.h"
 #include "cohort/launcher/rpc/client.h"
 #include "cohort/launcher/rpc/server.h"
+#include "cohort/runtime/base/checked_state.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -34,8 +36,8 @@ class RendezvousLink {
  public:
   struct Callbacks {
     std::function<void(const v1::ToAgent&)> on_message;
-    // Once at the most: the rendezvous is gone, and why; OK after its report or its refusal. With standbys, none has
-    // taken over in time.
+    // The rendezvous is gone, and why; OK after its report or its refusal. With standbys, none has taken over in time;
+    // it comes again if another takes over after a report, and is lost too.
     std::function<void(const absl::Status&)> on_lost;
     // This node stands by, and has lost the host of that term.
     std::function<void(uint64_t term)> on_host_silent;
@@ -64,7 +66,8 @@ class RendezvousLink {
   // Another agent is the host now, or this one. Does not block; where it can't be reached, on_lost comes in time.
   void MoveTo(const v1::NewHost& host);
 
-  bool hosting() const { return server_ != nullptr; }
+  // The rendezvous itself, where this node hosts it; else null. MoveTo may end it.
+  HostedRendezvous* hosted() { return server_.get(); }
   // Whether this node has a copy of the rendezvous, and may be told to take over.
   bool standing_by();
   // This machine's address in the network between nodes, once joined.
@@ -76,11 +79,6 @@ class RendezvousLink {
   // Messages sent before Join, or without standbys after the end of the stream, are dropped. With standbys it reaches
   // the next host.
   void Send(const v1::FromAgent& message);
-  // These four where this node hosts the rendezvous, which carries them out: see HostedRendezvous.
-  void RequestStop(const std::string& reason, int exit_code, int signal = 0, uint64_t number = 0);
-  void GiveNotice(int signal, uint64_t number);
-  void TellAgentEnded(uint32_t agent, const std::string& text, uint64_t number);
-  void NoteStandbys(const v1::Standbys& standbys);
   // Ends the stream for good, without a word, within two seconds: to the rendezvous this node is lost. Not where it is
   // hosted here.
   void Abandon();
@@ -96,6 +94,7 @@ class RendezvousLink {
   void OnMessage(uint64_t stream, const v1::ToAgent& message);
   void OnPage(const v1::LogPage& page);  // from a thread of gRPC's: the host waits for it
   void OnStreamEnded(uint64_t stream, const absl::Status& why);
+  void Finish(LinkLife life);  // no other host is awaited
   void WaitForHost(const absl::Status& why);
   void Leave();
   void LeaveHost();
@@ -110,18 +109,14 @@ class RendezvousLink {
 
   AgentSession session_;
   v1::NodeTable nodes_;  // of the latest assignment
-  uint64_t term_ = 1;
-  std::atomic<uint64_t> newest_term_ = 1;  // the same, for the thread that dials
-  uint64_t stream_ = 0;                    // counts streams, so that the end of one that was left is no news
+  runtime::CheckedState<LinkLife> life_{LinkLife::kApart};
+  std::atomic<uint64_t> term_ = 1;  // the thread that dials for another one stops
+  uint64_t stream_ = 0;             // counts streams, so that the end of one that was left is no news
   EventLoop::TimerId wait_timer_ = 0;
   v1::NewHost next_host_;
-  bool lost_ = false;  // on_lost was called since none has taken over
-  bool joining_ = false;
-  bool moving_ = false;
-  bool connecting_ = false;                              // what comes is of a stream that is not client_ yet
-  std::vector<std::pair<uint64_t, v1::ToAgent>> early_;  // meanwhile, with its stream
-  std::optional<absl::Status> early_end_;
-  std::atomic<bool> ending_ = false;
+  // Messages of a stream that came before it was client_, with its number.
+  std::vector<std::pair<uint64_t, v1::ToAgent>> early_;
+  std::optional<std::pair<uint64_t, absl::Status>> early_end_;
 
   runtime::Mutex copy_mutex_;
   std::unique_ptr<StandbyCopy> copy_ COHORT_GUARDED_BY(copy_mutex_);

@@ -12,7 +12,6 @@
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/parts/python_exception.h"
-#include "cohort/runtime/base/check.h"
 
 namespace cohort::launcher {
 namespace {
@@ -25,11 +24,6 @@ bool IsHeld(const ProcessState& state, pid_t pid) {
 }
 
 }  // namespace
-
-void SupervisedRank::Enter(RankLife life) {
-  COHORT_CHECK(MayFollow(life_, life));
-  life_ = life;
-}
 
 bool SupervisedRank::running() const {
   return life_ == RankLife::kStarting || life_ == RankLife::kRunning || life_ == RankLife::kStaying ||
@@ -47,7 +41,7 @@ absl::Status SupervisedRank::Fork() {
   auto started = StartRank(command);
   if (!started.ok()) return started.status();
   process = *std::move(started);
-  Enter(RankLife::kStarting);
+  life_.Enter(RankLife::kStarting);
   return absl::OkStatus();
 }
 
@@ -56,7 +50,7 @@ void SupervisedRank::TakeOver(Kept* kept) {
   program = kept->program;
   error_file = std::move(kept->error_file);
   may_stay = true;  // its hello of this epoch is on its way
-  Enter(RankLife::kRunning);
+  life_.Enter(RankLife::kRunning);
 }
 
 void SupervisedRank::EndStarting(EventLoop* loop) {
@@ -92,7 +86,7 @@ void SupervisedRank::FeedInput(EventLoop* loop, const RankInput::Want& want, std
 }
 
 SupervisedRank::Kept SupervisedRank::Keep() {
-  Enter(RankLife::kGone);
+  life_.Enter(RankLife::kGone);
   return {std::move(process), program, std::move(error_file), std::move(output), std::move(input)};
 }
 

@@ -22,6 +22,7 @@
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/agent/watch/rank_members.h"
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/checked_state.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -69,11 +70,11 @@ class SupervisedRank {
   void WatchOutput(EventLoop* loop, RankOutput::Options options, std::unique_ptr<RankOutput> kept, bool paused);
   void FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept);
 
-  void MarkRunning() { Enter(RankLife::kRunning); }
-  void MarkStaying() { Enter(RankLife::kStaying); }
+  void MarkRunning() { life_.Enter(RankLife::kRunning); }
+  void MarkStaying() { life_.Enter(RankLife::kStaying); }
   // Its end is told, or why it has never run. Nothing more is.
-  void MarkReported() { Enter(running() ? RankLife::kReported : RankLife::kGone); }
-  void MarkReaped() { Enter(reported() ? RankLife::kGone : RankLife::kReaped); }
+  void MarkReported() { life_.Enter(running() ? RankLife::kReported : RankLife::kGone); }
+  void MarkReaped() { life_.Enter(reported() ? RankLife::kGone : RankLife::kReaped); }
   // Hands the process over to the next epoch.
   Kept Keep();
 
@@ -122,11 +123,10 @@ class SupervisedRank {
     kKilled,  // SIGKILL
   };
 
-  void Enter(RankLife life);
   bool HasEndedByItself() const;
   void AskNow();
 
-  RankLife life_ = RankLife::kNone;
+  runtime::CheckedState<RankLife> life_{RankLife::kNone};
   Ending ending_ = Ending::kNone;
   EventLoop::Clock::time_point asked_at_{};
   std::optional<EventLoop::Clock::time_point> next_telling_;

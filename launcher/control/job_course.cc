@@ -5,7 +5,6 @@
 
 #include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/control/describe.h"
-#include "cohort/runtime/base/check.h"
 
 namespace cohort::launcher {
 namespace {
@@ -26,8 +25,7 @@ JobCourse::JobCourse(const Parts& parts, const JobTime& time)
     : parts_(parts), time_(time), restarts_(parts.roster->plan().job().max_restarts()) {}
 
 void JobCourse::Enter(Phase phase) {
-  COHORT_CHECK(MayFollow(phase_, phase));
-  phase_ = phase;
+  phase_.Enter(phase);
   later_ = {};
 }
 

@@ -20,6 +20,7 @@
 #include "cohort/launcher/control/roster.h"
 #include "cohort/launcher/control/stall_inquiries.h"
 #include "cohort/launcher/control/store_requests.h"
+#include "cohort/runtime/base/checked_state.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -92,7 +93,7 @@ class JobCourse {
 
   const Parts parts_;
   const JobTime& time_;
-  Phase phase_ = Phase::kGathering;
+  runtime::CheckedState<Phase> phase_{Phase::kGathering};
   RestartPolicy restarts_;
   TimePoint epoch_began_;
   std::optional<ReportedStop> stop_;

@@ -17,7 +17,7 @@
 #include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/base/net/listener.h"
 #include "cohort/launcher/base/open_files.h"
-#include "cohort/launcher/control/news_of.h"
+#include "cohort/launcher/control/launcher_messages.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/roster.h"
 #include "cohort/launcher/control/standby/replicated_rendezvous.h"
@@ -296,16 +296,6 @@ RendezvousServer::~RendezvousServer() = default;
 
 const std::string& RendezvousServer::address() const { return rep_->address; }
 
-void RendezvousServer::RequestStop(std::string reason, int exit_code, int signal, uint64_t number) {
-  rep_->OnEvent(StopRequested{std::move(reason), exit_code, signal, number});
-}
-
-void RendezvousServer::GiveNotice(int signal, uint64_t number) { rep_->OnEvent(NoticeGiven{signal, number}); }
-
-void RendezvousServer::TellAgentEnded(uint32_t agent, std::string text, uint64_t number) {
-  rep_->OnEvent(AgentEnded{agent, std::move(text), number});
-}
-
-void RendezvousServer::NoteStandbys(v1::Standbys standbys) { rep_->OnEvent(StandbysNoted{std::move(standbys)}); }
+void RendezvousServer::OnEvent(Event order) { rep_->OnEvent(std::move(order)); }
 
 }  // namespace cohort::launcher

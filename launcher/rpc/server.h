@@ -44,10 +44,7 @@ class RendezvousServer : public HostedRendezvous {
   // means all of the machine's.
   const std::string& address() const;
 
-  void RequestStop(std::string reason, int exit_code, int signal = 0, uint64_t number = 0) override;
-  void GiveNotice(int signal, uint64_t number = 0) override;
-  void TellAgentEnded(uint32_t agent, std::string text, uint64_t number = 0) override;
-  void NoteStandbys(v1::Standbys standbys) override;
+  void OnEvent(Event order) override;
 
  private:
   class Rep;

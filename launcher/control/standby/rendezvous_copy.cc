@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "cohort/launcher/control/launcher_messages.h"
 #include "cohort/launcher/control/root_cause.h"
 
 namespace cohort::launcher {
@@ -103,13 +105,8 @@ std::vector<Action> RendezvousCopy::ApplyResumed(ConnectionId from, uint64_t tak
 std::vector<Action> RendezvousCopy::ApplyLauncher(const v1::ToNode& message) {
   if (message.number() != 0 && message.number() <= launcher_messages_) return {};
   launcher_messages_ = std::max(launcher_messages_, message.number());
-  if (message.has_stop()) {
-    const v1::Stop& stop = message.stop();
-    return Note(machine_->Handle(StopRequested{stop.reason(), stop.exit_code(), stop.signal()}, now_));
-  }
-  if (message.has_notice_signal()) return Note(machine_->Handle(NoticeGiven{message.notice_signal()}, now_));
-  if (!message.has_agent_ended()) return {};
-  return Note(machine_->Handle(AgentEnded{message.agent_ended().agent(), message.agent_ended().text()}, now_));
+  const std::optional<Event> order = OrderOf(message);
+  return order.has_value() ? Note(machine_->Handle(*order, now_)) : std::vector<Action>();
 }
 
 void RendezvousCopy::Forget(uint64_t taken, Session* session) {

@@ -92,7 +92,7 @@ TEST_F(OwnRendezvousTest, RunsAJobToItsEnd) {
 TEST_F(OwnRendezvousTest, AStopThatIsAskedForEndsIt) {
   bool stopped = false;
   Run(MakePlan(1, 1), [&](const v1::ToAgent& message) {
-    if (message.has_assignment()) rendezvous_->RequestStop("stopped by a test", 130);
+    if (message.has_assignment()) rendezvous_->OnEvent(StopRequested{"stopped by a test", 130});
     if (!message.has_stop()) return;
     stopped = true;
     v1::FromAgent exit;

@@ -128,11 +128,14 @@ class Node {
   void MoveTo(const v1::NewHost& host) {
     OnLoop([this, &host] { link_.MoveTo(host); });
   }
+  void Abandon() {
+    OnLoop([this] { link_.Abandon(); });
+  }
   void Say(const v1::FromAgent& message) {
     OnLoop([this, &message] { link_.Send(message); });
   }
   void NoteStandbys(const v1::Standbys& standbys) {
-    OnLoop([this, &standbys] { link_.NoteStandbys(standbys); });
+    OnLoop([this, &standbys] { link_.hosted()->OnEvent(StandbysNoted{standbys}); });
   }
   // Waits until there are `count` messages of a kind.
   bool WaitFor(v1::ToAgent::KindCase kind, int count) {
@@ -301,6 +304,54 @@ TEST(RendezvousLink, PassesOverAnAddressOfAnotherJob) {
   for (Node* const node : {&first, &second, &third}) node->MoveTo(host);
   third.Say(Put(1));
   EXPECT_TRUE(third.WaitFor(v1::ToAgent::kPut, 1));
+}
+
+// Abandoned while it dials the next host: what comes of that counts no more, nor does a host that comes later.
+TEST(RendezvousLink, IsAbandonedOnItsWayToAnotherHost) {
+  const JobAuthority authority = *JobAuthority::Create();
+  Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
+  const std::string there = first.Host();
+  first.Join(there);
+  second.Join(there);
+  const auto wanted = first.WaitForNews(v1::FromNode::kStandbys);
+  ASSERT_TRUE(wanted.has_value());
+  first.NoteStandbys(wanted->standbys());
+  third.Join(there);
+  for (Node* const node : {&first, &second, &third}) ASSERT_TRUE(node->WaitFor(v1::ToAgent::kAssignment, 1));
+
+  std::string silent;
+  const runtime::FileDescriptor listener = Listen(&silent);
+  v1::NewHost host;
+  host.set_term(2);
+  host.set_agent(7);
+  host.set_addresses(silent);
+  third.MoveTo(host);
+  pollfd dialled{listener.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&dialled, 1, 30'000), 1);
+  third.Abandon();
+  third.Abandon();
+  host.set_term(3);
+  host.set_agent(0);
+  host.set_addresses(there);
+  third.MoveTo(host);
+  third.Say(Put(1));
+  first.Say(Put(2));
+  ASSERT_TRUE(first.WaitFor(v1::ToAgent::kPut, 1));
+  EXPECT_EQ(third.CountNow(v1::ToAgent::kPut), 0);
+}
+
+TEST(RendezvousLinkDeathTest, ASecondJoinIsCaught) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto join_twice = [] {
+    EventLoop loop;
+    RendezvousLink link(&loop);
+    v1::NodeStart start;
+    *start.mutable_plan() = MakePlan(1, 1);
+    const std::string address = *link.Host(start, nullptr, nullptr);
+    (void)link.Join(start, address, {}, nullptr);
+    (void)link.Join(start, address, {}, nullptr);
+  };
+  EXPECT_DEATH(join_twice(), "MayFollow");
 }
 
 TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {

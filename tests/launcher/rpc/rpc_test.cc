@@ -344,7 +344,7 @@ TEST_F(RpcTest, AgentsHearAtOnceThatTheServerIsGone) {
 TEST_F(RpcTest, AStopRequestReachesEveryAgent) {
   StartServer(MakePlan(2, 1));
   JoinAll(2);
-  server_->RequestStop("stopped by SIGINT", 130);
+  server_->OnEvent(StopRequested{"stopped by SIGINT", 130});
   for (uint32_t node = 0; node < 2; ++node) {
     const auto stop = ears_[node]->Next(v1::ToAgent::kStop);
     ASSERT_TRUE(stop.has_value());

@@ -1,4 +1,4 @@
-#include "cohort/launcher/control/news_of.h"
+#include "cohort/launcher/control/launcher_messages.h"
 
 #include <utility>
 #include <variant>
@@ -23,6 +23,22 @@ v1::FromNode NewsOf(Action action) {
     *news.mutable_standbys() = std::move(wanted->standbys);
   }
   return news;
+}
+
+std::optional<Event> OrderOf(const v1::ToNode& message) {
+  switch (message.kind_case()) {
+    case v1::ToNode::kStop:
+      return StopRequested{message.stop().reason(), message.stop().exit_code(), message.stop().signal(),
+                           message.number()};
+    case v1::ToNode::kNoticeSignal:
+      return NoticeGiven{message.notice_signal(), message.number()};
+    case v1::ToNode::kAgentEnded:
+      return AgentEnded{message.agent_ended().agent(), message.agent_ended().text(), message.number()};
+    case v1::ToNode::kStandbys:
+      return StandbysNoted{message.standbys()};
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace cohort::launcher
