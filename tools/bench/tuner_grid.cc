@@ -8,33 +8,37 @@
 // was not needed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/communicator.h"
 #include "cohort/comm/plan/placement.h"
 #include "cohort/comm/plan/plan.h"
-#include "cohort/comm/window.h"
 #include "cohort/runtime/base/cpu_cache.h"
 #include "cohort/runtime/runtime.h"
+#include "tools/collperf/buffers.h"
+#include "tools/collperf/call.h"
+#include "tools/collperf/options.h"
 #include "tools/collperf/session.h"
+#include "tools/measure/operation.h"
+#include "tools/measure/statistics.h"
+#include "tools/measure/timing.h"
 #include "tools/program/program.h"
 
 namespace cohort::bench {
 namespace {
 
 using comm::AlgorithmInfo;
-using comm::Buffer;
 using comm::CollectiveKind;
 using comm::Communicator;
-using comm::ConstBuffer;
-using comm::ReduceOp;
 
 struct Options {
   std::string transport = "shm";  // a label
@@ -50,6 +54,7 @@ constexpr double kBound = 1.1;
 constexpr int kSecondRounds = 15;
 // How many algorithms are measured beyond a first turn, besides the chosen one.
 constexpr size_t kMostMeasured = 12;
+constexpr int kByte = 0x3f;  // of the buffers: in all places a number near 1
 
 void Require(const absl::Status& status) {
   if (status.ok()) return;
@@ -57,33 +62,18 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+double Median(std::vector<double> values) { return measure::Median(values); }
+
+measure::Operation OperationOf(CollectiveKind kind) {
+  measure::Operation operation{};
+  (void)measure::ParseOperation(comm::Name(kind), &operation);
+  return operation;
 }
 
 class Grid {
  public:
   Grid(collperf::Session& session, const comm::Placement& placement, const Options& options)
-      : session_(session), world_(session.world()), placement_(placement), options_(options) {
-    const int64_t most = *std::max_element(options.sizes.begin(), options.sizes.end());
-    const size_t count = static_cast<size_t>(most * world_.size()) / sizeof(float) + 1;
-    for (int i = 0; i < 2; ++i) {
-      float* memory = nullptr;
-      if (options.window) {
-        auto window = world_.AllocateWindow(count * sizeof(float));
-        Require(window.status());
-        memory = static_cast<float*>(window->data());
-        windows_.push_back(*std::move(window));
-      } else {
-        private_.emplace_back(count);
-        memory = private_.back().data();
-      }
-      std::fill(memory, memory + count, 1.0f);
-      (i == 0 ? in_ : out_) = memory;
-    }
-  }
+      : session_(session), world_(session.world()), placement_(placement), options_(options) {}
 
   void Run() {
     if (world_.rank() == 0) {
@@ -93,6 +83,7 @@ class Grid {
       const auto kind = static_cast<CollectiveKind>(value);
       const auto& names = options_.operations;
       if (!names.empty() && std::find(names.begin(), names.end(), comm::Name(kind)) == names.end()) continue;
+      MakeBuffers(kind);
       for (const int64_t bytes : options_.sizes) {
         Point(kind, bytes);
         if (kind == CollectiveKind::kBarrier) break;
@@ -113,50 +104,40 @@ class Grid {
     }
   };
 
-  absl::Status Call(CollectiveKind kind, int64_t count, const comm::CallOptions& options) {
-    const int64_t all = count * world_.size();
-    const auto in = [&](int64_t elements) { return ConstBuffer(in_, elements); };
-    const auto out = [&](int64_t elements) { return Buffer(out_, elements); };
-    switch (kind) {
-      case CollectiveKind::kBroadcast:
-        return world_.Broadcast(out(count), 0, options).Wait();
-      case CollectiveKind::kReduce:
-        return world_.Reduce(in(count), out(count), ReduceOp::kSum, 0, options).Wait();
-      case CollectiveKind::kAllReduce:
-        return world_.AllReduce(in(count), out(count), ReduceOp::kSum, options).Wait();
-      case CollectiveKind::kGather:
-        return world_.Gather(in(count), out(all), 0, options).Wait();
-      case CollectiveKind::kScatter:
-        return world_.Scatter(in(all), out(count), 0, options).Wait();
-      case CollectiveKind::kAllGather:
-        return world_.AllGather(in(count), out(all), options).Wait();
-      case CollectiveKind::kReduceScatter:
-        return world_.ReduceScatter(in(all), out(count), ReduceOp::kSum, options).Wait();
-      case CollectiveKind::kAllToAll:
-        return world_.AllToAll(in(all), out(all), options).Wait();
-      default:
-        return world_.Barrier(options).Wait();
-    }
+  // For the largest size.
+  void MakeBuffers(CollectiveKind kind) {
+    const measure::Operation operation = OperationOf(kind);
+    const int64_t bytes =
+        kind == CollectiveKind::kBarrier ? 0 : *std::max_element(options_.sizes.begin(), options_.sizes.end());
+    collperf::Options options;
+    options.window = options_.window;
+    buffers_.reset();
+    auto made = collperf::Buffers::Make(session_, options, operation, bytes);
+    Require(made.status());
+    buffers_ = *std::move(made);
+    const measure::Blocks blocks = measure::BlocksOf(operation, world_.rank() == 0, world_.size());
+    // Not zeros: pages that nobody has written are all one page.
+    std::memset(buffers_->in().host, kByte, static_cast<size_t>(bytes * blocks.in));
+    std::memset(buffers_->out().host, kByte, static_cast<size_t>(bytes * blocks.out));
   }
 
   // The median of a turn, the slowest rank's time of each call behind the gate; the same number on all ranks.
   double Turn(CollectiveKind kind, int64_t bytes, const Candidate& candidate) {
-    using Clock = std::chrono::steady_clock;
-    comm::CallOptions options;
-    options.algorithm = std::string(candidate.algorithms[0]->name);
-    const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
-    const int calls = bytes <= 4096 ? 40 : bytes <= 65536 ? 15 : bytes <= 1 << 20 ? 5 : 3;
-    std::vector<uint64_t> times;
-    Require(Call(kind, count, options));
-    for (int i = 0; i < calls; ++i) {
-      Require(session_.gate().Wait());
-      const Clock::time_point begin = Clock::now();
-      Require(Call(kind, count, options));
-      times.push_back(static_cast<uint64_t>((Clock::now() - begin).count()));
+    collperf::CallSpec spec{.group = &world_, .operation = OperationOf(kind)};
+    spec.options.algorithm = std::string(candidate.algorithms[0]->name);
+    spec.count = bytes / static_cast<int64_t>(sizeof(float));
+    spec.in = buffers_->in();
+    spec.out = buffers_->out();
+    const collperf::Call call(std::move(spec));
+    std::vector<uint64_t> times(bytes <= 4096 ? 40 : bytes <= 65536 ? 15 : bytes <= 1 << 20 ? 5 : 3);
+    Require(call.Run(1));
+    for (uint64_t& time : times) {
+      const absl::StatusOr<uint64_t> sample = measure::TimeOnce(call, {}, session_.gate());
+      Require(sample.status());
+      time = *sample;
     }
     Require(session_.gate().Max(times));
-    std::nth_element(times.begin(), times.begin() + calls / 2, times.end());
-    return static_cast<double>(times[static_cast<size_t>(calls / 2)]) / 1e3;
+    return Median({times.begin(), times.end()}) / 1e6;
   }
 
   // Returns the text of Explain between `before` and the next blank.
@@ -278,10 +259,7 @@ class Grid {
   Communicator& world_;
   const comm::Placement placement_;
   const Options& options_;
-  std::vector<std::vector<float>> private_;
-  std::vector<comm::Window> windows_;
-  float* in_ = nullptr;
-  float* out_ = nullptr;
+  std::optional<collperf::Buffers> buffers_;  // of the operation that is measured
 };
 
 int Main(int argc, char** argv) {

@@ -1,6 +1,7 @@
 #include "tools/collperf/call.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "cohort/comm/batch.h"
@@ -15,30 +16,33 @@ using runtime::Work;
 // The most calls that are on a stream at a time: each holds an event until it is over.
 constexpr int64_t kMostUnderWay = 512;
 
-int Next(const Session& session) { return (session.rank() + 1) % session.ranks(); }
-int Previous(const Session& session) { return (session.rank() + session.ranks() - 1) % session.ranks(); }
-
 }  // namespace
 
-comm::ConstBuffer Call::Input() const {
-  return comm::Buffer(in.data, in_count, dtype, session->memory(), session->device_ordinal());
+Call::Call(CallSpec spec) : spec_(std::move(spec)) {
+  const measure::Blocks blocks =
+      measure::BlocksOf(spec_.operation, spec_.group->rank() == spec_.root, spec_.group->size());
+  in_count_ = spec_.count * blocks.in;
+  out_count_ = spec_.count * blocks.out;
+  in_bytes_ = static_cast<size_t>(in_count_) * comm::SizeOf(spec_.dtype);
+  out_bytes_ = static_cast<size_t>(out_count_) * comm::SizeOf(spec_.dtype);
 }
 
-comm::Buffer Call::Output() const {
-  return comm::Buffer(out.data, out_count, dtype, session->memory(), session->device_ordinal());
+comm::Buffer Call::BufferAt(const Place& place, int64_t count) const {
+  if (spec_.device == nullptr) return comm::Buffer(place.data, count, spec_.dtype);
+  return comm::Buffer(place.data, count, spec_.dtype, comm::MemoryKind::kCuda, spec_.device->ordinal());
 }
 
 Work Call::Start() const {
-  comm::Communicator& world = session->world();
-  switch (operation) {
+  comm::Communicator& world = *spec_.group;
+  const comm::CallOptions& options = spec_.options;
+  const int root = spec_.root;
+  switch (spec_.operation) {
     case Operation::kBroadcast:
-      return world.Broadcast(comm::Buffer(session->rank() == root ? in.data : out.data, count, dtype, session->memory(),
-                                          session->device_ordinal()),
-                             root, options);
+      return world.Broadcast(BufferAt(world.rank() == root ? spec_.in : spec_.out, spec_.count), root, options);
     case Operation::kReduce:
-      return world.Reduce(Input(), Output(), op, root, options);
+      return world.Reduce(Input(), Output(), spec_.op, root, options);
     case Operation::kAllReduce:
-      return world.AllReduce(Input(), Output(), op, options);
+      return world.AllReduce(Input(), Output(), spec_.op, options);
     case Operation::kGather:
       return world.Gather(Input(), Output(), root, options);
     case Operation::kScatter:
@@ -46,7 +50,7 @@ Work Call::Start() const {
     case Operation::kAllGather:
       return world.AllGather(Input(), Output(), options);
     case Operation::kReduceScatter:
-      return world.ReduceScatter(Input(), Output(), op, options);
+      return world.ReduceScatter(Input(), Output(), spec_.op, options);
     case Operation::kAllToAll:
       return world.AllToAll(Input(), Output(), options);
     case Operation::kSendRecv:
@@ -58,11 +62,10 @@ Work Call::Start() const {
 }
 
 absl::Status Call::ExchangeOnHost() const {
-  comm::Communicator& world = session->world();
   std::vector<Work> works;
-  for (int64_t i = 0; i < messages; ++i) {
-    works.push_back(world.Send(Input(), Next(*session), options));
-    works.push_back(world.Recv(Output(), Previous(*session), options));
+  for (int64_t i = 0; i < spec_.messages; ++i) {
+    works.push_back(spec_.group->Recv(Output(), Previous(), spec_.options));
+    works.push_back(spec_.group->Send(Input(), Next(), spec_.options));
   }
   absl::Status first;
   for (Work& work : works) first.Update(work.Wait());
@@ -71,17 +74,16 @@ absl::Status Call::ExchangeOnHost() const {
 
 // NCCL's sends wait for the peer's receive, so both go into one launch.
 Work Call::StartExchangeOnDevice() const {
-  comm::Batch batch(session->world());
-  batch.Send(Input(), Next(*session), options).Recv(Output(), Previous(*session), options);
+  comm::Batch batch(*spec_.group);
+  batch.Send(Input(), Next(), spec_.options).Recv(Output(), Previous(), spec_.options);
   return batch.Submit();
 }
 
 // A staged call blocks, and batches can't be staged: every other rank receives first.
 absl::Status Call::ExchangeStaged() const {
-  comm::Communicator& world = session->world();
-  const auto send = [&] { return world.Send(Input(), Next(*session), options).Wait(); };
-  const auto receive = [&] { return world.Recv(Output(), Previous(*session), options).Wait(); };
-  const bool sends_first = session->rank() % 2 == 0;
+  const auto send = [&] { return spec_.group->Send(Input(), Next(), spec_.options).Wait(); };
+  const auto receive = [&] { return spec_.group->Recv(Output(), Previous(), spec_.options).Wait(); };
+  const bool sends_first = spec_.group->rank() % 2 == 0;
   COHORT_RETURN_IF_ERROR(sends_first ? send() : receive());
   return sends_first ? receive() : send();
 }
@@ -102,30 +104,29 @@ absl::Status Call::RunOnDevice(int64_t calls) const {
 }
 
 absl::Status Call::Run(int64_t calls) const {
-  const bool on_device = session->device() != nullptr;
-  const bool exchanges = operation == Operation::kSendRecv;
+  const bool on_device = spec_.device != nullptr;
+  const bool exchanges = spec_.operation == Operation::kSendRecv;
   absl::Status status;
-  if (on_device && !(staged && exchanges)) {
+  if (on_device && !(spec_.staged && exchanges)) {
     status = RunOnDevice(calls);
   } else {
     for (int64_t i = 0; i < calls && status.ok(); ++i) {
       status = !exchanges ? Start().Wait() : on_device ? ExchangeStaged() : ExchangeOnHost();
     }
   }
-  if (on_device && !status.ok()) session->device()->Abandon();
+  if (on_device && !status.ok()) spec_.device->Abandon();
   return status;
 }
 
 absl::Status Call::Upload() const {
-  CudaDevice* const device = session->device();
-  if (device == nullptr) return absl::OkStatus();
-  COHORT_RETURN_IF_ERROR(device->CopyToDevice(out.data, out.host, out_bytes()));
-  return device->CopyToDevice(in.data, in.host, in_bytes());
+  if (spec_.device == nullptr) return absl::OkStatus();
+  COHORT_RETURN_IF_ERROR(spec_.device->CopyToDevice(spec_.out.data, spec_.out.host, out_bytes_));
+  return spec_.device->CopyToDevice(spec_.in.data, spec_.in.host, in_bytes_);
 }
 
 absl::Status Call::Download() const {
-  CudaDevice* const device = session->device();
-  return device == nullptr ? absl::OkStatus() : device->CopyToHost(out.host, out.data, out_bytes());
+  if (spec_.device == nullptr) return absl::OkStatus();
+  return spec_.device->CopyToHost(spec_.out.host, spec_.out.data, out_bytes_);
 }
 
 }  // namespace cohort::collperf

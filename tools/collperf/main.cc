@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "tools/collperf/options.h"
 #include "tools/collperf/point.h"
 #include "tools/collperf/report.h"
+#include "tools/collperf/serve.h"
 #include "tools/collperf/session.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/text.h"
@@ -138,6 +140,10 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
 void LetSpeakerEndFirst() { std::this_thread::sleep_for(std::chrono::seconds(5)); }
 
 int Main(int argc, char** argv) {
+  // --serve MEMORY RANKS PLACE: as a system of a comparison.
+  if (argc == 5 && std::string_view(argv[1]) == "--serve") {
+    return ServeComparison(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  }
   const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
   // One rank of a host speaks for those that would all say the same.
   const bool speaks = !environment.ok() || environment->local_rank.value_or(0) == 0;

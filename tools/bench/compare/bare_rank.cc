@@ -14,20 +14,21 @@
 #include <utility>
 
 #include "tools/bench/compare/bare_pair.h"
-#include "tools/bench/compare/system.h"
 #include "tools/measure/clock.h"
+#include "tools/measure/system.h"
 
 namespace cohort::bench {
 namespace {
 
 using measure::Operation;
+using measure::SystemCall;
 
 constexpr size_t kMostWays = 8;
 constexpr int kMostTries = 5;  // of each way
 constexpr uint64_t kEnoughNs = 100'000'000;
 constexpr size_t kWholeAllReduce = 16 << 10;  // up to here both send their whole input, above it a half twice
 
-class Bare final : public System {
+class Bare final : public measure::System {
  public:
   Bare(std::unique_ptr<BarePair> pair, int rank) : pair_(std::move(pair)), rank_(rank) {}
   int rank() const override { return rank_; }
@@ -42,11 +43,11 @@ class Bare final : public System {
   }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
     ways_[static_cast<size_t>(variant)].reset();
-    if (variant == 0) return System::Allocate(variant, buffer, bytes);
+    if (variant == 0) return measure::System::Allocate(variant, buffer, bytes);
     return bytes == 0 ? nullptr : pair_->Window(buffer, static_cast<size_t>(bytes));
   }
   void Release(int variant) override {
-    if (variant == 0) return System::Release(variant);
+    if (variant == 0) return measure::System::Release(variant);
     pair_->ReleaseWindows();
   }
 
@@ -200,7 +201,7 @@ int Main(int argc, char** argv) {
     return 1;
   }
   Bare system(*std::move(pair), rank);
-  return Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[4]));
+  return measure::Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[4]));
 }
 
 }  // namespace

@@ -15,7 +15,10 @@
 namespace cohort::bench {
 namespace {
 
+using measure::Action;
+using measure::Command;
 using measure::Operation;
+using measure::SystemSlot;
 
 constexpr int kFewestCalls = 3;
 constexpr int kMostCalls = 4000;

@@ -18,14 +18,15 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/compare/system.h"
+#include "tools/measure/system.h"
 
 namespace cohort::bench {
 namespace {
 
 using measure::Operation;
+using measure::SystemCall;
 
-class Gloo final : public System {
+class Gloo final : public measure::System {
  public:
   Gloo(const std::string& folder, int rank, int ranks)
       : store_(folder), context_(std::make_shared<gloo::rendezvous::Context>(rank, ranks)) {
@@ -127,5 +128,5 @@ void Gloo::Call(const SystemCall& call) {
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
   cohort::bench::Gloo system(argv[4], std::atoi(argv[5]), std::atoi(argv[2]));
-  return cohort::bench::Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
+  return cohort::measure::Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
 }

@@ -7,14 +7,15 @@
 #include <cstdlib>
 #include <vector>
 
-#include "tools/bench/compare/system.h"
+#include "tools/measure/system.h"
 
 namespace cohort::bench {
 namespace {
 
 using measure::Operation;
+using measure::SystemCall;
 
-class Mpi final : public System {
+class Mpi final : public measure::System {
  public:
   Mpi() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -44,7 +45,7 @@ class Mpi final : public System {
     const int status =
         MPI_Iallreduce(call.in, call.out, static_cast<int>(call.count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
     if (status != MPI_SUCCESS) return status;
-    Compute(call.compute_us);
+    measure::Compute(call.compute_us);
     return MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
 
@@ -93,7 +94,7 @@ int main(int argc, char** argv) {
   int code = 2;
   if (argc == 4) {
     cohort::bench::Mpi system;
-    code = cohort::bench::Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
+    code = cohort::measure::Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
   }
   MPI_Finalize();
   return code;

@@ -23,6 +23,9 @@
 namespace cohort::bench {
 namespace {
 
+using measure::Action;
+using measure::Command;
+using measure::SystemSlot;
 using runtime::Deadline;
 
 constexpr std::chrono::seconds kStartPatience{30};
@@ -77,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(Transport transport, int
   std::string folder = (temporary / "compare-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return runtime::ErrnoStatus(errno, "cannot make " + folder);
   session->folder_ = folder;
-  COHORT_ASSIGN_OR_RETURN(session->memory_, measure::SharedMemory::Create(SessionBytes(ranks)));
+  COHORT_ASSIGN_OR_RETURN(session->memory_, measure::SharedMemory::Create(measure::SessionBytes(ranks)));
   session->memory()->ranks = ranks;
   session->memory()->conductor = getpid();
   std::vector<std::string> missing;

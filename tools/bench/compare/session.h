@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/bench/compare/session_memory.h"
 #include "tools/bench/compare/specs.h"
+#include "tools/measure/session_memory.h"
 #include "tools/measure/shared_memory.h"
 
 namespace cohort::bench {
@@ -38,8 +38,8 @@ class Session {
 
   // Gives the system a command and waits for all of its ranks. After an error, which is printed once, the system is no
   // longer alive.
-  absl::Status Give(int system, const Command& command);
-  SystemSlot& slot(int system) { return memory()->slots[system]; }
+  absl::Status Give(int system, const measure::Command& command);
+  measure::SystemSlot& slot(int system) { return memory()->slots[system]; }
   // The slowest rank's time of each of the latest timed calls, in microseconds.
   std::vector<double> Samples(int system, int calls);
 
@@ -49,7 +49,7 @@ class Session {
     bool alive = false;
   };
   Session() = default;
-  SessionMemory* memory() { return static_cast<SessionMemory*>(memory_->data()); }
+  measure::SessionMemory* memory() { return static_cast<measure::SessionMemory*>(memory_->data()); }
   absl::Status Launch(int system);
   absl::Status Await(int system, uint32_t answers, std::chrono::seconds patience);
   void GiveUp(int system, const absl::Status& status);

@@ -26,7 +26,7 @@ SystemSpec Ours(Transport transport, const SessionPlace& place) {
                              ? Command{"--nproc-per-node", ranks}
                              : Command{"--nnodes", ranks, "--simulate-nodes", ranks, "--nproc-per-node", "1"};
   SystemSpec spec{.name = "cohort", .commands = {}, .settings = SettingsText({.options = layout}), .ours = true};
-  spec.commands = {Join({{place.bin + "/dlaunch"}, layout, {place.bin + "/compare_cohort_rank", place.memory, ranks}})};
+  spec.commands = {Join({{place.bin + "/dlaunch"}, layout, {place.bin + "/collperf", "--serve", place.memory, ranks}})};
   return spec;
 }
 

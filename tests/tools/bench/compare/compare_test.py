@@ -1,6 +1,6 @@
 """The comparison with other systems: ours beside the bare pair, or with every peer whose program has been built.
 
-  compare_test.py <compare_conductor> <compare_cohort_rank> <dlaunch> ours|peers
+  compare_test.py <compare_conductor> <collperf> <dlaunch> ours|peers
 """
 
 import csv

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/compare/session_memory.h"
+#include "tools/measure/session_memory.h"
 #include "tools/bench/compare/specs.h"
 
 namespace cohort::bench {
@@ -34,7 +34,7 @@ TEST(PeerList, NamesAreDifferentAndAllSystemsHaveASlot) {
     EXPECT_FALSE(peer.program.empty() || peer.remedy.empty()) << peer.name;
   }
   EXPECT_THAT(names, SizeIs(Peers().size()));
-  EXPECT_LE(names.size() + 1, size_t{kMostSystems});
+  EXPECT_LE(names.size() + 1, size_t{measure::kMostSystems});
   EXPECT_THAT(PeerNames(), HasSubstr("mpich5, intelmpi"));
 }
 

@@ -6,11 +6,11 @@
 
 #include "tools/measure/operation.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 // One blocking call on float32, sums where the operation reduces. Buffers that the rank does not have are null.
 struct SystemCall {
-  measure::Operation operation{};
+  Operation operation{};
   const float* in = nullptr;
   float* out = nullptr;
   int64_t count = 0;  // elements of a block
@@ -20,6 +20,8 @@ struct SystemCall {
   int messages = 1;
   // Above 0, kAllReduce: an asynchronous call, then Compute() for so long, then the wait for the call.
   double compute_us = 0;
+
+  bool operator==(const SystemCall&) const = default;
 };
 
 // Arithmetic that takes an uninterrupted CPU so long. It makes no call of any system.
@@ -47,4 +49,4 @@ class System {
 // Returns the process' exit code.
 int Serve(System& system, const std::string& path, int ranks, int place);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

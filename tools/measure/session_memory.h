@@ -10,7 +10,7 @@
 #include "tools/measure/gate.h"
 #include "tools/measure/operation.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 inline constexpr int kMostSystems = 16;
 inline constexpr int kVariants = 2;  // of a system's buffers: private memory, window memory
@@ -24,7 +24,7 @@ enum class Action : int32_t {
 
 struct Command {
   Action action = Action::kExit;
-  measure::Operation operation{};
+  Operation operation{};
   int32_t variant = 0;
   int32_t root = 0;
   int32_t calls = 0;
@@ -54,11 +54,11 @@ struct SessionMemory {
 
 inline size_t GateOffset(int ranks, int system) {
   const size_t head = (sizeof(SessionMemory) + 127) / 128 * 128;
-  return head + static_cast<size_t>(system) * measure::GateBytes(ranks);
+  return head + static_cast<size_t>(system) * GateBytes(ranks);
 }
 inline size_t SessionBytes(int ranks) { return GateOffset(ranks, kMostSystems); }
-inline measure::GateMemory* GateOf(SessionMemory* session, int ranks, int system) {
-  return reinterpret_cast<measure::GateMemory*>(reinterpret_cast<char*>(session) + GateOffset(ranks, system));
+inline GateMemory* GateOf(SessionMemory* session, int ranks, int system) {
+  return reinterpret_cast<GateMemory*>(reinterpret_cast<char*>(session) + GateOffset(ranks, system));
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure
