@@ -73,7 +73,7 @@ void Say(const Session& session, const std::string& text) {
 absl::Status MeasureOperation(Session& session, const Options& options, measure::Operation operation,
                               std::vector<Result>* results) {
   const bool sized = operation != measure::Operation::kBarrier;
-  const std::vector<int64_t> sizes = sized ? options.Sizes() : std::vector<int64_t>{0};
+  const std::vector<int64_t> sizes = sized ? options.sizes : std::vector<int64_t>{0};
   COHORT_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Make(session, options, operation, sizes.back()));
   const size_t types = sized ? options.types.size() : 1;
   const size_t ops = measure::Reduces(operation) ? options.ops.size() : 1;

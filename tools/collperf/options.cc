@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -13,6 +11,7 @@
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "tools/measure/gate.h"
+#include "tools/measure/points.h"
 #include "tools/measure/text.h"
 #include "tools/program/arguments.h"
 #include "tools/program/program.h"
@@ -113,13 +112,6 @@ absl::StatusOr<comm::Determinism> ParseLevel(std::string_view name) {
                                     names);
 }
 
-std::vector<std::string> SplitAtCommas(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
-  return parts;
-}
-
 // An algorithm serves one kind of operation, so every operation that is measured needs it.
 absl::Status CheckAlgorithm(const Options& options) {
   if (options.algorithm.empty()) return absl::OkStatus();
@@ -184,10 +176,7 @@ absl::Status ParseMemory(std::string_view name, Options* options) {
 }
 
 struct Raw {
-  std::string operation;
-  std::string min_bytes = "8";
-  std::string max_bytes = "128M";
-  std::string step_bytes;
+  measure::PointArguments points;
   std::string type = "float32";
   std::string op = "sum";
   std::string determinism = "fast";
@@ -197,54 +186,37 @@ struct Raw {
 
 absl::Status Interpret(const Raw& raw, Options* options) {
   COHORT_RETURN_IF_ERROR(ParseMemory(raw.memory, options));
-  if (raw.operation.empty() || raw.operation == "all") {
-    if (raw.operation.empty()) COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
-    if (raw.operation.empty() && !options->cost && !options->calibrate) {
+  const std::string& operations = raw.points.operations;
+  if (operations.empty()) {
+    COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
+    if (!options->cost && !options->calibrate) {
       return absl::InvalidArgumentError("name the operation: all, " + measure::OperationNames());
     }
-    options->operations = raw.operation.empty() ? std::vector<Operation>{} : measure::AllOperations();
-    // It is the same on any memory.
-    if (options->memory == comm::MemoryKind::kCuda) std::erase(options->operations, Operation::kBarrier);
-  } else {
-    for (const std::string& name : SplitAtCommas(raw.operation)) {
-      Operation operation{};
-      if (!measure::ParseOperation(name, &operation)) {
-        return absl::InvalidArgumentError("there is no operation \"" + name + "\"; there are all, " +
-                                          measure::OperationNames());
-      }
-      options->operations.push_back(operation);
-    }
+  }
+  COHORT_ASSIGN_OR_RETURN(options->operations, measure::ParseOperations(operations));
+  // A barrier is the same on any memory.
+  if (operations == "all" && options->memory == comm::MemoryKind::kCuda) {
+    std::erase(options->operations, Operation::kBarrier);
   }
   COHORT_RETURN_IF_ERROR(CheckMemory(*options));
   COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
-  COHORT_ASSIGN_OR_RETURN(options->min_bytes, measure::ParseBytes(raw.min_bytes));
-  COHORT_ASSIGN_OR_RETURN(options->max_bytes, measure::ParseBytes(raw.max_bytes));
-  if (!raw.step_bytes.empty()) {
-    COHORT_ASSIGN_OR_RETURN(options->step_bytes, measure::ParseBytes(raw.step_bytes));
-  }
-  if (options->max_bytes < options->min_bytes) {
-    return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than -b " + raw.min_bytes);
-  }
-  if (options->Sizes().size() > Options::kMostSizes) {
-    return absl::InvalidArgumentError("from -b " + raw.min_bytes + " to -e " + raw.max_bytes + " are more than " +
-                                      std::to_string(Options::kMostSizes) + " sizes: take a larger -i or -f");
-  }
+  COHORT_ASSIGN_OR_RETURN(options->sizes, measure::ParseSizes(raw.points));
   options->check = raw.check != 0;
   COHORT_ASSIGN_OR_RETURN(options->determinism, ParseLevel(raw.determinism));
   if (raw.type == "all") options->types = AllTypes();
-  for (const std::string& name : raw.type == "all" ? std::vector<std::string>{} : SplitAtCommas(raw.type)) {
+  for (const std::string& name : raw.type == "all" ? std::vector<std::string>{} : measure::SplitAtCommas(raw.type)) {
     COHORT_ASSIGN_OR_RETURN(const NamedType type, ParseType(name));
     options->types.push_back(type);
   }
   if (raw.op == "all") options->ops = AllOps();
-  for (const std::string& name : raw.op == "all" ? std::vector<std::string>{} : SplitAtCommas(raw.op)) {
+  for (const std::string& name : raw.op == "all" ? std::vector<std::string>{} : measure::SplitAtCommas(raw.op)) {
     COHORT_ASSIGN_OR_RETURN(const NamedOp op, ParseOp(name));
     options->ops.push_back(op);
   }
   if (options->types.empty() || options->ops.empty()) return absl::InvalidArgumentError("-d and -o may not be empty");
   for (const NamedType& type : options->types) {
-    if (options->max_bytes < type.layout.bytes) {
-      return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than one " + std::string(type.layout.name));
+    if (options->sizes.empty() || options->sizes.back() < type.layout.bytes) {
+      return absl::InvalidArgumentError("the largest block is less than one " + std::string(type.layout.name));
     }
   }
   if (!options->csv.empty() && options->types.size() * options->ops.size() > 1) {
@@ -255,14 +227,7 @@ absl::Status Interpret(const Raw& raw, Options* options) {
 
 void AddOptions(CLI::App* app, Raw* raw, Options* options) {
   const CLI::Validator file_name = tools::NotEmpty("the name of a file");
-  app->add_option("operation", raw->operation,
-                  "all, or one or more, separated by commas, of: " + measure::OperationNames());
-  app->add_option("-b,--minbytes", raw->min_bytes, "smallest block, such as 8 or 64K")->capture_default_str();
-  app->add_option("-e,--maxbytes", raw->max_bytes, "largest block")->capture_default_str();
-  app->add_option("-f,--stepfactor", options->factor, "from one size to the next")
-      ->check(tools::Number(1.01, 1e9))
-      ->capture_default_str();
-  app->add_option("-i,--stepbytes", raw->step_bytes, "add this instead of multiplying");
+  measure::AddPointOptions(app, &raw->points);
   app->add_option("-n,--iters", options->iterations, "timed calls of each size; 0: as many as fit into --point-ms")
       ->check(tools::Whole(0, measure::kMostNumbers))
       ->capture_default_str();
@@ -331,18 +296,6 @@ absl::StatusOr<NamedOp> ParseOp(std::string_view name) {
     names += (names.empty() ? "" : ", ") + std::string(comm::Name(op.op));
   }
   return absl::InvalidArgumentError("there is no reduction \"" + std::string(name) + "\"; there are all, " + names);
-}
-
-std::vector<int64_t> Options::Sizes() const {
-  std::vector<int64_t> sizes;
-  for (int64_t bytes = min_bytes; bytes <= max_bytes && sizes.size() <= kMostSizes;) {
-    sizes.push_back(bytes);
-    const double next = std::round(static_cast<double>(bytes) * factor);
-    const int64_t most = std::numeric_limits<int64_t>::max();
-    if (bytes >= most - std::max<int64_t>(step_bytes, 1) || (step_bytes == 0 && next >= 0x1p63)) break;
-    bytes = step_bytes > 0 ? bytes + step_bytes : std::max(bytes + 1, static_cast<int64_t>(next));
-  }
-  return sizes;
 }
 
 Parsed ParseCommandLine(int argc, const char* const* argv) {

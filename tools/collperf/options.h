@@ -24,11 +24,8 @@ struct NamedOp {
 
 struct Options {
   std::vector<measure::Operation> operations;
-  int64_t min_bytes = 8;
-  int64_t max_bytes = 128 << 20;
-  int64_t step_bytes = 0;  // 0: multiply by `factor` instead
-  double factor = 4;
-  int64_t iterations = 0;  // 0: as many as fit into `point_ms`
+  std::vector<int64_t> sizes;  // of a block, ascending
+  int64_t iterations = 0;      // 0: as many as fit into `point_ms`
   int64_t warmup = 20;
   int64_t point_ms = 200;
   int64_t batch = 1;     // calls between two gates
@@ -51,11 +48,6 @@ struct Options {
   // For reductions. Above kFast each of them is timed in turn with the same call at `fast`.
   comm::Determinism determinism = comm::Determinism::kFast;
   bool calibrate = false;
-
-  // More are refused.
-  static constexpr size_t kMostSizes = 100'000;
-  // The sizes of a block to measure, ascending.
-  std::vector<int64_t> Sizes() const;
 };
 
 // The parsed command line, or the rest of the work: print `text` and end with `code`.

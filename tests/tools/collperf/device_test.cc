@@ -67,11 +67,11 @@ absl::Status MeasureAll(runtime::KeyValueStore* store, int rank, int ranks, cons
   COHORT_RETURN_IF_ERROR(session->ConnectDevices(options.algorithm));
   EXPECT_NE(session->DescribeDevice().find(", NCCL 2.28.9"), std::string::npos) << session->DescribeDevice();
   for (const measure::Operation operation : options.operations) {
-    COHORT_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Make(*session, options, operation, options.max_bytes));
+    COHORT_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Make(*session, options, operation, options.sizes.back()));
     for (const NamedType& type : options.types) {
       for (const NamedOp& op : options.ops) {
         COHORT_ASSIGN_OR_RETURN(const Result result,
-                                Measure(*session, options, buffers, operation, type, op, options.max_bytes));
+                                Measure(*session, options, buffers, operation, type, op, options.sizes.back()));
         results->push_back(result);
       }
     }

@@ -26,7 +26,7 @@ TEST(CollperfOptions, HabitsOfNcclTests) {
   ASSERT_FALSE(parsed.ends) << parsed.text;
   const Options& options = parsed.options;
   EXPECT_THAT(options.operations, ElementsAre(measure::Operation::kAllReduce));
-  EXPECT_THAT(options.Sizes(), ElementsAre(8, 64, 512, 4096));
+  EXPECT_THAT(options.sizes, ElementsAre(8, 64, 512, 4096));
   EXPECT_EQ(options.iterations, 20);
   EXPECT_EQ(options.warmup, 5);
   EXPECT_FALSE(options.check);
@@ -39,7 +39,8 @@ TEST(CollperfOptions, StepsAndAll) {
   const Parsed parsed = Parse({"all", "-b", "1K", "-e", "3K", "-i", "1K", "-d", "all", "-o", "all"});
   ASSERT_FALSE(parsed.ends) << parsed.text;
   EXPECT_EQ(parsed.options.operations.size(), static_cast<size_t>(measure::kOperations));
-  EXPECT_THAT(parsed.options.Sizes(), ElementsAre(1024, 2048, 3072));
+  EXPECT_THAT(parsed.options.sizes, ElementsAre(1024, 2048, 3072));
+  EXPECT_THAT(Parse({"all", "--bytes", "4K,8,64,8"}).options.sizes, ElementsAre(8, 64, 4096));
   EXPECT_GE(parsed.options.types.size(), 12u);
   EXPECT_GE(parsed.options.ops.size(), 5u);
 }
@@ -55,7 +56,7 @@ TEST(CollperfOptions, DeviceMemoryIsForOperationsWithBuffers) {
 }
 
 TEST(CollperfOptions, SizesEndWhateverTheyAre) {
-  const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.Sizes(); };
+  const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.sizes; };
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807"}).size(), 1u);
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807", "-i", "9223372036854775807"})
                 .size(),

@@ -21,7 +21,7 @@ struct CompareOptions {
   // Further points: each one more with input that is written again before each call; exchanges with many messages under
   // way; all-reduces beside computing.
   bool rewrites = false;
-  bool streams = false;
+  int messages = 0;  // above 0: exchanges with that number of messages under way
   bool overlaps = false;
 };
 

@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/base/whole_file.h"
 #include "tools/bench/compare/compare.h"
 #include "tools/bench/compare/compare_report.h"
+#include "tools/measure/points.h"
 #include "tools/measure/text.h"
 #include "tools/program/program.h"
 
@@ -28,7 +30,7 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  tools/dev bench peers --quick              six sizes, short measurements\n"
     "  tools/dev bench peers                      nine sizes and longer measurements\n"
-    "  tools/dev bench peers --ops all_reduce --ranks 2 --transport shm --bytes 8 64K 4M\n"
+    "  tools/dev bench peers all_reduce --bytes 8,64K,4M --ranks 2 --transport shm\n"
     "\n"
     "All systems run from one start to the end; one at a time computes while the others sleep. Each point is measured "
     "in\n"
@@ -36,14 +38,12 @@ constexpr const char* kFooter =
     "none\n"
     "of the systems; a call's time is that of its slowest rank; every element of untimed calls is checked first.\n";
 
-constexpr int kMessages = 64;  // under way at a time
 constexpr int64_t kLongestOfMany = 4 << 20;
 constexpr double kAsLongAsTheCall = 1;  // replaced by the time of the plain call
 
 struct Arguments {
   bool quick = false;
-  std::vector<std::string> operations;
-  std::vector<std::string> sizes;
+  measure::PointArguments points;
   std::vector<int> ranks;
   std::vector<std::string> transports;
   std::string results;
@@ -129,8 +129,8 @@ std::vector<Wanted> PointsOf(const Part& part) {
     }
   }
   for (const int64_t bytes : options.sizes) {
-    if (!options.streams || bytes > kLongestOfMany) continue;
-    points.push_back({.operation = Operation::kSendRecv, .bytes = bytes, .messages = kMessages});
+    if (options.messages == 0 || bytes > kLongestOfMany) continue;
+    points.push_back({.operation = Operation::kSendRecv, .bytes = bytes, .messages = options.messages});
   }
   return points;
 }
@@ -176,40 +176,32 @@ bool RunPart(const Part& part, const std::string& bin, size_t* done, size_t all,
   return true;
 }
 
-bool Interpret(const Arguments& raw, Arguments* arguments) {
+// Fills in what the command line leaves open, and refuses what cannot be compared.
+absl::Status Interpret(const CLI::App& app, Arguments* arguments) {
   CompareOptions& compare = arguments->compare;
-  for (const std::string& name : raw.operations) {
-    Operation operation{};
-    if (!measure::ParseOperation(name, &operation)) {
-      std::fprintf(stderr, "there is no operation \"%s\"; there are %s\n", name.c_str(),
-                   measure::OperationNames().c_str());
-      return false;
-    }
-    compare.operations.push_back(operation);
+  measure::PointArguments points = arguments->points;
+  compare.operations = measure::Collectives();
+  if (!points.operations.empty()) {
+    COHORT_ASSIGN_OR_RETURN(compare.operations, measure::ParseOperations(points.operations));
   }
-  if (compare.operations.empty()) compare.operations = measure::Collectives();
-  std::vector<std::string> sizes = raw.sizes;
-  if (sizes.empty() && raw.quick) sizes = {"8", "1K", "64K", "512K", "4M", "32M"};
-  if (sizes.empty()) sizes = {"8", "64", "1K", "8K", "64K", "512K", "4M", "32M", "128M"};
-  for (const std::string& text : sizes) {
-    const auto bytes = measure::ParseBytes(text);
-    if (!bytes.ok() || *bytes < 4 || *bytes % 4 != 0) {
-      std::fprintf(stderr, "\"%s\" is no size of whole float32: such as 8, 64K, 4M\n", text.c_str());
-      return false;
-    }
-    compare.sizes.push_back(*bytes);
+  if (!measure::NamesSizes(app)) {
+    points.bytes = arguments->quick ? "8,1K,64K,512K,4M,32M" : "8,64,1K,8K,64K,512K,4M,32M,128M";
   }
-  if (raw.ranks.empty()) arguments->ranks = {2, 4, 8};
-  if (raw.transports.empty()) arguments->transports = {"shm", "tcp"};
-  if (raw.quick) compare.slot_ms = 10;
-  return true;
+  COHORT_ASSIGN_OR_RETURN(compare.sizes, measure::ParseSizes(points));
+  for (const int64_t bytes : compare.sizes) {
+    if (bytes >= 4 && bytes % 4 == 0) continue;
+    return absl::InvalidArgumentError(std::to_string(bytes) + " B are no block of whole float32");
+  }
+  if (arguments->ranks.empty()) arguments->ranks = {2, 4, 8};
+  if (arguments->transports.empty()) arguments->transports = {"shm", "tcp"};
+  if (arguments->quick) compare.slot_ms = 10;
+  return absl::OkStatus();
 }
 
 void AddOptions(CLI::App* app, Arguments* raw) {
   app->footer(kFooter);
   app->add_flag("--quick", raw->quick, "fewer sizes and shorter measurements");
-  app->add_option("--ops", raw->operations, "operations (all but send_recv): " + measure::OperationNames());
-  app->add_option("--bytes", raw->sizes, "blocks, such as 8 64K 4M");
+  measure::AddPointOptions(app, &raw->points);
   app->add_option("--ranks", raw->ranks, "numbers of ranks (2 4 8; 8 with 8 B only)")->check(CLI::Range(2, 64));
   app->add_option("--transport", raw->transports, "shm, tcp (both)")->check(CLI::IsMember({"shm", "tcp"}));
   std::vector<std::string> names = {"none"};
@@ -221,8 +213,9 @@ void AddOptions(CLI::App* app, Arguments* raw) {
       ->capture_default_str();
   app->add_flag("--rewrite", raw->compare.rewrites,
                 "each point once more, with input that every rank writes again before each call");
-  app->add_flag("--messages", raw->compare.streams,
-                "message rate and bandwidth too: 64 messages under way from every rank to the next one");
+  app->add_option("--messages", raw->compare.messages,
+                  "message rate and bandwidth too: that number of messages under way from every rank to the next one")
+      ->check(CLI::Range(2, 1000));
   app->add_flag("--overlap", raw->compare.overlaps, "asynchronous all-reduces beside computing too");
   app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in")->take_last();
 }
@@ -259,13 +252,15 @@ bool CanKeep(const std::string& folder) {
 }
 
 int Main(int argc, char** argv) {
-  Arguments raw;
+  Arguments arguments;
   CLI::App app("Compares our collectives with those of several MPI libraries and Gloo, side by side.", "peers");
-  AddOptions(&app, &raw);
+  AddOptions(&app, &arguments);
   if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
-  Arguments arguments = raw;
-  if (!Interpret(raw, &arguments)) return 2;
-  if (!raw.results.empty() && !CanKeep(raw.results)) return 2;
+  if (const absl::Status status = Interpret(app, &arguments); !status.ok()) {
+    std::fprintf(stderr, "peers: %s\n", std::string(status.message()).c_str());
+    return 2;
+  }
+  if (!arguments.results.empty() && !CanKeep(arguments.results)) return 2;
 
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int) { RequestStop(); });
   std::string command = "tools/dev bench peers";
@@ -288,7 +283,8 @@ int Main(int argc, char** argv) {
   output.Say(TargetTable(points));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   output.Say("# took " + measure::Fixed(took.count(), 0) + " s\n");
-  if (!raw.results.empty()) complete = Keep(raw.results, output.text(), points, date + ", " + machine) && complete;
+  if (!arguments.results.empty())
+    complete = Keep(arguments.results, output.text(), points, date + ", " + machine) && complete;
   for (const PointResult& point : points) {
     for (const Contestant& one : point.contestants) complete = complete && (!one.ours || one.wrong == 0);
   }

@@ -24,8 +24,8 @@ def main():
     has_bare = WHO == "ours" and len(os.sched_getaffinity(0)) >= 2
     transports = {"ours": ["shm"], "peers": ["shm", "tcp"]}[WHO]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
-        command = [CONDUCTOR, "--quick", "--ranks", "2", "--ops", "all_reduce", "scatter", "barrier", "--bytes", "8", "4K",
-                   "--alternations", "1", "--rewrite", "--messages", "--overlap",
+        command = [CONDUCTOR, "all_reduce,scatter,barrier", "--quick", "--ranks", "2", "--bytes", "8,4K",
+                   "--alternations", "1", "--rewrite", "--messages", "64", "--overlap",
                    "--results", folder, "--peers", *(peers if WHO == "peers" else ["bare"]),
                    "--transport", *transports]
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False,

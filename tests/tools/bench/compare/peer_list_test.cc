@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/measure/session_memory.h"
 #include "tools/bench/compare/specs.h"
+#include "tools/measure/session_memory.h"
 
 namespace cohort::bench {
 namespace {
