@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <map>
 #include <variant>
 
 #include "cohort/comm/algorithm/registry.h"
@@ -175,25 +176,8 @@ absl::StatusOr<TuningRule> ReadRule(size_t position, std::string_view name, std:
   return rule;
 }
 
-absl::Status ReadItem(Tuning& tuning, size_t position, std::string_view item) {
-  const size_t equals = item.find('=');
-  if (equals == std::string_view::npos) {
-    return Refuse(position, "needs figure=number or collective:range=algorithm, not " + Quoted(item));
-  }
-  const std::string_view left = item.substr(0, equals);
-  const std::string_view right = item.substr(equals + 1);
-  const size_t colon = left.find(':');
-  if (colon == std::string_view::npos) return Replace(tuning, position, left, right);
-  COHORT_ASSIGN_OR_RETURN(
-      TuningRule rule, ReadRule(position, left.substr(0, colon), left.substr(colon + 1), position + equals + 1, right));
-  if (tuning.rules.size() >= kMostRules) {
-    return Refuse(position, "a table has at most " + std::to_string(kMostRules) + " rules");
-  }
-  tuning.rules.push_back(std::move(rule));
-  return absl::OkStatus();
-}
-
-std::string PrintRule(const TuningRule& rule) {
+// A rule without its algorithm: "all_reduce:4K-1M@local".
+std::string KeyOf(const TuningRule& rule) {
   std::string text = std::string(Name(rule.kind)) + ":";
   const bool endless = rule.below == std::numeric_limits<int64_t>::max();
   if (rule.from == 0 && endless) {
@@ -201,9 +185,37 @@ std::string PrintRule(const TuningRule& rule) {
   } else {
     text += PrintSize(rule.from) + "-" + (endless ? "" : PrintSize(rule.below));
   }
-  text += "=" + rule.algorithm;
   if (rule.level != TuningLevel::kBoth) text += rule.level == TuningLevel::kLocal ? "@local" : "@remote";
   return text;
+}
+
+std::string PrintRule(const TuningRule& rule) {
+  std::string text = KeyOf(rule);
+  return text.insert(std::min(text.find('@'), text.size()), "=" + rule.algorithm);
+}
+
+// Reads one item into `tuning`, and gives `key` what it sets: the name of a figure, or a rule without its algorithm.
+absl::Status ReadItem(Tuning& tuning, size_t position, std::string_view item, std::string* key) {
+  const size_t equals = item.find('=');
+  if (equals == std::string_view::npos) {
+    return Refuse(position, "needs figure=number or collective:range=algorithm, not " + Quoted(item));
+  }
+  const std::string_view left = item.substr(0, equals);
+  const std::string_view right = item.substr(equals + 1);
+  const size_t colon = left.find(':');
+  if (colon == std::string_view::npos) {
+    *key = std::string(left);
+    return Replace(tuning, position, left, right);
+  }
+  COHORT_ASSIGN_OR_RETURN(
+      TuningRule rule, ReadRule(position, left.substr(0, colon), left.substr(colon + 1), position + equals + 1, right));
+  *key = KeyOf(rule);
+  std::erase_if(tuning.rules, [key](const TuningRule& other) { return KeyOf(other) == *key; });  // the base's
+  if (tuning.rules.size() >= kMostRules) {
+    return Refuse(position, "a table has at most " + std::to_string(kMostRules) + " rules");
+  }
+  tuning.rules.push_back(std::move(rule));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -229,9 +241,20 @@ uint64_t Tuning::Hash() const {
 absl::StatusOr<Tuning> Tuning::Parse(std::string_view text) { return Parse(text, Tuning()); }
 
 absl::StatusOr<Tuning> Tuning::Parse(std::string_view text, Tuning base) {
+  std::map<std::string, size_t> lines;  // of the keys
+  size_t line = 1;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find_first_of("; ,\n\t\r", begin), text.size());
-    if (end > begin) COHORT_RETURN_IF_ERROR(ReadItem(base, begin, text.substr(begin, end - begin)));
+    if (end > begin) {
+      std::string key;
+      COHORT_RETURN_IF_ERROR(ReadItem(base, begin, text.substr(begin, end - begin), &key));
+      const auto [first, is_new] = lines.emplace(key, line);
+      if (!is_new) {
+        return Refuse(begin, key + " is given twice, in line " + std::to_string(first->second) + " and in line " +
+                                 std::to_string(line) + "; keep one of them");
+      }
+    }
+    if (end < text.size() && text[end] == '\n') ++line;
     begin = end + 1;
   }
   return base;

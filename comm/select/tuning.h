@@ -126,9 +126,10 @@ struct Tuning {
   // Equal for equal tables, never 0.
   uint64_t Hash() const;
   // Returns the built-in table with the figures named in `text` replaced and its rules added. kInvalidArgument names
-  // the position, what stands there, and what may stand there.
+  // the position, what stands there, and what may stand there. A figure, and a rule of the same range and level, stands
+  // there once.
   static absl::StatusOr<Tuning> Parse(std::string_view text);
-  // Does the same on top of `base`.
+  // Does the same on top of `base`. A rule takes the place of the base's for the same range and level.
   static absl::StatusOr<Tuning> Parse(std::string_view text, Tuning base);
 };
 
