@@ -166,7 +166,10 @@ std::vector<Child> OtherAttributesOf(const Object& module) {
   std::vector<Child> children;
   const Object* state = StateOfModule(module);
   if (state == nullptr) return children;
-  AddEntries(state->entries(), /*attributes=*/true, children);
+  static const std::set<std::string_view> kInStateDict = {"_parameters", "_buffers", "_modules"};
+  for (const auto& [key, value] : state->entries()) {
+    if (kInStateDict.count(key->text) == 0) children.push_back({.value = value, .key = key, .attribute = true});
+  }
   const std::set<std::string_view> passing = PassingBuffers(*state);
   if (const Object* buffers = Entry(*state, "_buffers"); buffers != nullptr && !passing.empty()) {
     for (const Child& child : ChildrenOf(*buffers)) {

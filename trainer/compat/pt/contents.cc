@@ -48,7 +48,7 @@ std::unordered_set<const Object*> HoldersOfTensors(const Object& root) {
 class Walk {
  public:
   explicit Walk(const Object& root) : holding_(HoldersOfTensors(root)) { Visit(root, 0); }
-  Contents Result() && { return std::move(contents_); }
+  Contents Result() &&;
 
  private:
   struct Found {
@@ -61,11 +61,16 @@ class Walk {
   void Keep(const Object& tensor);
   void LeaveOut(const std::string& type) { contents_.left_out.emplace(name_, type); }
   void RefuseUnknown(const Object& call) const;
+  void Spend(size_t bytes);
+  void FindBeside(const Object& module, int depth);
 
   const std::unordered_set<const Object*> holding_;
   std::unordered_set<const Object*> around_;  // the value at hand is in these
   std::string name_, path_;                   // of the value at hand
   std::unordered_map<std::string, Found> found_;
+  std::unordered_set<const Object*> kept_;
+  std::unordered_set<const Object*> known_beside_;
+  std::vector<std::pair<const Object*, std::string>> beside_;  // tensors that modules hold beside their state_dict()
   Contents contents_;
   int64_t left_ = kMostWork;
 };
@@ -88,6 +93,7 @@ void Walk::Keep(const Object& tensor) {
     Refuse("obj", known->second.path, " and obj", path_, " would both have the name \"", name_,
            "\"; rename one of their keys in Python");
   }
+  kept_.insert(&tensor);
   try {
     contents_.tensors.emplace(name_, ReadTensor(tensor));
   } catch (const Error& error) {
@@ -95,13 +101,46 @@ void Walk::Keep(const Object& tensor) {
   }
 }
 
+void Walk::Spend(size_t bytes) {
+  left_ -= 1 + static_cast<int64_t>(bytes) / 16;
+  if (left_ < 0) Refuse("its values contain each other in too many ways");
+}
+
+// Looks for tensors in everything that the module's attributes hold but its state_dict() does not. Each value is looked
+// at once. Needs no recursion.
+void Walk::FindBeside(const Object& module, int depth) {
+  std::vector<std::pair<const Object*, std::string>> left;
+  const auto add = [&](const std::vector<Child>& children, const std::string& prefix) {
+    for (const Child& child : children) {
+      const Object& value = Unwrapped(*child.value);
+      if (value.parts == nullptr || !known_beside_.insert(&value).second) continue;
+      left.emplace_back(&value, prefix + child.Name());
+      Spend(left.back().second.size());
+    }
+  };
+  add(OtherAttributesOf(module), depth > 0 ? name_ + "." : name_);
+  while (!left.empty()) {
+    const auto [object, name] = std::move(left.back());
+    left.pop_back();
+    if (IsTensor(*object) || IsStorage(*object)) beside_.emplace_back(object, name);
+    add(ChildrenOf(*object), name + ".");
+    add(OtherAttributesOf(*object), name + ".");
+  }
+}
+
+Contents Walk::Result() && {
+  for (const auto& [tensor, name] : beside_) {
+    if (kept_.count(tensor) == 0) contents_.left_out.emplace(name, "torch.Tensor, which state_dict() leaves out");
+  }
+  return std::move(contents_);
+}
+
 void Walk::VisitChild(const Child& child, int depth) {
   const size_t name_bytes = name_.size(), path_bytes = path_.size();
   if (depth > 0) name_ += '.';
   name_ += child.Name();
   path_ += child.Path();
-  left_ -= 1 + static_cast<int64_t>(name_.size() + path_.size()) / 16;
-  if (left_ < 0) Refuse("its values contain each other in too many ways");
+  Spend(name_.size() + path_.size());
   if (holding_.count(child.value) > 0) {
     Visit(*child.value, depth + 1);
   } else {
@@ -130,11 +169,7 @@ void Walk::Visit(const Object& wrapped, int depth) {
     const bool about_modules = is_ordered && child.attribute && child.key->text == "_metadata";
     if (!about_modules && (!is_tensor || holding_.count(child.value) > 0)) VisitChild(child, depth);
   }
-  for (const Child& child : OtherAttributesOf(object)) {
-    if (!IsTensor(Unwrapped(*child.value))) continue;
-    const std::string name = name_ + (depth > 0 ? "." : "") + child.Name();
-    contents_.left_out.emplace(name, "torch.Tensor, which state_dict() leaves out");
-  }
+  if (is_module) FindBeside(object, depth);
   around_.erase(&object);
 }
 

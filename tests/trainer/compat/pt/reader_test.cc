@@ -1,6 +1,7 @@
 // Which tensors and which other values a file has, without libtorch: the corpus' test compares elements.
 #include "cohort/trainer/compat/pt/reader.h"
 
+#include <set>
 #include <string>
 
 #include "cohort/trainer/compat/pt/error.h"
@@ -42,6 +43,19 @@ TEST(Reader, SaysWhatAModuleHasBesideItsState) {
   EXPECT_EQ(reader.contents().tensors.count("cache"), 0U);
   EXPECT_EQ(reader.contents().left_out.count("cache"), 1U);
   EXPECT_EQ(reader.contents().left_out.count("plain"), 1U);
+}
+
+// In dictionaries, lists, other objects and modules that are not registered. Tensors that are read are not named again.
+TEST(Reader, NamesEveryTensorThatModulesHoldBesideTheirState) {
+  Reader reader(COHORT_PT_CORPUS "/v1_beside.pt");
+  EXPECT_EQ(reader.contents().tensors.size(), 2U);
+  std::set<std::string> names;
+  for (const auto& [name, type] : reader.contents().left_out) {
+    EXPECT_EQ(type, "torch.Tensor, which state_dict() leaves out") << name;
+    names.insert(name);
+  }
+  EXPECT_THAT(names, ElementsAre("config.scale", "plain", "table.a", "table.deep.0", "table.deep.1.weight",
+                                 "unregistered.0.bias", "unregistered.0.weight", "up.own.x"));
 }
 
 TEST(Reader, SharesElementsThatTheFileShares) {

@@ -119,6 +119,22 @@ class Net(nn.Module):
         self.parent = [self]  # a circle
 
 
+class Beside(nn.Module):
+    """A module that holds tensors beside its state_dict()."""
+    LEFT = ("plain", "table.a", "table.deep.0", "table.deep.1.weight", "unregistered.0.weight", "unregistered.0.bias",
+            "up.own.x", "config.scale")
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(2, 2)
+        self.up.own = {"x": torch.ones(1)}
+        self.plain = torch.full((2,), 7.0)
+        self.table = {"a": torch.ones(3), "deep": [torch.zeros(2), nn.Linear(1, 1, bias=False)], "name": "x"}
+        self.unregistered = [nn.Linear(1, 1)]
+        self.config = Config(scale=torch.ones(1))
+        self.same = {"up": self.up.weight, "modules": [self.up], "root": [self]}  # nothing new
+
+
 def numbers(*shape):
     count = 1
     for size in shape:
@@ -350,6 +366,8 @@ def listed(path, file, lines):
     lines.append(f"file\t{file}")
     for name, tensor in sorted(found(value).items()):
         lines.append(f"tensor\t{name}\t{described(tensor)}")
+    for name in value.LEFT if isinstance(value, Beside) else ():
+        lines.append(f"left\t{name}")
     if isinstance(value, dict):
         for key, inner in value.items():
             if not found(inner, around=(id(value),)) and inner is not value:
@@ -371,7 +389,7 @@ def big_endian(path, target):
 def main():
     prefix, lines = ("v2_" if NEW else "v1_"), []
     place = lambda file: os.path.join(FOLDER, file)
-    for name, value in objects().items():
+    for name, value in {**objects(), "beside": Beside()}.items():
         file = f"{prefix}{name}.pt"
         value, options = value if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict) else (value, {})
         torch.save(value, place(file), **options)
