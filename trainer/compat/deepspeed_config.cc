@@ -6,7 +6,6 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
-#include <numbers>
 #include <sstream>
 
 #include "c10/util/Exception.h"
@@ -215,31 +214,71 @@ void TakeOptimizer(Section& section, DeepSpeedConfig::Optimizer& optimizer, std:
   section.Within("params", take, optimizer.type);
 }
 
-void TakeScheduler(Section& section, DeepSpeedConfig::Scheduler& scheduler) {
+void TakeWarmup(Section& params, DeepSpeedConfig::Scheduler& scheduler) {
+  const bool cosine = scheduler.type == "WarmupCosineLR";
+  params.TakeNumber("warmup_num_steps", scheduler.warmup_num_steps, 0);
+  params.Take("warmup_type", scheduler.warmup_type);
+  TORCH_CHECK(scheduler.warmup_type == "log" || scheduler.warmup_type == "linear",
+              "DeepSpeedConfig: scheduler.params.warmup_type is ", scheduler.warmup_type, "; there are log and linear");
+  if (scheduler.type != "WarmupLR") params.TakeNumber("total_num_steps", scheduler.total_num_steps, 1);
+  if (cosine) {
+    params.TakeNumber("warmup_min_ratio", scheduler.warmup_min_ratio, 0);
+    params.TakeNumber("cos_min_ratio", scheduler.cos_min_ratio, 0);
+    return;
+  }
+  params.TakeNumber("warmup_min_lr", scheduler.warmup_min_lr, 0);
+  if (params.TakeNumber("warmup_max_lr", scheduler.warmup_max_lr, 0)) scheduler.up_to_optimizer_lr = false;
+}
+
+void TakeOneCycle(Section& params, DeepSpeedConfig::Scheduler& scheduler) {
+  const bool has_min = params.TakeNumber("cycle_min_lr", scheduler.cycle_min_lr, 0);
+  const bool has_max = params.TakeNumber("cycle_max_lr", scheduler.cycle_max_lr, 0);
+  TORCH_CHECK(has_min && has_max, "DeepSpeedConfig: OneCycle needs scheduler.params.",
+              has_min ? "cycle_max_lr" : "cycle_min_lr");
+  params.TakeNumber("cycle_first_step_size", scheduler.cycle_first_step_size, 1);
+  scheduler.cycle_second_step_size = scheduler.cycle_first_step_size;
+  params.TakeNumber("cycle_second_step_size", scheduler.cycle_second_step_size, 0);
+  params.TakeNumber("cycle_first_stair_count", scheduler.cycle_first_stair_count, 0);
+  scheduler.cycle_second_stair_count = scheduler.cycle_first_stair_count;
+  params.TakeNumber("cycle_second_stair_count", scheduler.cycle_second_stair_count, 0);
+  params.TakeNumber("decay_step_size", scheduler.decay_step_size, 0);
+  params.TakeNumber("decay_lr_rate", scheduler.decay_lr_rate, 0);
+  params.Take("decay_mom_rate", scheduler.decay_mom_rate);
+  params.Take("cycle_momentum", scheduler.cycle_momentum);
+  params.TakeNumber("cycle_min_mom", scheduler.cycle_min_mom, 0, 1);
+  params.TakeNumber("cycle_max_mom", scheduler.cycle_max_mom, 0, 1);
+}
+
+void TakeRangeTest(Section& params, DeepSpeedConfig::Scheduler& scheduler) {
+  params.TakeNumber("lr_range_test_min_lr", scheduler.lr_range_test_min_lr, 0);
+  params.TakeNumber("lr_range_test_step_size", scheduler.lr_range_test_step_size, 1);
+  params.TakeNumber("lr_range_test_step_rate", scheduler.lr_range_test_step_rate, 0);
+  params.Take("lr_range_test_staircase", scheduler.lr_range_test_staircase);
+}
+
+void TakeScheduler(Section& section, DeepSpeedConfig& config, std::vector<std::string>& without_effect) {
+  DeepSpeedConfig::Scheduler& scheduler = config.scheduler;
   section.Take("type", scheduler.type);
-  const bool cosine = scheduler.type == "WarmupCosineLR", decays = cosine || scheduler.type == "WarmupDecayLR";
-  TORCH_CHECK(decays || scheduler.type == "WarmupLR", "DeepSpeedConfig: scheduler.type is ",
-              scheduler.type.empty() ? "missing" : scheduler.type,
-              "; there are WarmupLR, WarmupDecayLR and WarmupCosineLR");
-  scheduler.up_to_optimizer_lr = cosine || scheduler.type == "WarmupLR";
+  const std::string& type = scheduler.type;
+  const bool cosine = type == "WarmupCosineLR", decays = cosine || type == "WarmupDecayLR";
+  const bool cycles = type == "OneCycle", tests = type == "LRRangeTest";
+  TORCH_CHECK(decays || cycles || tests || type == "WarmupLR", "DeepSpeedConfig: scheduler.type is ",
+              type.empty() ? "missing" : type,
+              "; there are WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest");
+  scheduler.up_to_optimizer_lr = cosine || type == "WarmupLR";
   const auto take = [&](Section& params) {
-    params.TakeNumber("warmup_num_steps", scheduler.warmup_num_steps, 0);
-    params.Take("warmup_type", scheduler.warmup_type);
-    TORCH_CHECK(scheduler.warmup_type == "log" || scheduler.warmup_type == "linear",
-                "DeepSpeedConfig: scheduler.params.warmup_type is ", scheduler.warmup_type,
-                "; there are log and linear");
-    if (decays) params.TakeNumber("total_num_steps", scheduler.total_num_steps, 1);
-    if (cosine) {
-      params.TakeNumber("warmup_min_ratio", scheduler.warmup_min_ratio, 0);
-      params.TakeNumber("cos_min_ratio", scheduler.cos_min_ratio, 0);
-      return;
+    if (tests) return TakeRangeTest(params, scheduler);
+    if (!cycles) return TakeWarmup(params, scheduler);
+    TakeOneCycle(params, scheduler);
+    if (!scheduler.cycle_momentum || config.optimizer.type == "SGD") {  // which has no betas
+      params.AppendIfGiven({"cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}, without_effect);
     }
-    params.TakeNumber("warmup_min_lr", scheduler.warmup_min_lr, 0);
-    if (params.TakeNumber("warmup_max_lr", scheduler.warmup_max_lr, 0)) scheduler.up_to_optimizer_lr = false;
+    if (config.optimizer.type == "SGD") params.AppendIfGiven({"cycle_momentum"}, without_effect);
   };
-  section.Within("params", take, scheduler.type);
-  TORCH_CHECK(!decays || scheduler.total_num_steps > 0, "DeepSpeedConfig: ", scheduler.type,
+  section.Within("params", take, type);
+  TORCH_CHECK(!decays || scheduler.total_num_steps > 0, "DeepSpeedConfig: ", type,
               " needs scheduler.params.total_num_steps");
+  TORCH_CHECK(!cycles || scheduler.cycle_max_lr > 0, "DeepSpeedConfig: OneCycle needs scheduler.params.cycle_max_lr");
 }
 
 void TakeFp16(Section& section, DeepSpeedConfig::Fp16& fp16, std::vector<std::string>& without_effect) {
@@ -285,7 +324,7 @@ void TakeFile(Section& top, DeepSpeedConfig& config, std::vector<std::string>& w
   const auto zero = [&](Section& section) { TakeZero(section, config.zero_optimization, without_effect); };
   top.Within("zero_optimization", zero, "ZeRO", /*lenient=*/true);
   top.Within("optimizer", [&](Section& section) { TakeOptimizer(section, config.optimizer, without_effect); });
-  top.Within("scheduler", [&](Section& section) { TakeScheduler(section, config.scheduler); });
+  top.Within("scheduler", [&](Section& section) { TakeScheduler(section, config, without_effect); });
   top.Within(
       "fp16", [&](Section& section) { TakeFp16(section, config.fp16, without_effect); }, "fp16", /*lenient=*/true);
   top.Within("bf16", [&](Section& section) { TakeBf16(section, config, without_effect); }, "bf16", /*lenient=*/true);
@@ -315,17 +354,24 @@ DeepSpeedConfig ParseDeepSpeedConfig(const std::string& text, int ranks) {
   Section top(json, "");
   TakeFile(top, config, without_effect);
   TORCH_CHECK(!config.fp16.enabled || !config.bf16_enabled, "DeepSpeedConfig: fp16 and bf16 are both enabled");
+  SettleBatchSizes(config, ranks);
   const char* const model_type = config.fp16.enabled ? "fp16" : config.bf16_enabled ? "bf16" : "fp32";
-  for (std::string& path : DeepSpeedKeysWithoutEffect(json, model_type)) without_effect.push_back(std::move(path));
+  const bool accumulates = config.gradient_accumulation_steps > 1;
+  for (std::string& path : DeepSpeedKeysWithoutEffect(json, model_type, accumulates)) {
+    without_effect.push_back(std::move(path));
+  }
   const Json::json_pointer rate("/optimizer/params/lr");
   if (config.scheduler.up_to_optimizer_lr) {
     config.scheduler.warmup_max_lr = config.optimizer.lr;
   } else if (!config.scheduler.type.empty() && json.contains(rate)) {
     without_effect.push_back("optimizer.params.lr");
   }
+  const bool moves_betas = config.scheduler.type == "OneCycle" && config.scheduler.cycle_momentum;
+  if (moves_betas && json.contains(Json::json_pointer("/optimizer/params/betas"))) {
+    without_effect.push_back("optimizer.params.betas");
+  }
   std::sort(without_effect.begin(), without_effect.end());
   config.without_effect = std::move(without_effect);
-  SettleBatchSizes(config, ranks);
   return config;
 }
 
@@ -339,26 +385,6 @@ DeepSpeedConfig ReadDeepSpeedConfig(const std::string& path, int ranks) {
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, path, ": ", error.what_without_backtrace());
   }
-}
-
-double LearningRateAt(const DeepSpeedConfig& config, int64_t step) {
-  const DeepSpeedConfig::Scheduler& scheduler = config.scheduler;
-  if (scheduler.type.empty()) return config.optimizer.lr;
-  const bool cosine = scheduler.type == "WarmupCosineLR";
-  const auto at = static_cast<double>(step);
-  const auto warmup = static_cast<double>(std::max<int64_t>(scheduler.warmup_num_steps, 2));
-  const auto decay = std::max(1.0, static_cast<double>(scheduler.total_num_steps) - warmup);
-  double share = 1;  // of the way from the smallest rate to the largest
-  double least = cosine ? scheduler.warmup_min_ratio * scheduler.warmup_max_lr : scheduler.warmup_min_lr;
-  if (at < warmup) {
-    share = scheduler.warmup_type == "log" ? std::log(at + 1) / std::log(warmup) : at / warmup;
-  } else if (cosine) {
-    share = (1 + std::cos(std::numbers::pi * std::min(1.0, (at - warmup + 1) / decay))) / 2;
-    least = scheduler.cos_min_ratio * scheduler.warmup_max_lr;
-  } else if (scheduler.type == "WarmupDecayLR") {
-    share = std::max(0.0, (static_cast<double>(scheduler.total_num_steps) - at) / decay);
-  }
-  return least + (scheduler.warmup_max_lr - least) * std::min(share, 1.0);
 }
 
 DeepSpeedLossScale::DeepSpeedLossScale(const DeepSpeedConfig::Fp16& options)

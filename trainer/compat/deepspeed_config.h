@@ -46,7 +46,7 @@ struct DeepSpeedConfig {
   } optimizer;
 
   struct Scheduler {
-    std::string type;  // empty: none; WarmupLR, WarmupDecayLR, WarmupCosineLR
+    std::string type;  // empty: none; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest
     double warmup_min_lr = 0;
     double warmup_max_lr = 1e-3;
     // The largest rate is the optimizer's, in the place of warmup_max_lr: WarmupCosineLR, and WarmupLR without that
@@ -56,6 +56,17 @@ struct DeepSpeedConfig {
     int64_t total_num_steps = 0;  // WarmupDecayLR, WarmupCosineLR
     std::string warmup_type = "log";
     double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR: shares of the optimizer's rate
+    double cycle_min_lr = 0, cycle_max_lr = 0;          // OneCycle, to the last one here
+    int64_t cycle_first_step_size = 2000, cycle_second_step_size = 2000;
+    int64_t cycle_first_stair_count = 0, cycle_second_stair_count = 0;  // 0: no stairs
+    int64_t decay_step_size = 0;                                        // 0: no decay behind the cycle
+    double decay_lr_rate = 0, decay_mom_rate = 0;
+    bool cycle_momentum = true;  // moves Adam's betas
+    double cycle_min_mom = 0.8, cycle_max_mom = 0.9;
+    double lr_range_test_min_lr = 1e-3;  // LRRangeTest, to the end
+    int64_t lr_range_test_step_size = 2000;
+    double lr_range_test_step_rate = 1;
+    bool lr_range_test_staircase = false;
     bool operator==(const Scheduler&) const = default;
   } scheduler;
 
@@ -88,9 +99,6 @@ struct DeepSpeedConfig {
 DeepSpeedConfig ParseDeepSpeedConfig(const std::string& json, int ranks);
 // Parses the file `path`. Errors as above.
 DeepSpeedConfig ReadDeepSpeedConfig(const std::string& path, int ranks);
-
-// Returns the learning rate of step `step`, from 0. Without a scheduler it is `config.optimizer.lr`.
-double LearningRateAt(const DeepSpeedConfig& config, int64_t step);
 
 // The scale of the loss in float16, after DeepSpeed's DynamicLossScaler. Overflowing gradients halve it, but only after
 // `hysteresis` overflows. It doubles after `loss_scale_window` steps without an overflow.

@@ -7,6 +7,7 @@
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_values.h"
+#include "cohort/trainer/compat/deepspeed_schedule.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/transfer/collectives.h"
@@ -71,6 +72,12 @@ std::unique_ptr<Optimizer> MakeOptimizer(const torch::nn::Module& module, const 
   return MakeDeepSpeedOptimizer<torch::optim::Adam>(module, options, config, world);
 }
 
+template <typename Options>
+void SetBetas(torch::optim::OptimizerOptions& options, const std::pair<double, double>& betas) {
+  auto* const adam = dynamic_cast<Options*>(&options);
+  if (adam != nullptr) adam->betas(std::tuple(betas.first, betas.second));
+}
+
 // As Python's half() and bfloat16(): libtorch's Module::to takes integers and flags along.
 void ConvertFloats(torch::nn::Module& module, at::ScalarType type) {
   const at::NoGradGuard no_grad;
@@ -107,7 +114,7 @@ DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedCon
   if (optimizer != nullptr && config_.scheduler.up_to_optimizer_lr) {
     config_.scheduler.warmup_max_lr = optimizer_->param_groups().front().options().get_lr();
   }
-  SetLearningRate();
+  SetSchedule();
   if (world_.rank() != 0) return;
   for (const std::string& key : config_.without_effect) {
     std::fprintf(stderr, "DeepSpeedEngine: %s has no effect\n", key.c_str());
@@ -198,9 +205,15 @@ void DeepSpeedEngineBase::ExplainHalves(const c10::Error& error) const {
               "; enable bf16 instead (\"bf16\": {\"enabled\": true}), or put the module on a GPU");
 }
 
-void DeepSpeedEngineBase::SetLearningRate() {
+void DeepSpeedEngineBase::SetSchedule() {
   if (own_rate_) return;
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(get_lr());
+  const auto betas = BetasAt(config_, global_steps_ - skipped_steps_);
+  for (auto& group : optimizer_->param_groups()) {
+    group.options().set_lr(get_lr());
+    if (!betas.has_value()) continue;
+    SetBetas<torch::optim::AdamOptions>(group.options(), *betas);
+    SetBetas<torch::optim::AdamWOptions>(group.options(), *betas);
+  }
 }
 
 TrainingState DeepSpeedEngineBase::training_state() {
@@ -238,7 +251,7 @@ void DeepSpeedEngineBase::load_state_dict(const CheckpointValues& state) {
   skipped_steps_ = skipped;
   micro_steps_ = global_steps_ * config_.gradient_accumulation_steps;
   ClearGradients();  // of a batch that was not whole
-  SetLearningRate();
+  SetSchedule();
 }
 
 void DeepSpeedEngineBase::ClearGradients() {
@@ -260,7 +273,7 @@ void DeepSpeedEngineBase::step() {
   loss_scale_.Update(overflow);
   ClearGradients();
   ++global_steps_;
-  SetLearningRate();
+  SetSchedule();
   const bool prints = config_.steps_per_print > 0 && global_steps_ % config_.steps_per_print == 0;
   if (world_.rank() == 0 && prints) {
     std::printf("step %lld, loss %.4f, lr %.3g, skipped %lld\n", static_cast<long long>(global_steps_), last_loss_,

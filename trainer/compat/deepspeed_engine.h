@@ -129,7 +129,7 @@ class DeepSpeedEngineBase {
   at::Tensor CastInput(const at::Tensor& input) const;
 
  private:
-  void SetLearningRate();
+  void SetSchedule();
   void ClearGradients();
   bool Overflows();
   double GradientFactor();

@@ -22,13 +22,13 @@ constexpr ConfigKey kKeys[] = {
      "call step() after each backward(); the engine counts micro batches"},
     {"gradient_allreduce_op", kRefused, R"("sum")", R"("mean")",
      "gradients are averaged; multiply the learning rate or the loss instead"},
-    {"prescale_gradients", kRefused, "true", "false", "gradients are summed and then divided once"},
-    {"gradient_predivide_factor", kRefused, "2.0", "1", "gradients are summed and then divided once"},
+    {"prescale_gradients", kWithoutEffect, "true"},
+    {"gradient_predivide_factor", kWithoutEffect, "2.0"},
     {"communication_data_type", kRefused, R"("fp16")", kOffModelType,
      "gradients are sent in the type in which the model trains"},
     {"seq_parallel_communication_data_type", kWithoutEffect, R"("bf16")"},
     {"fp32_allreduce", kRefused, "true", "false", "gradients are sent in the type in which the model trains"},
-    {"sparse_gradients", kRefused, "true", "false", "gradients of embeddings are dense"},
+    {"sparse_gradients", kWithoutEffect, "true"},
     {"dataloader_drop_last", kRefused, "true", "false",
      "the program has its own loader; DistributedSampler's drop_last does it"},
     {"disable_allgather", kWithoutEffect, "true"},
@@ -138,6 +138,22 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.params.total_num_steps", kApplied, "70"},
     {"scheduler.params.warmup_min_ratio", kApplied, "0.125"},
     {"scheduler.params.cos_min_ratio", kApplied, "0.25"},
+    {"scheduler.params.cycle_min_lr", kApplied, "0.02"},
+    {"scheduler.params.cycle_max_lr", kApplied, "0.2"},
+    {"scheduler.params.cycle_first_step_size", kApplied, "7"},
+    {"scheduler.params.cycle_second_step_size", kApplied, "70"},
+    {"scheduler.params.cycle_first_stair_count", kApplied, "7"},
+    {"scheduler.params.cycle_second_stair_count", kApplied, "70"},
+    {"scheduler.params.decay_step_size", kApplied, "7"},
+    {"scheduler.params.decay_lr_rate", kApplied, "0.5"},
+    {"scheduler.params.decay_mom_rate", kApplied, "0.5"},
+    {"scheduler.params.cycle_momentum", kApplied, "false"},
+    {"scheduler.params.cycle_min_mom", kApplied, "0.5"},
+    {"scheduler.params.cycle_max_mom", kApplied, "0.95"},
+    {"scheduler.params.lr_range_test_min_lr", kApplied, "0.5"},
+    {"scheduler.params.lr_range_test_step_size", kApplied, "7"},
+    {"scheduler.params.lr_range_test_step_rate", kApplied, "0.5"},
+    {"scheduler.params.lr_range_test_staircase", kApplied, "true"},
     {"scheduler.params.last_batch_iteration", kRefused, "5", "-1",
      "load a checkpoint; the schedule goes on from its step"},
     {"fp16", kApplied, R"({"enabled": true})"},
@@ -161,7 +177,7 @@ constexpr ConfigKey kKeys[] = {
     {"torch_autocast", kRefused, R"({"enabled": true})", kOffDisabled, "enable fp16 or bf16"},
     {"data_types", kApplied, "{}"},
     {"data_types.grad_accum_dtype", kRefused, R"("fp16")", kOffModelType,
-     "gradients accumulate in the type in which the model trains"},
+     "gradients of several micro batches accumulate in the type in which the model trains"},
     {"data_types.param_dtype", kRefused, R"("bf16")", kOffModelType, "enable fp16 or bf16"},
     {"data_types.buffer_dtype", kRefused, R"("bf16")", kOffModelType, "enable fp16 or bf16"},
     {"data_types.keep_in_fp32_modules", kRefused, R"(["norm"])", R"("auto")",
@@ -180,7 +196,7 @@ constexpr ConfigKey kKeys[] = {
     {"sparse_attention", kRefused, R"({"mode": "fixed"})", "", "attention is the model's own"},
     {"elasticity", kRefused, R"({"enabled": true})", kOffDisabled,
      "give the batch sizes; a checkpoint is loaded on any number of ranks"},
-    {"tensor_parallel", kRefused, R"({"autotp_size": 2})", R"({"autotp_size": 0})", "use parallelize() with a mesh"},
+    {"tensor_parallel", kRefused, R"({"autotp_size": 2})", R"({"autotp_size": 1})", "use parallelize() with a mesh"},
     {"expert_parallel", kRefused, R"({"enabled": true})", kOffDisabled, "use parallelize() with a mesh"},
     {"sequence_parallel_size", kRefused, "2", "1", "use parallelize() with a mesh"},
     {"hybrid_engine", kRefused, R"({"enabled": true})", kOffDisabled, "generate with the module itself"},
@@ -236,9 +252,23 @@ bool HasKeys(std::string_view section) {
   });
 }
 
+// Facts of the configuration that decide about keys.
+struct Training {
+  std::string_view model_type;
+  bool accumulates = false;
+};
+
 // Whether `value` names the type in which the model trains, for the keys that are off then.
-bool IsModelType(const ConfigKey& key, const Json& value, std::string_view model_type) {
-  return key.off == kOffModelType && value.is_string() && value.get_ref<const std::string&>() == model_type;
+bool IsModelType(const ConfigKey& key, const Json& value, const Training& training) {
+  if (key.path == "data_types.grad_accum_dtype" && !training.accumulates && value == "fp32") return true;
+  return key.off == kOffModelType && value.is_string() && value.get_ref<const std::string&>() == training.model_type;
+}
+
+// Whether `value` splits layers over one rank.
+bool SplitsNothing(const ConfigKey& key, const Json& value) {
+  if (key.path != "tensor_parallel" || !value.is_object()) return false;
+  const auto size = value.find("autotp_size");
+  return size == value.end() || size->is_null() || *size == 0 || *size == 1;
 }
 
 void RefuseUnknown(const std::string& section, const std::string& key, const Json& value) {
@@ -250,7 +280,7 @@ void RefuseUnknown(const std::string& section, const std::string& key, const Jso
               " switches something on that DeepSpeedEngine does not know; remove it, or set it to false");
 }
 
-void Check(const Json& object, const std::string& section, std::string_view model_type,
+void Check(const Json& object, const std::string& section, const Training& training,
            std::vector<std::string>& without_effect) {
   for (const auto& item : object.items()) {
     const std::string path = Joined(section, item.key());
@@ -262,10 +292,11 @@ void Check(const Json& object, const std::string& section, std::string_view mode
     } else if (key->use == kWithoutEffect) {
       without_effect.push_back(path);
     } else if (key->use == kRefused) {
-      TORCH_CHECK(IsModelType(*key, value, model_type) || IsOff(*key, value), "DeepSpeedConfig: ", path, " is ",
-                  ShortText(value), ", which DeepSpeedEngine does not do: ", key->remedy);
+      TORCH_CHECK(IsModelType(*key, value, training) || SplitsNothing(*key, value) || IsOff(*key, value),
+                  "DeepSpeedConfig: ", path, " is ", ShortText(value),
+                  ", which DeepSpeedEngine does not do: ", key->remedy);
     } else if (value.is_object() && HasKeys(path)) {
-      Check(value, path, model_type, without_effect);
+      Check(value, path, training, without_effect);
     }
   }
 }
@@ -274,9 +305,9 @@ void Check(const Json& object, const std::string& section, std::string_view mode
 
 std::span<const ConfigKey> DeepSpeedKeys() { return kKeys; }
 
-std::vector<std::string> DeepSpeedKeysWithoutEffect(const Json& file, std::string_view model_type) {
+std::vector<std::string> DeepSpeedKeysWithoutEffect(const Json& file, std::string_view model_type, bool accumulates) {
   std::vector<std::string> without_effect;
-  Check(file, "", model_type, without_effect);
+  Check(file, "", {.model_type = model_type, .accumulates = accumulates}, without_effect);
   return without_effect;
 }
 

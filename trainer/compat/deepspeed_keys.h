@@ -20,10 +20,12 @@ inline constexpr std::string_view kOffModelType = R"("model type")";
 std::span<const ConfigKey> DeepSpeedKeys();
 
 // Returns the keys of `file`, an object, that have no effect; nested ones as "fp16.hysteresis". `model_type` is "fp16",
-// "bf16" or "fp32". Throws c10::Error, which names the key and the remedy, for
+// "bf16" or "fp32". `accumulates`: the gradients of several micro batches are added up. Throws c10::Error, which names
+// the key and the remedy, for
 // - a refused key that is not off,
 // - a key that DeepSpeed has not, within a section,
 // - a key of the file itself that looks like one of DeepSpeed's, or that switches something on.
-std::vector<std::string> DeepSpeedKeysWithoutEffect(const nlohmann::json& file, std::string_view model_type);
+std::vector<std::string> DeepSpeedKeysWithoutEffect(const nlohmann::json& file, std::string_view model_type,
+                                                    bool accumulates);
 
 }  // namespace cohort::trainer

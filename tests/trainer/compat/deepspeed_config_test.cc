@@ -1,7 +1,5 @@
 #include "cohort/trainer/compat/deepspeed_config.h"
 
-#include <cmath>
-#include <map>
 #include <string>
 
 #include "c10/util/Exception.h"
@@ -96,7 +94,7 @@ TEST(DeepSpeedConfig, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"zero_optimization": 2})"), HasSubstr("zero_optimization is no JSON object"));
   EXPECT_THAT(ErrorOf(R"({"zero_optimization": {"stage": 3}})"), HasSubstr("FullyShardedDataParallel"));
   EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Lion"}})"), HasSubstr("optimizer.type is Lion"));
-  EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("scheduler.type is OneCycle"));
+  EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "StepLR"}})"), HasSubstr("scheduler.type is StepLR"));
   EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "WarmupDecayLR"}})"), HasSubstr("total_num_steps"));
   EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [1]}}})"),
               HasSubstr("optimizer.params.betas"));
@@ -124,37 +122,38 @@ TEST(DeepSpeedConfig, RefusesNumbersThatNoRunCanHave) {
               HasSubstr("train_micro_batch_size_per_gpu is 4611686018427387904"));
 }
 
-TEST(DeepSpeedConfig, WarmsTheLearningRateUpAndDown) {
-  DeepSpeedConfig config;
-  EXPECT_EQ(LearningRateAt(config, 7), 1e-3);
-  config.scheduler = {.type = "WarmupDecayLR",
-                      .warmup_min_lr = 0,
-                      .warmup_max_lr = 1,
-                      .warmup_num_steps = 10,
-                      .total_num_steps = 20,
-                      .warmup_type = "linear"};
-  EXPECT_DOUBLE_EQ(LearningRateAt(config, 5), 0.5);
-  EXPECT_DOUBLE_EQ(LearningRateAt(config, 15), 0.5);
-  EXPECT_DOUBLE_EQ(LearningRateAt(config, 30), 0);
-  config.scheduler.type = "WarmupLR";
-  config.scheduler.warmup_type = "log";
-  EXPECT_DOUBLE_EQ(LearningRateAt(config, 4), std::log(5) / std::log(10));
-  EXPECT_DOUBLE_EQ(LearningRateAt(config, 30), 1);
+TEST(DeepSpeedConfig, SchedulersNeedTheirKeys) {
+  const auto with = [](const std::string& type, const std::string& params) {
+    return ErrorOf(R"({"train_batch_size": 2, "scheduler": {"type": ")" + type + R"(", "params": {)" + params + "}}}");
+  };
+  const std::string cycle = R"("cycle_min_lr": 0.1, "cycle_max_lr": 0.2)";
+  EXPECT_THAT(with("WarmupCosineLR", ""), HasSubstr("WarmupCosineLR needs scheduler.params.total_num_steps"));
+  EXPECT_THAT(with("OneCycle", R"("cycle_min_lr": 0.1)"), HasSubstr("OneCycle needs scheduler.params.cycle_max_lr"));
+  EXPECT_THAT(with("OneCycle", R"("cycle_max_lr": 0.1)"), HasSubstr("OneCycle needs scheduler.params.cycle_min_lr"));
+  EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("OneCycle needs scheduler.params"));
+  EXPECT_THAT(with("OneCycle", cycle), "");
+  EXPECT_THAT(with("OneCycle", cycle + R"(, "cycle_first_step_size": 0)"), HasSubstr("must be at least 1"));
+  EXPECT_THAT(with("OneCycle", cycle + R"(, "warmup_num_steps": 3)"), HasSubstr("is nothing that OneCycle takes"));
+  EXPECT_THAT(with("LRRangeTest", ""), "");
+  EXPECT_THAT(with("LRRangeTest", R"("lr_range_test_step_size": 0)"), HasSubstr("must be at least 1"));
+  EXPECT_THAT(with("LRRangeTest", cycle), HasSubstr("is nothing that LRRangeTest takes"));
 }
 
-TEST(DeepSpeedConfig, FollowsACosineAfterTheWarmup) {
-  const DeepSpeedConfig config = ParseDeepSpeedConfig(
-      R"({"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.5}}, "scheduler": {
-          "type": "WarmupCosineLR", "params": {"total_num_steps": 14, "warmup_num_steps": 4, "warmup_min_ratio": 0.5,
-                                               "cos_min_ratio": 0.25, "warmup_type": "linear"}}})",
-      1);
-  // DeepSpeed 0.19.8's WarmupCosineLR.
-  for (const auto& [step, rate] :
-       std::map<int, double>{{0, 0.25}, {2, 0.375}, {4, 0.4908230968053413}, {8, 0.3125}, {13, 0.125}, {40, 0.125}}) {
-    EXPECT_NEAR(LearningRateAt(config, step), rate, 1e-12) << step;
-  }
-  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 2, "scheduler": {"type": "WarmupCosineLR"}})"),
-              HasSubstr("WarmupCosineLR needs scheduler.params.total_num_steps"));
+TEST(DeepSpeedConfig, ACycleMovesTheBetasThatTheOptimizerHas) {
+  const auto without_effect = [](const std::string& optimizer, const std::string& more) {
+    return ParseDeepSpeedConfig(R"({"train_batch_size": 8, "optimizer": )" + optimizer +
+                                    R"(, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1,
+                                    "cycle_max_lr": 0.2)" +
+                                    more + "}}}",
+                                2)
+        .without_effect;
+  };
+  const std::string adam = R"({"type": "Adam", "params": {"betas": [0.8, 0.9]}})", sgd = R"({"type": "SGD"})";
+  EXPECT_THAT(without_effect(adam, ""), ElementsAre("optimizer.params.betas"));
+  EXPECT_THAT(without_effect(adam, R"(, "cycle_momentum": false, "cycle_min_mom": 0.5)"),
+              ElementsAre("scheduler.params.cycle_min_mom"));
+  EXPECT_THAT(without_effect(sgd, R"(, "cycle_momentum": true, "cycle_max_mom": 0.5)"),
+              ElementsAre("scheduler.params.cycle_max_mom", "scheduler.params.cycle_momentum"));
 }
 
 TEST(DeepSpeedLossScale, FallsAfterHysteresisAndGrowsAfterAWindow) {

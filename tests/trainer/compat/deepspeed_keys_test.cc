@@ -46,13 +46,19 @@ Json FileFor(std::string_view path) {
   Json file = {{"train_batch_size", 8}};
   if (path.starts_with("optimizer.")) file["optimizer"] = {{"type", "Adam"}};
   for (const char* key : {"momentum", "dampening", "nesterov"}) {
-    if (path.ends_with(key)) file["optimizer"]["type"] = "SGD";
+    if (path.starts_with("optimizer.") && path.ends_with(key)) file["optimizer"]["type"] = "SGD";
   }
   if (path.ends_with("nesterov")) file["optimizer"]["params"]["momentum"] = 0.5;
   if (path.starts_with("scheduler.") && path != "scheduler.type") file["scheduler"] = {{"type", "WarmupLR"}};
   if (path.ends_with("total_num_steps") || path.ends_with("_ratio")) {
     file["scheduler"] = {{"type", "WarmupCosineLR"}, {"params", {{"total_num_steps", 100}}}};
   }
+  if (path.find("cycle_") != path.npos || path.find("decay_") != path.npos) {
+    if (path.starts_with("scheduler.")) {
+      file["scheduler"] = {{"type", "OneCycle"}, {"params", {{"cycle_min_lr", 0.1}, {"cycle_max_lr", 0.3}}}};
+    }
+  }
+  if (path.find("lr_range_test_") != path.npos) file["scheduler"] = {{"type", "LRRangeTest"}};
   if (path.starts_with("fp16.") && path != "fp16.enabled") file["fp16"]["enabled"] = true;
   if (path.starts_with("bf16.") && path != "bf16.enabled") file["bf16"]["enabled"] = true;
   if (path.ends_with("bucket_size")) file["zero_optimization"]["stage"] = 1;
@@ -203,9 +209,18 @@ TEST(DeepSpeedKeys, TypesAreThoseOfTheModel) {
   const std::string types = R"("communication_data_type": "bf16", "data_types": {"grad_accum_dtype": "bf16"})";
   EXPECT_THAT(ErrorWith(types), HasSubstr("communication_data_type is \"bf16\""));
   EXPECT_THAT(ErrorWith(types + R"(, "bf16": {"enabled": true})"), IsEmpty());
-  EXPECT_THAT(ErrorWith(R"("data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": true})"),
+  const std::string wider = R"("data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": true})";
+  EXPECT_THAT(ErrorWith(R"("gradient_accumulation_steps": 2, )" + wider),
               HasSubstr("data_types.grad_accum_dtype is \"fp32\""));
+  EXPECT_THAT(ErrorWith(wider), IsEmpty()) << "one micro batch has nothing to add up";
   EXPECT_THAT(ErrorWith(R"("compression_training": {"a": {"b": {"enabled": false}}})"), IsEmpty());
+}
+
+TEST(DeepSpeedKeys, TensorParallelismOverOneRankIsNone) {
+  for (const char* none : {"{}", R"({"autotp_size": 0})", R"({"autotp_size": 1})", R"({"tp_overlap_comm": true})"}) {
+    EXPECT_THAT(ErrorWith(R"("tensor_parallel": )" + std::string(none)), IsEmpty()) << none;
+  }
+  EXPECT_THAT(ErrorWith(R"("tensor_parallel": {"autotp_size": 2})"), HasSubstr("use parallelize() with a mesh"));
 }
 
 // Whatever letters are changed, the file is parsed, or refused with a message.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cohort/trainer/compat/deepspeed_engine.h"
+#include "cohort/trainer/compat/deepspeed_schedule.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "gtest/gtest.h"
 #include "tests/trainer/ranks.h"
@@ -76,6 +77,65 @@ TEST(DeepSpeedOptions, AWarmupEndsAtTheOptimizersRate) {
   EXPECT_DOUBLE_EQ(rate_after_warmup(sgd + warmup + "}}", nullptr), 0.25);
   EXPECT_DOUBLE_EQ(rate_after_warmup(sgd + warmup + R"(, "warmup_max_lr": 0.5}})", nullptr), 0.5);
   EXPECT_DOUBLE_EQ(rate_after_warmup(warmup + "}}", ClientOptimizer<torch::optim::SGD>(SGDOptions(0.125))), 0.125);
+}
+
+// A schedule moves the betas of the rank's own optimizer, whatever wraps it.
+TEST(DeepSpeedOptions, ACycleMovesTheBetas) {
+  const std::string cycle = R"("optimizer": {"type": "Adam", "params": {"lr": 0.1}}, "scheduler": {"type": "OneCycle",
+      "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.05, "cycle_first_step_size": 3}})";
+  auto expected = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(expected, *world);
+  torch::optim::AdamW plain(expected->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0));
+  const DeepSpeedConfig config = ConfigWith(cycle);
+  for (int step = 0; step < kOptionSteps; ++step) {
+    auto& options = static_cast<torch::optim::AdamWOptions&>(plain.param_groups()[0].options());
+    options.lr(LearningRateAt(config, step));
+    options.betas({BetasAt(config, step)->first, BetasAt(config, step)->second});
+    plain.zero_grad();
+    ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    plain.step();
+  }
+  ExpectTrains(cycle, expected);
+}
+
+// Their layout has no isfinite, and their rows are added up in bfloat16.
+TEST(DeepSpeedOptions, Bfloat16TakesSparseGradients) {
+  struct Words : torch::nn::Module {
+    explicit Words(bool sparse) {
+      torch::manual_seed(40);
+      words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(23, 4).sparse(sparse)));
+      linear = register_module("linear", torch::nn::Linear(4, 3));
+    }
+    at::Tensor forward(const at::Tensor& ids) { return linear(torch::tanh(words(ids).sum(1))); }
+    torch::nn::Embedding words{nullptr};
+    torch::nn::Linear linear{nullptr};
+  };
+  const std::string keys = R"("bf16": {"enabled": true}, "gradient_clipping": 0.5, "optimizer": {"type": "SGD",
+      "params": {"lr": 0.1}}, "zero_optimization": {"stage": )";
+  const auto ids = [](int step) {
+    return torch::randint(0, 23, {6, 3}, at::detail::createCPUGenerator(500 + 10 * world->rank() + step), torch::kLong);
+  };
+  for (const int stage : {0, 1, 2}) {
+    SCOPED_TRACE(stage);
+    std::vector<std::shared_ptr<Words>> trained;
+    for (const bool sparse : {true, false}) {
+      trained.push_back(std::make_shared<Words>(sparse));
+      DeepSpeedEngine<Words> engine(trained.back(), ConfigWith(keys + std::to_string(stage) + "}"), *world);
+      for (int step = 0; step < kOptionSteps; ++step) {
+        engine.backward(engine.forward(ids(step)).to(torch::kFloat32).pow(2).mean());
+        engine.step();
+      }
+      EXPECT_EQ(engine.skipped_steps(), 0);
+      // A gradient that is not finite is found in rows, too.
+      const double factor = world->rank() == 0 ? std::numeric_limits<double>::infinity() : 1;
+      engine.backward(engine.forward(ids(9)).to(torch::kFloat32).pow(2).mean() * factor);
+      engine.step();
+      EXPECT_EQ(engine.skipped_steps(), 1);
+    }
+    for (size_t i = 0; i < trained[0]->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(trained[0]->parameters()[i], trained[1]->parameters()[i], 2e-2, 2e-2)) << i;
+    }
+  }
 }
 
 TEST(DeepSpeedOptions, Bfloat16SkipsStepsWhoseGradientsAreNotFinite) {
