@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "cohort/trainer/adapter/layer_pattern.h"
 #include "cohort/trainer/adapter/weight_layer.h"
 #include "cohort/trainer/base/name_list.h"
 #include "cohort/trainer/base/wrapped_name.h"
@@ -132,6 +133,14 @@ NamedModules Targets(const torch::nn::Module& model, const LoraConfig& config) {
 void CheckConfig(const LoraConfig& config) {
   TORCH_CHECK(config.r > 0, "Lora: r must be positive, not ", config.r);
   TORCH_CHECK(std::isfinite(config.lora_alpha), "Lora: lora_alpha must be a finite number");
+  for (const auto& [key, r] : config.rank_pattern) {
+    CheckLayerPattern(key, "Lora: rank_pattern");
+    TORCH_CHECK(r > 0, "Lora: rank_pattern has ", r, " for ", key, ", and r must be positive");
+  }
+  for (const auto& [key, alpha] : config.alpha_pattern) {
+    CheckLayerPattern(key, "Lora: alpha_pattern");
+    TORCH_CHECK(std::isfinite(alpha), "Lora: alpha_pattern has no finite number for ", key);
+  }
   TORCH_CHECK(config.lora_dropout >= 0 && config.lora_dropout < 1, "Lora: lora_dropout must be in [0, 1), not ",
               config.lora_dropout);
   TORCH_CHECK(!config.target_modules.empty(), "Lora: target_modules is empty");
@@ -183,7 +192,7 @@ void Lora::Add(const std::string& name, const std::shared_ptr<torch::nn::Module>
     adapted.through_weight = WeightLayer::For(module);
     adapted.layer = adapted.through_weight.get();
   }
-  adapted.adapter = std::make_shared<LoraLayer>(*adapted.layer, *module, name, config_);
+  adapted.adapter = std::make_shared<LoraLayer>(*adapted.layer, *module, name, config_.For(name));
   Placements().Add(adapted.adapter->a(), adapted.adapter->a_placement());
   Placements().Add(adapted.adapter->b(), adapted.adapter->b_placement());
   if (adapted.through_weight == nullptr) adapted.layer->set_adapter(adapted.adapter);

@@ -5,7 +5,8 @@
 //   DistributedDataParallel ddp(model, *world);                    // or FSDP, ZeRO, a pipeline: after Lora
 //   torch::optim::AdamW optimizer(lora.parameters(), 1e-3);
 //
-// A layer has r * (in + out) trainable numbers, and only these have gradients and optimizer state.
+// A layer has r * (in + out) trainable numbers, and only these have gradients and optimizer state. Layers may differ in
+// r and scale (rank_pattern, alpha_pattern).
 //
 // Layers: nn::Linear, nn::Embedding, ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, and TorchShard's
 // ParallelLinear and ParallelEmbedding have a place for an adapter. torch::nn::Linear has none: such a layer trains

@@ -49,8 +49,12 @@ std::string Expression(const std::vector<std::string>& names) {
   return text;
 }
 
-json ConfigJson(const LoraConfig& config) {
-  json targets = config.target_modules;
+// Keys keep their order: the first of a pattern that fits a layer counts.
+nlohmann::ordered_json ConfigJson(const LoraConfig& config) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::object(), alphas = ranks;
+  for (const auto& [key, r] : config.rank_pattern) ranks.emplace(key, r);
+  for (const auto& [key, alpha] : config.alpha_pattern) alphas.emplace(key, alpha);
+  nlohmann::ordered_json targets = config.target_modules;
   if (config.target_modules.size() == 1 && config.target_modules[0] == "all-linear") targets = "all-linear";
   if (config.full_names) targets = Expression(config.target_modules);
   return {{"peft_type", "LORA"},
@@ -61,6 +65,8 @@ json ConfigJson(const LoraConfig& config) {
           {"lora_alpha", config.lora_alpha},
           {"lora_dropout", config.lora_dropout},
           {"use_rslora", config.use_rslora},
+          {"rank_pattern", ranks},
+          {"alpha_pattern", alphas},
           {"target_modules", targets},
           {"bias", "none"},
           {"fan_in_fan_out", false}};
@@ -200,10 +206,10 @@ AdapterTensors ReadTensors(const std::string& directory) {
   return read;
 }
 
-// The layers that a file's matrices belong to.
-std::vector<std::string> LayersOf(const AdapterTensors& tensors) {
+// The layers that matrices belong to.
+std::vector<std::string> LayersOf(const std::vector<std::string>& matrices) {
   std::set<std::string> layers;
-  for (const auto& [name, tensor] : tensors.matrices) {
+  for (const std::string& name : matrices) {
     const size_t at = name.rfind(".lora_");
     if (at != std::string::npos) layers.insert(name.substr(0, at));
   }
@@ -220,9 +226,12 @@ Matrices ReadMatrices(const Lora& lora, const std::string& directory) {
   TORCH_CHECK(!lora.merged(), "load_adapter: the adapters are merged into the base; call unmerge() first");
   TakeParts(lora, "load_adapter");  // first: ranks that can't read have shards alike
   const LoraConfig config = ReadLoraConfig(directory);
-  TORCH_CHECK(config.r == lora.config().r && SameScale(config.scale(), lora.config().scale()),
-              "load_adapter: ", directory, " has r ", config.r, " and scale ", config.scale(),
-              ", and the model's adapters have r ", lora.config().r, " and scale ", lora.config().scale());
+  for (const std::string& layer : LayersOf(lora.names_of_model())) {
+    const LoraConfig there = config.For(layer), here = lora.config().For(layer);
+    TORCH_CHECK(there.r == here.r && SameScale(there.scale(), here.scale()), "load_adapter: ", directory, " has r ",
+                there.r, " and scale ", there.scale(), ", and the model's adapters have r ", here.r, " and scale ",
+                here.scale(), " (", layer, ")");
+  }
   auto [matrices, path] = ReadTensors(directory);
   std::vector<std::string> missing, unexpected;
   std::set<std::string> known;
@@ -268,9 +277,13 @@ LoraConfig ReadLoraConfig(const std::string& directory) {
   read.lora_alpha = config.lora_alpha;
   read.lora_dropout = config.lora_dropout;
   read.use_rslora = config.use_rslora;
+  read.rank_pattern = config.rank_pattern;
+  read.alpha_pattern = config.alpha_pattern;
   read.target_modules = config.target_modules;
   if (!config.by_tensors) return read;
-  read.target_modules = LayersOf(ReadTensors(directory));
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : ReadTensors(directory).matrices) names.push_back(name);
+  read.target_modules = LayersOf(names);
   read.full_names = true;
   return read;
 }

@@ -23,7 +23,7 @@ void save_pretrained(const Lora& lora, comm::Communicator& world, const std::str
 void save_pretrained(const Lora& lora, const std::string& directory);
 
 // Reads adapter_config.json. Throws DistributedError kNotFound, or kDataLoss that names the file and its defect. Throws
-// c10::Error for an adapter that is no LoRA, or has what LoraConfig cannot say (DoRA, ranks by layer, trained biases).
+// c10::Error for an adapter that is no LoRA, or has what LoraConfig cannot say (DoRA, trained biases).
 LoraConfig ReadLoraConfig(const std::string& directory);
 
 // Fills the adapters of `lora` from `directory`. Each rank takes its part. All ranks call it alike, because it gives

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cohort/trainer/adapter/layer_pattern.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/tensor/parallel_dropout.h"
 #include "cohort/trainer/state/sharded_init.h"
@@ -40,6 +41,15 @@ Placement PlacementOf(const LayerForm& form, std::vector<int64_t> sizes, LayerSp
 
 double LoraConfig::scale() const {
   return lora_alpha / (use_rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
+}
+
+LoraConfig LoraConfig::For(const std::string& name) const {
+  LoraConfig own = *this;
+  own.r = ForLayer(rank_pattern, name, r);
+  own.lora_alpha = ForLayer(alpha_pattern, name, lora_alpha);
+  own.rank_pattern.clear();
+  own.alpha_pattern.clear();
+  return own;
 }
 
 LoraLayer::LoraLayer(const nn::AdaptableLayer& layer, torch::nn::Module& module, std::string name,

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cohort/trainer/nn/adaptable_layer.h"
@@ -33,6 +34,10 @@ struct LoraConfig {
   // masks that do not depend on the mesh: the program sets the place of random numbers (autograd/random_place.h).
   double lora_dropout = 0;
   bool use_rslora = false;  // scale by sqrt(r) in place of r
+  // Other values of r and lora_alpha for some layers. A key is a layer's name, its ending behind a dot, or a regular
+  // expression for one of them; the first key that fits counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
   // Layers whose full name is one of these, or ends with "." and one of these. "all-linear" stands for every linear
   // layer, the output layer included.
   std::vector<std::string> target_modules = {"all-linear"};
@@ -41,12 +46,15 @@ struct LoraConfig {
   uint64_t seed = 0;                  // initial values depend on it, the layer's name and the element alone
 
   double scale() const;
+  // The options of the layer `name`: its own r and lora_alpha, and no patterns.
+  LoraConfig For(const std::string& name) const;
 };
 
 class LoraLayer : public nn::LayerAdapter {
  public:
   // Makes the matrices and registers them in `module`, which is `layer`: "lora_A.weight" and "lora_B.weight", or
-  // "lora_embedding_A" and "lora_embedding_B". `name` is the layer's in the whole model. Sends nothing.
+  // "lora_embedding_A" and "lora_embedding_B". `name` is the layer's in the whole model, and `config` is for it. Sends
+  // nothing.
   LoraLayer(const nn::AdaptableLayer& layer, torch::nn::Module& module, std::string name, const LoraConfig& config);
 
   at::Tensor forward(nn::AdaptableLayer& layer, const at::Tensor& input) override;

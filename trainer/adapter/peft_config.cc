@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cohort/trainer/adapter/layer_pattern.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/json_text.h"
 
@@ -31,13 +32,12 @@ constexpr ConfigKey kFields[] = {
      "save_pretrained(folder, "
      "path_initial_model_for_weight_conversion=...), which makes it one of the unchanged base"},
     {"use_dora", kRefused, "true", "false", "not supported"},
-    {"fan_in_fan_out", kRefused, "true", "false",
-     "layers with transposed weights are not supported; make them linear layers"},
+    {"fan_in_fan_out", kWithoutEffect, "true"},
     {"lora_bias", kRefused, "true", "false", "not supported"},
     {"use_qalora", kRefused, "true", "false", "not supported"},
     {"qalora_group_size", kWithoutEffect, "8"},
-    {"rank_pattern", kRefused, R"({"up": 4})", "", "not supported"},
-    {"alpha_pattern", kRefused, R"({"up": 4})", "", "not supported"},
+    {"rank_pattern", kApplied, R"({"up": 5})"},
+    {"alpha_pattern", kApplied, R"({"up": 5})"},
     {"modules_to_save", kRefused, R"(["head"])", "", "not supported"},
     {"layer_replication", kRefused, "[[0, 2]]", "", "not supported"},
     {"target_parameters", kRefused, R"(["up.weight"])", "", "not supported"},
@@ -110,6 +110,28 @@ Value Member(const json& config, const char* key, const Value& fallback, const s
   return found->get<Value>();
 }
 
+// A pattern of the file, whose keys keep their order: the first that fits a layer counts. `text` is the whole file.
+template <typename Value>
+std::vector<std::pair<std::string, Value>> Pattern(const json& config, const std::string& text, const char* name,
+                                                   const std::string& path) {
+  const auto found = config.find(name);
+  std::vector<std::pair<std::string, Value>> pattern;
+  if (found == config.end() || IsNothing(*found)) return pattern;
+  if (!found->is_object()) ThrowDamagedConfig(path, std::string(name) + " is of another kind: " + ShortText(*found));
+  const auto ordered = nlohmann::ordered_json::parse(text);
+  for (const auto& item : ordered.at(name).items()) {
+    const std::string where = std::string(name) + " of " + item.key().substr(0, 200);
+    const json& value = found->at(item.key());
+    const bool fits = std::is_same_v<Value, int64_t> ? value.is_number_integer() : value.is_number();
+    if (!fits) ThrowDamagedConfig(path, where + " is of another kind: " + ShortText(value));
+    const Value number = value.get<Value>();
+    if (std::is_same_v<Value, int64_t> && number <= 0) ThrowDamagedConfig(path, where + " is not positive");
+    CheckLayerPattern(item.key(), path + ": " + name);
+    pattern.emplace_back(item.key(), number);
+  }
+  return pattern;
+}
+
 bool IsGiven(const json& config, const char* key) {
   const auto found = config.find(key);
   return found != config.end() && !IsNothing(*found);
@@ -130,6 +152,8 @@ PeftConfig ParsePeftConfig(const std::string& text, const std::string& path) {
   read.lora_dropout = Member<double>(config, "lora_dropout", read.lora_dropout, path);
   read.use_rslora = Member<bool>(config, "use_rslora", read.use_rslora, path);
   if (read.r <= 0) ThrowDamagedConfig(path, "r is not positive");
+  read.rank_pattern = Pattern<int64_t>(config, text, "rank_pattern", path);
+  read.alpha_pattern = Pattern<double>(config, text, "alpha_pattern", path);
   const auto targets = config.find("target_modules");
   if (targets == config.end() || targets->is_null() || targets->is_string()) {
     read.by_tensors = true;  // a regular expression, or all that peft finds by the model's architecture

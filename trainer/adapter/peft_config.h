@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cohort/trainer/base/config_keys.h"
@@ -16,6 +17,9 @@ struct PeftConfig {
   double lora_alpha = 8;
   double lora_dropout = 0;
   bool use_rslora = false;
+  // In the order of the file.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
   std::vector<std::string> target_modules = {};
   // The layers are those that the file of tensors has: the configuration chooses them by expressions, by numbers or by
   // the model's architecture.

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "cohort/trainer/adapter/lora_files.h"
@@ -21,6 +22,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Pair;
 
 template <typename LinearLayer, typename EmbeddingLayer>
 struct NetOf : torch::nn::Module {
@@ -257,7 +259,8 @@ TEST(Lora, RefusesOtherAdaptersAndChangesNothing) {
            {R"({"peft_type": "IA3"})", "its method is another one"},
            {R"({"use_dora": true})", "use_dora is true: not supported"},
            {R"({"bias": "all"})", "trained biases"},
-           {R"({"rank_pattern": {"up": 4}})", "rank_pattern is {\"up\":4}: not supported"},
+           {R"({"modules_to_save": ["up"]})", "modules_to_save is [\"up\"]: not supported"},
+           {R"({"r": 3, "lora_alpha": 6, "rank_pattern": {"up": 4}})", "has r 4 and scale 1.5"},
            {std::string(100000, '['), "nested too deep"}}) {
     std::ofstream(file) << text;
     EXPECT_THAT(What([&] { load_adapter(lora, directory); }), HasSubstr(why)) << text.substr(0, 40);
@@ -335,6 +338,34 @@ TEST(Lora, FindsSharedWeightsInAnyModule) {
 TEST(Lora, AdaptsALayerOfTwoNamesOnce) {
   ExpectAdaptedOnce<Tied<nn::Linear>>();
   ExpectAdaptedOnce<Tied<torch::nn::Linear>>();
+}
+
+TEST(Lora, LayersMayDifferInRankAndScale) {
+  const auto net = Seeded<Net>();
+  LoraConfig config = Everything();
+  config.rank_pattern = {{"down", 5}, {".*", 2}};
+  config.alpha_pattern = {{"^up", 1}};
+  Lora lora(*net, config);
+  std::map<std::string, int64_t> ranks;
+  for (const auto& [name, parameter] : lora.named_parameters()) {
+    if (name.find("_A") != name.npos) ranks[name] = parameter.size(0);
+  }
+  EXPECT_THAT(ranks, ElementsAre(Pair("down.lora_A.weight", 5), Pair("tokens.lora_embedding_A", 2),
+                                 Pair("up.lora_A.weight", 2)));
+  EXPECT_EQ(config.For("up").scale(), 0.5);
+  EXPECT_EQ(config.For("tokens").scale(), 3);
+  Train(*net, lora);
+  const Folder folder;
+  save_pretrained(lora, folder.path());
+  const auto same = Seeded<Net>(), other = Seeded<Net>();
+  Lora read(*same, ReadLoraConfig(folder.path())), uniform(*other, Everything());
+  load_adapter(read, folder.path());
+  EXPECT_TRUE(torch::equal(same->forward(Codes()), net->forward(Codes())));
+  EXPECT_THAT(What([&] { load_adapter(uniform, folder.path()); }), HasSubstr("(down)"));
+  config.rank_pattern = {{"(", 5}};
+  EXPECT_THAT(What([&] { Lora wrong(*Seeded<Net>(), config); }), HasSubstr("Lora: rank_pattern is keyed by"));
+  config.rank_pattern = {{"up", 0}};
+  EXPECT_THAT(What([&] { Lora wrong(*Seeded<Net>(), config); }), HasSubstr("r must be positive"));
 }
 
 }  // namespace

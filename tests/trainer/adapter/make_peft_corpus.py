@@ -10,6 +10,7 @@ import sys
 import peft
 import safetensors.torch
 import torch
+import transformers
 
 FOLDER = sys.argv[1]
 CODES = (torch.arange(22) % 11).view(2, 11)
@@ -39,15 +40,21 @@ class Net(torch.nn.Module):
         return self.up(x)
 
 
-def base():
+def base(fan_in_fan_out=False):
+    """The model, with GPT-2's layers in the place of linear ones if asked for."""
     torch.manual_seed(1)
-    return Net()
+    net = Net()
+    for block in [*net.layers, net] if fan_in_fan_out else ():
+        turned = transformers.pytorch_utils.Conv1D(block.up.out_features, block.up.in_features)
+        turned.load_state_dict({"weight": block.up.weight.t(), "bias": block.up.bias})
+        block.up = turned
+    return net
 
 
 def adapted(**options):
     """A model with adapters whose matrices are not zero."""
     torch.manual_seed(2)
-    model = peft.get_peft_model(base(), peft.LoraConfig(r=2, lora_alpha=6, **options))
+    model = peft.get_peft_model(base(options.get("fan_in_fan_out", False)), peft.LoraConfig(r=2, lora_alpha=6, **options))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
@@ -63,7 +70,8 @@ def rename(case, change, dtype=torch.float32):
 
 def computed(case):
     """The result of peft with the saved adapter."""
-    return peft.PeftModel.from_pretrained(base(), os.path.join(FOLDER, case)).eval()(CODES).detach()
+    model = peft.PeftModel.from_pretrained(base(case == "fan_in_fan_out"), os.path.join(FOLDER, case))
+    return model.eval()(CODES).detach()
 
 
 READ = {
@@ -76,13 +84,18 @@ READ = {
     "gaussian": {"target_modules": ["down"], "init_lora_weights": "gaussian", "lora_dropout": 0.25},
     "orthogonal": {"target_modules": ["down"], "init_lora_weights": "orthogonal"},
     "bfloat16": {"target_modules": ["down"]},
+    "rank_pattern": {"target_modules": ["up", "down"], "rank_pattern": {"layers.0.up": 1, "up": 3}},
+    "alpha_pattern": {"target_modules": ["tokens", "up", "down"], "alpha_pattern": {"^up": 3, r"layers\.\d+\.up": 10, "up": 100, "tok.*": 5}},
+    "patterns": {"target_modules": r".*(up|down)", "rank_pattern": {"layers.1.(up|down)": 4, "up": 1}, "alpha_pattern": {"0.down": 2},
+                 "use_rslora": True},
+    "fan_in_fan_out": {"target_modules": ["up"], "fan_in_fan_out": True},
 }
 REFUSED = {
     "init_lora_weights": {"target_modules": ["up"], "init_lora_weights": "pissa"},
     "use_dora": {"target_modules": ["up"], "use_dora": True},
     "bias": {"target_modules": ["up"], "bias": "lora_only"},
     "modules_to_save": {"target_modules": ["up"], "modules_to_save": ["tokens"]},
-    "rank_pattern": {"target_modules": ["up"], "rank_pattern": {"layers.0.up": 1}},
+    "rank_pattern": {"target_modules": ["up"], "rank_pattern": {"(?!layers).*up": 1}},
     "lora_bias": {"target_modules": ["up"], "lora_bias": True},
     "trainable_token_indices": {"target_modules": ["up"], "trainable_token_indices": {"tokens": [1]}},
     "target_parameters": {"target_modules": [], "target_parameters": ["up.weight"]},

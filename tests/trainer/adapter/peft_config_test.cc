@@ -4,8 +4,11 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "c10/util/Exception.h"
+#include "cohort/trainer/adapter/layer_pattern.h"
 #include "cohort/trainer/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +20,7 @@ namespace {
 using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 PeftConfig Parsed(const json& file) { return ParsePeftConfig(file.dump(), "file"); }
 
@@ -33,7 +37,8 @@ json Plain() { return {{"peft_type", "LORA"}, {"r", 4}, {"target_modules", {"up"
 
 bool Equal(const PeftConfig& a, const PeftConfig& b) {
   return a.r == b.r && a.lora_alpha == b.lora_alpha && a.lora_dropout == b.lora_dropout &&
-         a.use_rslora == b.use_rslora && a.target_modules == b.target_modules && a.by_tensors == b.by_tensors;
+         a.use_rslora == b.use_rslora && a.rank_pattern == b.rank_pattern && a.alpha_pattern == b.alpha_pattern &&
+         a.target_modules == b.target_modules && a.by_tensors == b.by_tensors;
 }
 
 // Every field of the table, with a value that is not peft's default.
@@ -114,10 +119,59 @@ TEST(PeftConfig, LayersThatAreChosenByExpressionsAreThoseOfTheTensors) {
   }
 }
 
+TEST(PeftConfig, PatternsKeepTheOrderOfTheFile) {
+  const auto config =
+      ParsePeftConfig(R"({"rank_pattern": {"up": 2, "down": 3, "b": 4}, "alpha_pattern": {"z": 1.5, "a": 2}})", "file");
+  EXPECT_THAT(config.rank_pattern, ElementsAre(Pair("up", 2), Pair("down", 3), Pair("b", 4)));
+  EXPECT_THAT(config.alpha_pattern, ElementsAre(Pair("z", 1.5), Pair("a", 2)));
+  for (const char* wrong : {R"({"rank_pattern": ["up"]})", R"({"rank_pattern": {"up": 2.5}})",
+                            R"({"rank_pattern": {"up": null}})", R"({"alpha_pattern": {"up": "2"}})"}) {
+    EXPECT_THAT(ErrorOf(wrong), HasSubstr("of another kind")) << wrong;
+  }
+  EXPECT_THAT(ErrorOf(R"({"rank_pattern": {"up": 0}})"), HasSubstr("rank_pattern of up is not positive"));
+  EXPECT_THAT(ErrorOf(R"({"rank_pattern": {"(?!down).*": 2}})"),
+              HasSubstr("file: rank_pattern is keyed by \"(?!down).*\", an expression that is not understood"));
+}
+
+// The answers of re.match(rf"(.*\.)?({key})$", name) in Python.
+TEST(LayerPattern, MatchesAsPeftDoes) {
+  for (const auto& [key, name] :
+       std::vector<std::pair<std::string, std::string>>{{"up", "up"},
+                                                        {"up", "layers.0.up"},
+                                                        {"0.up", "layers.0.up"},
+                                                        {"layers.0.up", "layersx0.up"},
+                                                        {"up|down", "a.down"},
+                                                        {"layers\\.\\d+\\.up", "layers.12.up"},
+                                                        {"^layers.*up", "layers.0.up"},
+                                                        {"(?:q|k)_proj", "h.3.k_proj"},
+                                                        {"[qk]_proj$", "h.3.q_proj"},
+                                                        {".*", "anything"},
+                                                        {"u{1,2}p", "x.uup"},
+                                                        {"", "layers."}}) {
+    EXPECT_TRUE(FitsLayer(key, name)) << key << " " << name;
+    CheckLayerPattern(key, "");
+  }
+  for (const auto& [key, name] : std::vector<std::pair<std::string, std::string>>{{"up", "layers.0.upper"},
+                                                                                  {"up", "group"},
+                                                                                  {"up", "layers.0.up.lora"},
+                                                                                  {"^up", "layers.up"},
+                                                                                  {"0.up", "10.up"},
+                                                                                  {"[qk]_proj", "h.3.v_proj"},
+                                                                                  {"layers\\.\\d\\.up", "layers.12.up"},
+                                                                                  {"", "layers"}}) {
+    EXPECT_FALSE(FitsLayer(key, name)) << key << " " << name;
+  }
+  for (const std::string& key : {"(?<!a)b", "(?P<n>a)", "\\bup", "(up", "a**", "[[:alpha:]]", "\\", "gr\u00fcn"}) {
+    EXPECT_THROW(CheckLayerPattern(key, ""), c10::Error) << key;
+    EXPECT_FALSE(FitsLayer(key, "up")) << key;
+  }
+  EXPECT_FALSE(FitsLayer("(a*)*b", std::string(200, 'a'))) << "and needs no time to say so";
+}
+
 // Whatever letters are changed, the file is parsed, or refused with a message.
 TEST(PeftConfig, SurvivesAnyDamage) {
   const std::string whole = R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16.0, "target_modules": ["up", "down"],
-    "init_lora_weights": true, "layers_to_transform": [1, 2], "rank_pattern": {}, "use_rslora": false, "bias": "none"})";
+    "init_lora_weights": true, "layers_to_transform": [1, 2], "rank_pattern": {"up": 3}, "use_rslora": false, "bias": "none"})";
   const std::string letters = "{}[]\",:0123456789.-+eEtrufalsn_\\/ x\xff";
   std::mt19937 random(1);
   int refused = 0;
