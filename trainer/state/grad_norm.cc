@@ -104,8 +104,13 @@ ModelRanks RanksOfModel(const std::vector<at::Tensor>& parameters, DeviceMesh* m
   if (mesh == nullptr) return {GroupsOf(axes, who), CoordinateOn(axes)};
   ModelRanks ranks;
   std::vector<std::string> names;
-  for (const Axis& axis : mesh->base_axes()) {
-    if (axis.name == kReplicateAxis && !ReducesOver(parameters, axis.name)) continue;
+  // Replicas with equal gradients have nothing to add. But a stage without parameters cannot tell whether the gradients
+  // of other stages are at their owners.
+  const std::vector<Axis> all = mesh->base_axes();
+  const bool has_stages =
+      std::any_of(all.begin(), all.end(), [](const Axis& axis) { return axis.size > 1 && axis.name == kPipelineAxis; });
+  for (const Axis& axis : all) {
+    if (axis.name == kReplicateAxis && !has_stages && !ReducesOver(parameters, axis.name)) continue;
     names.push_back(axis.name);
     ranks.at[axis.name] = axis.rank;
   }

@@ -16,10 +16,10 @@ namespace cohort::trainer {
 // (placement/placement_table.h). Gradients that are terms of a sum must have been summed.
 //
 // The norm is added up over each axis that cuts or owns a parameter or its gradient, one after another. With the `mesh`
-// that those axes are of, it is one all-reduce over all axes of the mesh; "replicate" counts under ZeRO-2 alone. Ranks
-// of one group must be cut over the same axes; where they are not, as in stages of a pipeline of which one alone has
-// tensor-parallel layers, pass the mesh. Collective over these ranks; blocks. Throws DistributedError. Throws
-// c10::Error for a norm_type that is not positive, and for axes of a placement that have no group.
+// that those axes are of, it is one all-reduce over all axes of the mesh; "replicate" counts under ZeRO-2 and beside a
+// pipeline. Ranks of one group must be cut over the same axes; where they are not, as in stages of a pipeline of which
+// one alone has tensor-parallel layers, pass the mesh. Collective over these ranks; blocks. Throws DistributedError.
+// Throws c10::Error for a norm_type that is not positive, and for axes of a placement that have no group.
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0,
                            DeviceMesh* mesh = nullptr);
 
@@ -44,9 +44,10 @@ struct ModelRanks {
   std::vector<comm::Communicator*> groups;
   Coordinate at;
 };
-// Returns those of `parameters`: the axes that cut or own one of them. With a mesh, all of its axes but "replicate", as
-// one group. All ranks call it alike; it sends nothing. Throws c10::Error, which names `who`, as GroupsOf does, and for
-// a parameter that is cut or owned over an axis that the mesh lacks.
+// Returns those of `parameters`: the axes that cut or own one of them. With a mesh, all of its axes, as one
+// group, but "replicate" where gradients are equal and no pipeline has stages. All ranks call it alike; it sends
+// nothing. Throws c10::Error, which names `who`, as GroupsOf does, and for a parameter that is cut or owned over an
+// axis that the mesh lacks.
 ModelRanks RanksOfModel(const std::vector<at::Tensor>& parameters, DeviceMesh* mesh, const char* who);
 
 // The groups of `axes`, in their order, those of one rank left out. Throws c10::Error, which names `who`, for an axis
