@@ -441,7 +441,7 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   CheckpointValues values = index.values();
   const auto groups = values.extract(kGroups);
   values.erase(kCheckpointAliases);
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none where the saved state had no groups
   const std::set<std::string> elsewhere =
       NamesOnAllRanks(world, index, state, "loading checkpoint " + directory, timeout);
   const auto load = [&] {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -183,28 +182,6 @@ void LoadBox(Files& files, const CheckpointIndex::Piece& piece, const Box& wante
   to.copy_(read);
 }
 
-// The same from ranges of elements, which older checkpoints have.
-void LoadFromRanges(Files& files, const CheckpointIndex::Tensor& tensor, const Box& wanted, const at::Tensor& target) {
-  const auto element_size = static_cast<int64_t>(target.element_size());
-  const at::Tensor staged = at::empty(wanted.sizes, at::TensorOptions(target.scalar_type()));
-  const Box box = {.offset = wanted.offset, .sizes = wanted.sizes, .local = std::vector<int64_t>(wanted.sizes.size())};
-  for (const CheckpointIndex::Piece& piece : tensor.pieces) {
-    std::vector<char> bytes;  // read if some run needs it
-    ForRuns(tensor.sizes, wanted.sizes, box, [&](int64_t place, int64_t first, int64_t count) {
-      const int64_t begin = std::max(piece.begin, place), end = std::min(piece.end, place + count);
-      if (begin >= end) return;
-      if (bytes.empty()) {
-        bytes = files.Of(piece).Read(piece.offset, (piece.end - piece.begin) * element_size, piece.checksum);
-        files.bytes_read += static_cast<int64_t>(bytes.size());
-      }
-      std::memcpy(static_cast<char*>(staged.data_ptr()) + (first + begin - place) * element_size,
-                  bytes.data() + (begin - piece.begin) * element_size,
-                  static_cast<size_t>((end - begin) * element_size));
-    });
-  }
-  at::Tensor(target).copy_(staged);
-}
-
 }  // namespace
 
 std::vector<Box> WholeBox(const std::vector<int64_t>& sizes) {
@@ -332,14 +309,10 @@ int64_t LoadTensors(const std::string& directory, const CheckpointIndex& index,
                 at::IntArrayRef(tensor.sizes), " there and ", at::IntArrayRef(wanted.sizes), " here");
     TORCH_CHECK(tensor.dtype == wanted.data.scalar_type(), "checkpoint ", directory, ": ", wanted.name, " has type ",
                 tensor.dtype, " there and ", wanted.data.scalar_type(), " here");
-    const bool ranges = !tensor.pieces.empty() && tensor.pieces.front().is_range;
     for (const Box& box : wanted.boxes) {
       if (box.numel() == 0) continue;
       const at::Tensor target = BoxOf(wanted.data.detach(), box);
-      if (ranges) LoadFromRanges(files, tensor, box, target);
-      for (const CheckpointIndex::Piece& piece : tensor.pieces) {
-        if (!ranges) LoadBox(files, piece, box, target);
-      }
+      for (const CheckpointIndex::Piece& piece : tensor.pieces) LoadBox(files, piece, box, target);
     }
   }
   return files.bytes_read;

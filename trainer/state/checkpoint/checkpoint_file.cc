@@ -192,7 +192,11 @@ TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected
       ThrowDamaged(path_, "it has " + std::to_string(facts.st_size) + " bytes, and " + std::to_string(expected.bytes) +
                               " were written");
     }
-    Read(0, expected.header_bytes, expected.header_checksum);
+    const auto header = ReadBytes<std::vector<char>>(fd_, path_, 0, expected.header_bytes);
+    if (Sha256(header.data(), header.size()) != expected.header_checksum) {
+      ThrowDamaged(
+          path_, "bytes 0 to " + std::to_string(expected.header_bytes) + " are not those that were written (SHA-256)");
+    }
   } catch (...) {
     ::close(fd_);  // no destructor follows
     throw;
@@ -200,15 +204,6 @@ TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected
 }
 
 TensorFileReader::~TensorFileReader() { ::close(fd_); }
-
-std::vector<char> TensorFileReader::Read(int64_t offset, int64_t bytes, const std::string& checksum) {
-  auto data = ReadBytes<std::vector<char>>(fd_, path_, offset, bytes);
-  if (Sha256(data.data(), data.size()) != checksum) {
-    ThrowDamaged(path_, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) +
-                            " are not those that were written (SHA-256)");
-  }
-  return data;
-}
 
 std::vector<char> TensorFileReader::ReadTiles(int64_t offset, const CheckedCut& cut, const TileRange& range,
                                               int64_t element_size) {

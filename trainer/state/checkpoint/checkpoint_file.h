@@ -66,8 +66,6 @@ class TensorFileReader {
   TensorFileReader(const TensorFileReader&) = delete;
   TensorFileReader& operator=(const TensorFileReader&) = delete;
 
-  // The `bytes` bytes from `offset` on, whose checksum must be that.
-  std::vector<char> Read(int64_t offset, int64_t bytes, const std::string& checksum);
   // The elements of some tiles of a piece that begins at `offset`, row by row.
   std::vector<char> ReadTiles(int64_t offset, const CheckedCut& cut, const TileRange& range, int64_t element_size);
 

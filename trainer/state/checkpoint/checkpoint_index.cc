@@ -20,8 +20,6 @@ using Tensor = CheckpointIndex::Tensor;
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "cohort-checkpoint-3";
-constexpr const char* kTilesFormat = "cohort-checkpoint-2";
-constexpr const char* kRangesFormat = "cohort-checkpoint-1";
 
 int64_t Elements(const std::vector<int64_t>& sizes) {
   int64_t elements = 1;
@@ -52,8 +50,7 @@ Piece PieceOf(const Json& json, const Tensor& tensor) {
     fits = at >= 0 && length >= 0 && at <= whole && length <= whole - at;
   }
   if (!fits) throw DistributedError(absl::StatusCode::kDataLoss, "it has a box that is no part of its tensor");
-  const Json own = Json::array({json});  // of a format in which a piece has one cut
-  for (const Json& cut : json.contains("cuts") ? json.at("cuts") : own) {
+  for (const Json& cut : json.at("cuts")) {
     const std::vector<int64_t> tile = cut.at("tile");
     if (tile.size() != 2) throw DistributedError(absl::StatusCode::kDataLoss, "it has tiles without two sizes");
     CheckedCut checked = {.grid = MatrixOf(piece.box.sizes), .checksums = cut.at("checksums").get<std::string>()};
@@ -61,16 +58,6 @@ Piece PieceOf(const Json& json, const Tensor& tensor) {
     checked.grid.tile_columns = tile[1];
     piece.cuts.push_back(std::move(checked));
   }
-  return piece;
-}
-
-Piece RangeOf(const Json& json) {
-  Piece piece;
-  piece.is_range = true;
-  piece.begin = json.at("begin");
-  piece.end = json.at("end");
-  piece.offset = json.at("offset");
-  piece.checksum = json.at("sha256").get<std::string>();
   return piece;
 }
 
@@ -97,19 +84,9 @@ std::string WhyNotFilled(const Tensor& tensor) {
     pieces.push_back(&piece);
     together += piece.numel();
   }
-  if (!pieces.empty() && pieces.front()->is_range) {
-    std::sort(pieces.begin(), pieces.end(), [](const Piece* a, const Piece* b) { return a->begin < b->begin; });
-    int64_t reached = 0;
-    for (const Piece* piece : pieces) {
-      if (piece->begin != reached)
-        return piece->begin > reached ? "elements are nobody's" : "elements are those of several ranks";
-      reached = piece->end;
-    }
-  }
   std::sort(pieces.begin(), pieces.end(), [](const Piece* a, const Piece* b) { return FirstRow(*a) < FirstRow(*b); });
   for (size_t i = 0; i < pieces.size(); ++i) {
-    for (size_t j = i + 1; j < pieces.size() && !pieces[i]->is_range && FirstRow(*pieces[j]) < EndRow(*pieces[i]);
-         ++j) {
+    for (size_t j = i + 1; j < pieces.size() && FirstRow(*pieces[j]) < EndRow(*pieces[i]); ++j) {
       if (Intersection(pieces[i]->box, pieces[j]->box).numel() > 0) return "elements are those of several ranks";
     }
   }
@@ -216,11 +193,9 @@ CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::strin
         text != whole.dump(1) + "\n") {
       throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it is not what was written (SHA-256)");
     }
-    const bool ranges = body.at("format") == kRangesFormat;
-    if (!ranges && body.at("format") != kTilesFormat && body.at("format") != kFormat) {
-      throw DistributedError(absl::StatusCode::kInvalidArgument, path + " has format " + body.at("format").dump() +
-                                                                     "; this program reads " + kRangesFormat + ", " +
-                                                                     kTilesFormat + " and " + kFormat);
+    if (body.at("format") != kFormat) {
+      throw DistributedError(absl::StatusCode::kInvalidArgument,
+                             path + " has format " + body.at("format").dump() + "; this program reads " + kFormat);
     }
     index.values_ = body.at("values").get<CheckpointValues>();
     for (const auto& [name, file] : body.at("files").items()) {
@@ -238,7 +213,7 @@ CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::strin
         throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + name + " has no such sizes");
       }
       for (const Json& piece : tensor.at("pieces")) {
-        entry.pieces.push_back(ranges ? RangeOf(piece) : PieceOf(piece, entry));
+        entry.pieces.push_back(PieceOf(piece, entry));
         entry.pieces.back().file = piece.at("file").get<std::string>();
       }
     }
@@ -259,21 +234,16 @@ void CheckpointIndex::CheckRead(const std::string& path) const {
     require(file.header_bytes >= 0 && file.bytes >= file.header_bytes, name + " has no such sizes");
   }
   for (const auto& [name, tensor] : tensors_) {
-    const int64_t elements = Elements(tensor.sizes);
     const auto size = static_cast<int64_t>(c10::elementSize(tensor.dtype));
     for (const Piece& piece : tensor.pieces) {
-      if (piece.is_range) {
-        require(piece.begin >= 0 && piece.end >= piece.begin && piece.end <= elements, name + " has no such elements");
-      } else {
-        require(!piece.cuts.empty(), name + " has no checksums");
-        const auto within = [](int64_t tile, int64_t all) { return tile >= 1 && tile <= std::max<int64_t>(all, 1); };
-        for (const auto& [grid, checksums] : piece.cuts) {
-          require(
-              within(grid.tile_rows, grid.rows) && within(grid.tile_columns, grid.columns) &&
-                  checksums.size() % kTileChecksumSize == 0 &&  // a product by it could overflow
-                  grid.row_tiles() * grid.column_tiles() == static_cast<int64_t>(checksums.size()) / kTileChecksumSize,
-              name + " has other tiles than checksums");
-        }
+      require(!piece.cuts.empty(), name + " has no checksums");
+      const auto within = [](int64_t tile, int64_t all) { return tile >= 1 && tile <= std::max<int64_t>(all, 1); };
+      for (const auto& [grid, checksums] : piece.cuts) {
+        require(
+            within(grid.tile_rows, grid.rows) && within(grid.tile_columns, grid.columns) &&
+                checksums.size() % kTileChecksumSize == 0 &&  // a product by it could overflow
+                grid.row_tiles() * grid.column_tiles() == static_cast<int64_t>(checksums.size()) / kTileChecksumSize,
+            name + " has other tiles than checksums");
       }
       const auto file = files_.find(piece.file);
       require(file != files_.end(), name + " lies in a file that is not of the checkpoint");

@@ -1,8 +1,6 @@
 // CheckpointIndex: the list of a checkpoint's contents, index.json. It says in which file each box of each tensor lies.
 //
-// Format cohort-checkpoint-3 has boxes with checksums by tiles and strips (checkpoint_tiles.h). Older ones are read as
-// well: in cohort-checkpoint-2 boxes have tiles alone, and in cohort-checkpoint-1 pieces are ranges of elements of the
-// whole, row by row, with one checksum each.
+// Its format is cohort-checkpoint-3: boxes with checksums by tiles and strips (checkpoint_tiles.h).
 #pragma once
 
 #include <chrono>
@@ -27,15 +25,11 @@ using CheckpointValues = std::map<std::string, std::string>;
 class CheckpointIndex {
  public:
   struct Piece {
-    Box box;            // of the whole. For format 1 it has no dimensions, and these count:
-    int64_t begin = 0;  // elements [begin, end) of the whole, row by row
-    int64_t end = 0;
+    Box box;  // of the whole
     std::string file;
     int64_t offset = 0;            // of its first byte in the file
-    std::vector<CheckedCut> cuts;  // at least one; none for format 1
-    std::string checksum;          // of all bytes, for format 1
-    bool is_range = false;         // format 1
-    int64_t numel() const { return is_range ? end - begin : box.numel(); }
+    std::vector<CheckedCut> cuts;  // at least one
+    int64_t numel() const { return box.numel(); }
   };
   struct Tensor {
     at::ScalarType dtype = at::kFloat;

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "cohort/trainer/state/optimizer_state.h"
-#include "tests/trainer/state/checkpoint/old_checkpoint.h"
 #include "tests/trainer/tower.h"
 #include "tests/trainer/trained.h"
 
@@ -207,54 +205,6 @@ TEST(FsdpRows, OfLargeParametersGiveTheBitsOfDdp) {
     Train(model, optimizer, 3);
     // Adam makes a step of a rounding where a gradient is next to nothing.
     ExpectSame(Whole(model), plain->parameters(), WorldIsPowerOfTwo(), 1e-3);
-  }
-}
-
-// Before shards were rows, a unit's parameters were laid one after another and cut evenly: pieces began and ended
-// within rows.
-class FsdpRowsCheckpoints : public Checkpoints {};
-
-TEST_F(FsdpRowsCheckpoints, OfPiecesThatAreNoRowsAreLoaded) {
-  Trained model("fsdp", *world);
-  model.Train(0, 1);
-  const auto parts = model.fsdp->sharded_parameters();
-  int64_t all = 0, offset = 0;
-  for (const auto& part : parts) all += torch::empty(part.sizes).numel();
-  const int64_t each = (all + world->size() - 1) / world->size(), first = each * world->rank();
-  std::vector<OldPiece> pieces;
-  std::map<std::string, at::Tensor> whole;
-  for (const auto& part : parts) {
-    for (const std::string& name :
-         {"model." + part.name, "optimizer." + part.name + ".exp_avg", "optimizer." + part.name + ".exp_avg_sq"}) {
-      const at::Tensor value = torch::rand(part.sizes, at::detail::createCPUGenerator(whole.size()));
-      const int64_t begin = std::clamp<int64_t>(first - offset, 0, value.numel());
-      const int64_t end = std::clamp<int64_t>(first + each - offset, 0, value.numel());
-      pieces.push_back({.name = name,
-                        .sizes = part.sizes,
-                        .begin = begin,
-                        .end = end,
-                        .data = value.reshape({-1}).narrow(0, begin, end - begin)});
-      whole[name] = value;
-    }
-    pieces.push_back({.name = "optimizer." + part.name + ".step",
-                      .sizes = {},
-                      .begin = 0,
-                      .end = world->rank() == 0 ? 1 : 0,
-                      .data = torch::full({}, 7, torch::kLong)});
-    offset += whole["model." + part.name].numel();
-  }
-  const int64_t counts = world->rank() == 0 ? 2 : 0;
-  pieces.push_back({.name = "model.count", .sizes = {2}, .begin = 0, .end = counts, .data = torch::zeros({counts})});
-  WriteOldCheckpoint(*world, At("even"), pieces, {});
-  LoadTrainingState(*world, At("even"), model.state);
-  for (const auto& part : parts) {
-    const auto state = OptimizerStateOf(*model.optimizer, part.tensor);
-    EXPECT_TRUE(torch::equal(part.tensor, ChunkOf(whole["model." + part.name], *world))) << part.name;
-    for (const std::string key : {"exp_avg", "exp_avg_sq"}) {
-      const at::Tensor expected = ChunkOf(whole["optimizer." + part.name + "." + key], *world);
-      EXPECT_TRUE(torch::equal(state.at(key), expected)) << part.name << " " << key;
-    }
-    EXPECT_EQ(state.at("step").item<int64_t>(), 7);
   }
 }
 
