@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <string_view>
 
 #include "CLI/App.hpp"
 
@@ -11,11 +13,23 @@ namespace {
 struct IdleOption {
   const char* name;
   bool takes_value;
+  const char* why;
 };
 
-constexpr IdleOption kIdleOptions[] = {{"--standalone", false}, {"--rdzv-backend", true}, {"--rdzv-endpoint", true},
-                                       {"--rdzv-id", true},     {"--rdzv-conf", true},    {"--master-addr", true},
-                                       {"--master-port", true}};
+constexpr const char* kRanksMeet = "ranks find each other by themselves";
+constexpr const char* kStartsAndWatches = "dlaunch starts and watches programs in its own way";
+
+constexpr IdleOption kIdleOptions[] = {{"--standalone", false, kRanksMeet},
+                                       {"--rdzv-backend", true, kRanksMeet},
+                                       {"--rdzv-endpoint", true, kRanksMeet},
+                                       {"--rdzv-id", true, kRanksMeet},
+                                       {"--rdzv-conf", true, kRanksMeet},
+                                       {"--master-addr", true, kRanksMeet},
+                                       {"--master-port", true, kRanksMeet},
+                                       {"--local-addr", true, kRanksMeet},
+                                       {"--monitor-interval", true, kStartsAndWatches},
+                                       {"--start-method", true, kStartsAndWatches},
+                                       {"--role", true, kStartsAndWatches}};
 
 }  // namespace
 
@@ -44,13 +58,23 @@ std::vector<std::string> GivenIdleOptions(const CLI::App& app) {
 }
 
 std::string DescribeIdleOptions(const std::vector<std::string>& names) {
+  if (names.empty()) return "";
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) {
     if (i > 0) text += i + 1 == names.size() ? " and " : ", ";
     text += names[i];
   }
-  if (names.empty()) return "";
-  return text + (names.size() == 1 ? " has" : " have") + " no effect here: ranks find each other by themselves";
+  text += names.size() == 1 ? " has no effect here" : " have no effect here";
+  std::string_view before = ":";
+  for (const std::string_view why : {kRanksMeet, kStartsAndWatches}) {
+    const auto is_why = [&](const IdleOption& option) {
+      return option.why == why && std::find(names.begin(), names.end(), option.name) != names.end();
+    };
+    if (std::none_of(std::begin(kIdleOptions), std::end(kIdleOptions), is_why)) continue;
+    text.append(before).append(" ").append(why);
+    before = ",";
+  }
+  return text;
 }
 
 }  // namespace cohort::launcher

@@ -25,6 +25,12 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Python's launchers take both "_" and "-".
+std::string WithHyphens(std::string name) {
+  std::replace(name.begin() + 1, name.end(), '_', '-');
+  return name;
+}
+
 // Names that users of other launchers type.
 std::string Familiar(const std::string& name) {
   static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
@@ -39,9 +45,16 @@ std::string Familiar(const std::string& name) {
                                                                   {"--host", "--hosts"},
                                                                   {"-f", "--hostfile"},
                                                                   {"--machinefile", "--hostfile"},
-                                                                  {"--gpus-per-proc", "--gpus-per-rank"}};
+                                                                  {"--gpus-per-proc", "--gpus-per-rank"},
+                                                                  {"--ppn", "--nproc-per-node"},
+                                                                  {"--perhost", "--nproc-per-node"},
+                                                                  {"--num-gpus", "--nproc-per-node"},
+                                                                  {"--num-processes", "-n"},
+                                                                  {"--num-nodes", "--nnodes"},
+                                                                  {"--num-machines", "--nnodes"}};
+  const std::string written = WithHyphens(name);
   for (const auto& [theirs, ours] : kFamiliar) {
-    if (name == theirs) return ours;
+    if (written == theirs) return ours;
   }
   return "";
 }
@@ -61,26 +74,32 @@ constexpr std::string_view kAllocates =
     "it is for the allocation, so for sbatch or salloc; here --gpus-per-rank and --nproc-per-node say what a rank "
     "gets";
 constexpr std::string_view kVariables = "--env NAME=VALUE, or --env-pass NAME for one of this shell's";
+constexpr std::string_view kPasses =
+    "ranks on this machine have this shell's variables; --env-pass NAME passes one to other machines; leave it out";
+constexpr std::string_view kDevices =
+    "CUDA_VISIBLE_DEVICES=0,1 dlaunch ... chooses devices of this machine, --hosts a,b the machines";
 constexpr std::string_view kPrograms =
     "a job has one program; let it choose by its rank: dlaunch -n 4 sh -c 'if [ $RANK = 0 ]; then exec server; else "
     "exec client; fi'";
 constexpr std::string_view kMpi = "ranks meet without MPI; programs written for it need its own launcher";
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     // torchrun
-    {"--local-addr", kMeets},
     {"--node-rank",
      "start dlaunch on one machine only, with --hosts a,b, or with --wait 600 and on the other machines with the "
      "`dlaunch join` that it prints; leave it out"},
     {"--no-python", kStarts},
     {"--run-path", kStarts},
-    {"--start-method", kStarts},
-    {"--role", "all ranks are alike; leave it out"},
+    {"--use-env", "ranks always have their numbers in RANK and LOCAL_RANK; leave it out"},
     {"--numa-binding", "--bind numa"},
-    {"--monitor-interval", "failures are told at once; leave it out"},
     {"--redirects", kLogs},
     {"--tee", kLogs},
     {"-r", kLogs},
     {"--local-ranks-filter", kLogs},
+    // deepspeed, accelerate
+    {"--include", kDevices},
+    {"--exclude", kDevices},
+    {"--gpu-ids", kDevices},
+    {"--multi-gpu", "a rank is started for each GPU anyway; leave it out"},
     // mpirun
     {"--oversubscribe", "any number of ranks may share cores; leave it out"},
     {"--allow-run-as-root", "root may; leave it out"},
@@ -100,6 +119,10 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--wd", kFolder},
     {"-x", kVariables},
     {"--genv", kVariables},
+    {"--genvlist", kVariables},
+    {"--envlist", kVariables},
+    {"--genvall", kPasses},
+    {"--envall", kPasses},
     {"--configfile", kPrograms},
     // srun
     {"--multi-prog", kPrograms},
@@ -169,7 +192,7 @@ std::string InsteadOfCounting(const std::string& what) {
 }
 
 std::string InsteadOfOption(std::string name) {
-  std::replace(name.begin() + 1, name.end(), '_', '-');
+  name = WithHyphens(std::move(name));
   if (name.size() > 2 && name[1] != '-') name.insert(0, 1, '-');  // Open MPI and MPICH take both
   if (name.starts_with("--rdzv-")) return std::string(kMeets);
   for (const auto& [theirs, instead] : kInstead) {

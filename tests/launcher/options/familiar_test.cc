@@ -52,8 +52,11 @@ TEST(Familiar, OptionsOfTorchrunThatChangeNothingAreTakenAndCounted) {
   }
   EXPECT_EQ(DescribeIdleOptions({}), "");
   EXPECT_EQ(DescribeIdleOptions({"--rdzv-id"}), "--rdzv-id has no effect here: ranks find each other by themselves");
-  EXPECT_EQ(DescribeIdleOptions({"--a", "--b", "--c"}),
-            "--a, --b and --c have no effect here: ranks find each other by themselves");
+  EXPECT_EQ(DescribeIdleOptions({"--standalone", "--rdzv-id", "--monitor-interval"}),
+            "--standalone, --rdzv-id and --monitor-interval have no effect here: ranks find each other by themselves, "
+            "dlaunch starts and watches programs in its own way");
+  EXPECT_EQ(DescribeIdleOptions({"--role"}),
+            "--role has no effect here: dlaunch starts and watches programs in its own way");
 }
 
 TEST(Familiar, PythonRunsModulesAndScripts) {
@@ -116,6 +119,21 @@ TEST(Familiar, NpIsTheNumberOfRanks) {
   EXPECT_TRUE(program->options.prefix);
 }
 
+TEST(Familiar, OptionsOfPythonsLaunchersAreAnsweredWithEitherHyphen) {
+  const std::pair<std::vector<string>, string> refused[] = {
+      {{"--num_processes", "2"}, "did you mean -n?"},
+      {{"--num-machines", "2"}, "did you mean --nnodes?"},
+      {{"--num_gpus=2"}, "did you mean --nproc-per-node?"},
+      {{"--use_env"}, "RANK and LOCAL_RANK"},
+      {{"--include", "localhost:0,1"}, "CUDA_VISIBLE_DEVICES=0,1 dlaunch"},
+      {{"--gpu_ids", "0,1"}, "CUDA_VISIBLE_DEVICES=0,1 dlaunch"}};
+  for (const auto& [arguments, says] : refused) {
+    const absl::Status status = Parse(arguments).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << arguments[0];
+    EXPECT_NE(status.message().find(says), string::npos) << status;
+  }
+}
+
 // CLI11 would take these for -h, -H or -n with something behind it.
 TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
   const std::pair<std::vector<string>, string> refused[] = {
@@ -126,6 +144,8 @@ TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
       {{"-np=4"}, "unknown option '-np=4'"},
       {{"-npernode", "2"}, "did you mean --nproc-per-node?"},
       {{"-nnodes=2"}, "did you mean --nnodes?"},
+      {{"-ppn", "2"}, "did you mean --nproc-per-node?"},
+      {{"-genvall"}, "--env-pass NAME"},
       {{"-wdir", "/tmp"}, "dlaunch env -C FOLDER PROGRAM"},
       {{"-prepend-rank"}, "leave it out"}};
   for (const auto& [arguments, says] : refused) {
