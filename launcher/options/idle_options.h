@@ -1,5 +1,5 @@
-// Options of torchrun that say where its processes meet and how they are started and watched. dlaunch takes them, so that
-// a command line need not be rewritten, and they change nothing: ranks find each other through their agents.
+// Options of torchrun that say where its processes meet and how they are started and watched. dlaunch takes them, so
+// that a command line need not be rewritten, and they change nothing: ranks find each other through their agents.
 #pragma once
 
 #include <string>
