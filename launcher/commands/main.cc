@@ -86,11 +86,12 @@ void TellOfOtherRanks(const Job& job) {
   }
   if (!options.launcher.empty()) return;
   const int ranks = job.placement.world_size;
-  std::string line = DescribeOtherWorldSize(GetVariable, ranks);
-  if (line.empty() && !typed) {
-    line = DescribeOtherRanksEach(GetVariable, ranks / static_cast<int>(job.placement.nodes.size()));
+  const int nodes = static_cast<int>(job.placement.nodes.size());
+  std::string size = DescribeOtherSize(GetVariable, nodes, ranks);
+  if (size.empty() && !typed) size = DescribeOtherRanksEach(GetVariable, ranks / nodes);
+  for (const std::string& line : {DescribeUnknownCopies(GetVariable), size}) {
+    if (!line.empty()) Say(line);
   }
-  if (!line.empty()) Say(line);
 }
 
 // The nodes of the job, and after them the spares.

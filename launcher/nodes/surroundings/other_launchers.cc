@@ -104,6 +104,16 @@ absl::Status Unreachable(const std::string& says, size_t count, const std::strin
 constexpr char kByHosts[] =
     "start one dlaunch with --hosts, or one on each with the same PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR";
 
+// Numbers of machines that services set, most of them beside an index by which the machines join each other
+// (members.cc).
+constexpr const char* kServiceCounts[] = {"DET_NUM_NODES",      "ACCELERATE_NUM_MACHINES",
+                                          "SKYPILOT_NUM_NODES", "AWS_BATCH_JOB_NUM_NODES",
+                                          "DSTACK_NODES_NUM",   "NGC_ARRAY_SIZE",
+                                          "AZUREML_NODE_COUNT", "JAX_NUM_PROCESSES",
+                                          "MLP_WORKER_NUM",     "BEAKER_REPLICA_COUNT",
+                                          "ARNOLD_WORKER_NUM",  "LEPTON_JOB_TOTAL_WORKERS",
+                                          "MA_NUM_HOSTS",       "PJM_NODE"};
+
 // TF_CONFIG and CLUSTER_SPEC: {"cluster": {"chief": ["a:1"], "worker": [...]}, ...}. What is no such JSON is for the
 // program.
 size_t MachinesInCluster(const std::string& text) {
@@ -174,7 +184,11 @@ absl::Status RefuseUnreachableMachines(const VariableLookup& variable) {
   for (const char* name : {"CLUSTER_SPEC", "TF_CONFIG"}) {
     COHORT_RETURN_IF_ERROR(Unreachable(Says(variable, name), MachinesInCluster(ValueOf(variable, name)), kByHosts));
   }
-  for (const char* name : {"AZ_BATCH_NODE_LIST", "AZ_BATCH_HOST_LIST"}) {
+  for (const char* name : kServiceCounts) {
+    const int count = NumberOf(variable, name).value_or(0);
+    COHORT_RETURN_IF_ERROR(Unreachable(Says(variable, name), static_cast<size_t>(count), kByHosts));
+  }
+  for (const char* name : {"AZ_BATCH_NODE_LIST", "AZ_BATCH_HOST_LIST", "SM_HOSTS", "TPU_WORKER_HOSTNAMES"}) {
     COHORT_RETURN_IF_ERROR(Unreachable(Says(variable, name), NamesIn(ValueOf(variable, name)).size(), kByHosts));
   }
   COHORT_RETURN_IF_ERROR(RefuseVolcano());
@@ -182,11 +196,34 @@ absl::Status RefuseUnreachableMachines(const VariableLookup& variable) {
   return RefuseFlux(variable);
 }
 
-std::string DescribeOtherWorldSize(const VariableLookup& variable, int world_size) {
-  const std::optional<int> size = NumberOf(variable, "WORLD_SIZE");
-  if (!size || *size < 2 || *size == world_size || variable("COHORT_JOB_ID")) return "";
-  return Says(variable, "WORLD_SIZE") + " is not heeded: this job has " + std::to_string(world_size) +
-         (world_size == 1 ? " rank" : " ranks") + "; -n " + std::to_string(*size) + " gives as many";
+std::string DescribeOtherSize(const VariableLookup& variable, int nodes, int ranks) {
+  if (variable("COHORT_JOB_ID")) return "";
+  struct Row {
+    const char* name;
+    int own;
+    const char* noun;
+    const char* option;
+  };
+  for (const Row& row : {Row{"WORLD_SIZE", ranks, "rank", "-n "}, Row{"NUM_PROCESSES", ranks, "rank", "-n "},
+                         Row{"NNODES", nodes, "node", "--nnodes "}, Row{"NUM_NODES", nodes, "node", "--nnodes "}}) {
+    const std::optional<int> size = NumberOf(variable, row.name);
+    if (!size || *size < 2 || *size == row.own) continue;
+    return Says(variable, row.name) + " is not heeded: this job has " + std::to_string(row.own) + " " + row.noun +
+           (row.own == 1 ? "" : "s") + "; " + row.option + std::to_string(*size) + " gives as many";
+  }
+  return "";
+}
+
+std::string DescribeUnknownCopies(const VariableLookup& variable) {
+  const LauncherRow* first = nullptr;
+  for (const LauncherRow& row : kLaunchers) {
+    if (!ValueOf(variable, row.size).empty()) return "";
+    const bool tells = std::string_view(row.rank) != "PBS_NODENUM";  // a job of PBS without pbsdsh has it too
+    if (*row.size == '\0' && tells && NumberOf(variable, row.rank) == 0 && first == nullptr) first = &row;
+  }
+  if (first == nullptr || !ValueOf(variable, "SLURM_STEP_NUM_TASKS").empty()) return "";
+  return std::string(first->who) + " started this dlaunch (" + Says(variable, first->rank) +
+         ") and does not say how many there are: if there are others, they have no part in this job; start one alone";
 }
 
 std::string DescribeOtherRanksEach(const VariableLookup& variable, int ranks_each) {

@@ -14,11 +14,17 @@ namespace cohort::launcher {
 absl::Status RefuseCopies(const VariableLookup& variable);
 
 // kInvalidArgument: variables say that there are more machines, which no source of nodes can reach (Vertex AI, Volcano,
-// Azure Batch, Flux, Slurm without a job's number). Asks flux, for two seconds at most, where FLUX_URI is set.
+// Azure Batch, Flux, Slurm without a job's number, a service's number of machines without an index). Asks flux, for two
+// seconds at most, where FLUX_URI is set.
 absl::Status RefuseUnreachableMachines(const VariableLookup& variable);
 
-// One line where WORLD_SIZE, which is set for the ranks, was another number of ranks before; empty otherwise. Pure.
-std::string DescribeOtherWorldSize(const VariableLookup& variable, int world_size);
+// One line where WORLD_SIZE, which ranks get from dlaunch, or NUM_PROCESSES was another number of ranks, or NNODES or
+// NUM_NODES another number of nodes; empty otherwise. Pure.
+std::string DescribeOtherSize(const VariableLookup& variable, int nodes, int ranks);
+
+// One line where a launcher that tells each process its number, and not how many there are, started this one as the
+// first; empty otherwise. RefuseCopies refuses the others. Pure.
+std::string DescribeUnknownCopies(const VariableLookup& variable);
 
 // One line where PET_NPROC_PER_NODE, which torchrun takes, is another number than a node's ranks; empty otherwise.
 // Pure.
