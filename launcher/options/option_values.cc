@@ -126,6 +126,15 @@ absl::Status ReadBind(const std::string& text, Bind* bind) {
   return absl::InvalidArgumentError("--bind '" + text + "': give core, numa or none");
 }
 
+std::string WithLongCount(std::string argument) {
+  if (argument == "-np") return "--np";
+  for (const std::string_view form : {"-np=", "-n="}) {
+    if (argument.starts_with(form)) return "--np=" + argument.substr(form.size());
+  }
+  const bool glued = argument.starts_with("-np") && argument.find_first_not_of("0123456789", 3) == std::string::npos;
+  return glued ? "--np=" + argument.substr(3) : argument;
+}
+
 absl::Status ReadStopped(const std::string& text, Stopped* stopped) {
   if (text != "kill" && text != "wait") {
     return absl::InvalidArgumentError("--stopped '" + text + "': give kill or wait");

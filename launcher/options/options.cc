@@ -419,12 +419,13 @@ absl::Status ValueMissing(const std::string& option) {
   return Invalid(option + " has no value: give it one (dlaunch --help lists them)");
 }
 
-// Writes -np as --np, and refuses what CLI11 would misread before the program: a word after one dash (-hosts for -h,
-// and -npernode for -n with a strange value), and "--np=" without a value, for which it would take the next word.
+// Writes -np and the like as --np, and refuses what CLI11 would misread before the program: a word after one dash
+// (-hosts for -h, and -npernode for -n with a strange value), and "--np=" without a value, for which it would take the
+// next word.
 absl::Status CheckWords(const CLI::App& app, std::vector<std::string>* argv) {
   for (size_t i = 1; i < argv->size(); ++i) {
     std::string& argument = (*argv)[i];
-    if (argument == "-np") argument = "--np";
+    argument = WithLongCount(std::move(argument));
     if (argument.size() < 2 || argument[0] != '-' || argument == "--") return absl::OkStatus();
     const bool is_long = argument[1] == '-';
     const std::string name = is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);

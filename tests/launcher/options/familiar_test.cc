@@ -110,6 +110,13 @@ TEST(Familiar, NpIsTheNumberOfRanks) {
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->options.ranks, 16);
   EXPECT_FALSE(line->options.prefix);
+  for (const char* const glued : {"-np2", "-np=2", "-n=2", "-n2", "--np=2"}) {
+    const auto two = Parse({glued, "true", glued});
+    ASSERT_TRUE(two.ok()) << two.status();
+    EXPECT_EQ(two->options.ranks, 2) << glued;
+    EXPECT_EQ(two->options.command, (std::vector<string>{"true", glued, "train"}))
+        << "a word of the program is its own";
+  }
   const auto value = Parse({"--env", "-np", "--", "-np"});
   EXPECT_FALSE(value.ok()) << "-np is the value of --env here, without an equals sign";
   const auto program = Parse({"--log-dir", "-np", "--", "-np"});
@@ -141,7 +148,9 @@ TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
       {{"-host=a"}, "did you mean --hosts?"},
       {{"--dry-run", "-hostfile", "f"}, "did you mean --hostfile?"},
       {{"-n", "2", "-np", "4"}, "once"},
-      {{"-np=4"}, "unknown option '-np=4'"},
+      {{"-np=four"}, "--np 'four'"},
+      {{"-n="}, "--np has no value"},
+      {{"-np2x"}, "unknown option '-np2x'"},
       {{"-npernode", "2"}, "did you mean --nproc-per-node?"},
       {{"-nnodes=2"}, "did you mean --nnodes?"},
       {{"-ppn", "2"}, "did you mean --nproc-per-node?"},
