@@ -74,6 +74,9 @@ std::string OwnPath() {
 absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& path,
                                     const std::string& working_directory, const std::string& own_folder) {
   std::string why;
+  if (name == "." || name == "..") {  // every folder of PATH has them
+    return absl::PermissionDeniedError("'" + name + "' is a folder, not a program; name a program in it");
+  }
   if (name.find('/') != std::string::npos) {
     std::string_view rest = name;
     while (rest.starts_with("./")) rest.remove_prefix(2);  // which would be shown

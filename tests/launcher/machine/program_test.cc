@@ -61,6 +61,10 @@ TEST_F(FindProgramTest, NamesWhatIsNoFile) {
   const absl::Status status = Find("./train").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(status.message(), root_ + "/here/train is a pipe, not a program");
+  for (const char* const name : {".", ".."}) {
+    EXPECT_EQ(Find(name).status().message(),
+              "'" + std::string(name) + "' is a folder, not a program; name a program in it");
+  }
 }
 
 TEST_F(FindProgramTest, SaysHowAFileThatIsNotExecutableIsStarted) {
