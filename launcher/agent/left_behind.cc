@@ -101,6 +101,7 @@ bool LeftBehind::Look(Clock::time_point now, Clock::duration forgiven) {
     }
     over |= LookAt(i, now);
   }
+  TellTheRest();
   return over;
 }
 
@@ -146,18 +147,29 @@ void LeftBehind::EndNow(size_t index, const RankMembers& members) {
   SupervisedRank& rank = (*ranks_)[index];
   const std::string name = "rank " + std::to_string(rank.placement.rank());
   if (rank.left->why == Left::Why::kTold) {
-    if (!members.empty())
-      callbacks_.on_notice(name + ": " + NamesOf(members) + " did not end when asked and was killed");
+    const char* const were = members.size() == 1 ? " was" : " were";
+    if (!members.empty()) Notice(name + ": " + NamesOf(members) + " did not end when asked and" + were + " killed");
   } else if (members.empty()) {
-    callbacks_.on_notice(name +
-                         " has ended, but something outside of the job keeps its output open; it is read no more");
+    Notice(name + " has ended, but something outside of the job keeps its output open; it is read no more");
   } else {
-    callbacks_.on_notice(name + " has ended and left " + NamesOf(members) + " behind, which kept its output open; " +
-                         (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
+    Notice(name + " has ended and left " + NamesOf(members) + " behind, which kept its output open; " +
+           (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
   }
   Kill(members, true);
   rank.left.reset();
   Report(index);
+}
+
+void LeftBehind::Notice(const std::string& text) {
+  if (notices_++ < kNoticesInWhole) return callbacks_.on_notice(text);
+  ++untold_;
+}
+
+void LeftBehind::TellTheRest() {
+  if (untold_ == 0) return;
+  callbacks_.on_notice((untold_ == 1 ? "1 more rank" : std::to_string(untold_) + " more ranks") +
+                       " of this node left processes behind as well");
+  untold_ = 0;
 }
 
 void LeftBehind::Shorten(Clock::time_point until, Clock::time_point now) {

@@ -53,17 +53,23 @@ class LeftBehind {
   static constexpr std::chrono::seconds kLastWords{1};
   static constexpr std::chrono::milliseconds kBecomesFilter{200};  // a shell's child may not have its input yet
   static constexpr std::chrono::milliseconds kFresh{5};            // one look serves ranks that end together
+  static constexpr size_t kNoticesInWhole = 4;                     // of a node: all of its ranks may be alike
 
   bool LookAt(size_t index, Clock::time_point now);
   bool IsOver(const SupervisedRank& rank, const RankMembers& members) const;
   bool HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const;
   void EndNow(size_t index, const RankMembers& members);
+  // Says the first few in whole, and how many the others are.
+  void Notice(const std::string& text);
+  void TellTheRest();
   void Report(size_t index);
 
   std::vector<SupervisedRank>* ranks_;
   RankMemberSearch* search_;
   Callbacks callbacks_;
   std::chrono::milliseconds grace_{0};
+  size_t notices_ = 0;
+  size_t untold_ = 0;  // notices of this look that are only counted
 };
 
 }  // namespace cohort::launcher

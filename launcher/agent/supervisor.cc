@@ -239,10 +239,11 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
   if (grace.count() > 0) {
     evidence_.HoldBack(&ranks_, std::min(kEvidenceWithin, grace / 4), callbacks_.on_notice);
   }
-  left_behind_.Shorten(EventLoop::Clock::now() + grace, EventLoop::Clock::now());
+  const auto now = EventLoop::Clock::now();
+  const auto kill_at = now + grace;
+  left_behind_.Shorten(kill_at, now);
   for (SupervisedRank& rank : ranks_) {
     if (!rank.running() || (restarting && rank.staying())) continue;
-    const auto kill_at = EventLoop::Clock::now() + grace;
     const bool spared = restarting && rank.may_stay && !rank.told_to_end();
     if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
       rank.Ask(spared);
