@@ -236,13 +236,15 @@ void FrontEnd::SendInput(std::string bytes, bool end) {
   agents_.Send(news_.agent_of()[0], message);  // the place of rank 0
 }
 
-// Rank 0 is elsewhere, and users may not notice that it does not get what they redirect.
+// Users may not notice that rank 0 does not get what they redirect.
 void FrontEnd::TellOfUnreadInput() {
   if (job_.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
-  if (job_.nodes.spawner == "local") return;  // its agent has the descriptor
+  if (agents_.IsHere(0)) return;  // its agent has the descriptor
   const auto tell = [this] {
-    Say("rank 0 is on another host and does not get the standard input; give --stdin rank0 if it should, or "
-        "--stdin none");
+    const bool joined = job_.nodes.spawner == "local";
+    Say("rank 0 is on " + job_.nodes.nodes[0].name + ", " +
+        (joined ? "which joined" : "started by " + job_.nodes.spawner) +
+        ", and does not get the standard input; give --stdin rank0 if it should, or --stdin none");
   };
   struct stat input{};
   if (::fstat(STDIN_FILENO, &input) != 0) return;

@@ -1,5 +1,6 @@
 // PBS and LSF: the real dlaunch with the schedulers' variables and node files, and stand-ins for ssh and blaunch that
 // run the command here.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "cohort/launcher/base/net/own_addresses.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -38,6 +40,19 @@ TEST_F(NodeFiles, PbsIsReachedBySsh) {
   EXPECT_NE(job.out().find("[1] 1 on c1"), string::npos) << job.out();
   EXPECT_NE(job.out().find("[2] 2 on c2"), string::npos) << job.out();
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(NodeFiles, RankZeroOnAHostReachedBySshHasNoInput) {
+  folder_.AddScript("ssh", "#!/bin/sh\nwhile [ \"$1\" != -T ]; do shift; done\neval \"$3\"\n");
+  const runtime::FileDescriptor input(::open(NodeFile().c_str(), O_RDONLY | O_CLOEXEC));
+  DlaunchProcess job(
+      {"sh", "-c", "echo $(wc -c) bytes"},
+      {.environment = {Path(), "PBS_JOBID=12.head", "PBS_NODEFILE=" + NodeFile()}, .input = input.get()});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("[0] 0 bytes"), string::npos) << job.out();
+  EXPECT_NE(job.err().find("rank 0 is on c1, started by ssh, and does not get the standard input; give --stdin rank0"),
+            string::npos)
+      << job.err();
 }
 
 TEST_F(NodeFiles, ADeadHostIsLeftOutWhereTheOthersAreEnough) {
