@@ -36,7 +36,7 @@ bool ScreenLines::Show(int rank, const std::vector<std::string>& lines) const {
 
 bool ScreenLines::ShowOf(uint32_t rank, const std::vector<std::string>& lines) const {
   auto wanted = lines.rbegin();
-  const auto end = lines.rbegin() + static_cast<std::ptrdiff_t>(std::min(lines.size(), kNewest));
+  const auto end = lines.rbegin() + static_cast<std::ptrdiff_t>(std::min<size_t>(lines.size(), kNewestLines));
   size_t rows = 0;
   for (auto line = lines_.rbegin(); line != lines_.rend() && wanted != end; ++line) {
     rows += line->rows;

@@ -11,6 +11,7 @@
 
 #include "cohort/launcher/agent/lines/shortened_line.h"
 #include "cohort/launcher/front_end/held_output.h"
+#include "cohort/launcher/report/diagnosis.h"
 
 namespace cohort::launcher {
 
@@ -22,8 +23,8 @@ class ScreenLines {
 
   // A line, or the next part of one, that is printed.
   void Add(const RankLine& line);
-  // Whether the newest of `lines` (oldest first) of the rank are among the last 24 rows, in that order. With rank -1
-  // they may be any one rank's. Long ones are shortened as an agent does it.
+  // Whether the kNewestLines last of `lines` (oldest first) of the rank are among the last 24 rows, in that order. With
+  // rank -1 they may be any one rank's. Long ones are shortened as an agent does it.
   bool Show(int rank, const std::vector<std::string>& lines) const;
   // An epoch is over: what its ranks have printed is not the next one's.
   void Clear();
@@ -31,7 +32,6 @@ class ScreenLines {
  private:
   static constexpr size_t kRows = 24;
   static constexpr size_t kColumns = 100;
-  static constexpr size_t kNewest = 5;
   struct Line {
     uint32_t rank = 0;
     std::string text;

@@ -131,9 +131,18 @@ class Text {
   std::string text_;
 };
 
+// Whether the culprit's last words are in the lines that stand above: later lines of the other stream may have pushed
+// them out of the newest ones.
+bool WordsStandAbove(const v1::JobReport& report) {
+  const auto begin = report.last_lines().end() - std::min<std::ptrdiff_t>(report.last_lines_size(), kNewestLines);
+  return std::any_of(begin, report.last_lines().end(),
+                     [&](const std::string& line) { return line.find(report.last_words()) != std::string::npos; });
+}
+
 // The culprit's last line need not be told again right below itself.
 std::string HeadlineOf(const v1::JobReport& report, bool lines_stand_above) {
   std::string headline = report.headline();
+  lines_stand_above = lines_stand_above && WordsStandAbove(report);
   const std::string last_line = LastLine(report.last_words());
   const size_t at = lines_stand_above && !last_line.empty() ? headline.find(last_line) : std::string::npos;
   if (at != std::string::npos) headline.erase(at, last_line.size());

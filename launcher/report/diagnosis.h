@@ -8,13 +8,15 @@
 
 namespace cohort::launcher {
 
+inline constexpr int kNewestLines = 5;
+
 struct DiagnosisOptions {
   bool colour = false;             // the output is a terminal
   size_t last_lines = 20;          // of the culprit's log, at the most
   size_t others = 32;              // lines on other ranks, at the most
   size_t places = 4;               // of ranks when they were told to end, at the most
   bool told = false;               // the headline has been told before: what else is known of it follows
-  bool lines_stand_above = false;  // the culprit's last lines are the latest that the user sees: they are not repeated
+  bool lines_stand_above = false;  // the culprit's kNewestLines last lines are the latest that the user sees
   bool cpu_time_limited = false;   // ulimit -t is set here, and ranks inherit it
 };
 
