@@ -19,6 +19,7 @@ inline void TakeFailure(FuzzInput* input, v1::GroupFailure* failure) {
   failure->set_text(input->Text());
   failure->set_blamed_rank(input->Signed32());
   failure->set_from_rank(input->Signed32());
+  failure->set_sequence(input->Number());
 }
 
 }  // namespace cohort::launcher

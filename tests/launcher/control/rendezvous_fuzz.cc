@@ -41,11 +41,16 @@ class World {
     const uint32_t what = input->Below(16);
     const size_t who = input->Below(kConnections);
     switch (what) {
+      case 9:
+        return Take(rendezvous_.Handle(NoticeGiven{.signal = input->Signed32()}, now_));
       case 10:
         return Disconnect(who, input->Text());
       case 11:
         stopped_ = true;
-        return Take(rendezvous_.Handle(StopRequested{input->Text(), 1 + static_cast<int>(input->Byte())}, now_));
+        return Take(rendezvous_.Handle(StopRequested{.reason = input->Text(),
+                                                     .exit_code = 1 + static_cast<int>(input->Byte()),
+                                                     .signal = input->Bool() ? 15 : 0},
+                                       now_));
       case 12:
         return Take(rendezvous_.Handle(AgentEnded{input->Number32()}, now_));
       case 13:
