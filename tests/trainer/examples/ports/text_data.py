@@ -7,7 +7,7 @@ import torch
 
 class Text:
     def __init__(self):
-        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/shakespeare.txt")) as file:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../trainer/examples/data/shakespeare.txt")) as file:
             text = file.read()
         self.characters = sorted(set(text))
         code = {character: i for i, character in enumerate(self.characters)}
