@@ -149,7 +149,8 @@ TEST(LeftBehind, AFailedRanksLastWordsAreInTheReport) {
 }
 
 TEST(LeftBehind, WhatKeepsThePipeIsEndedSoonAndNamed) {
-  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &);", "yes >&2 & sleep 0.1;"}) {
+  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &);",
+                           "while echo y; do sleep 0.01; done >&2 & sleep 0.1;"}) {
     DlaunchProcess job({"bash", "-c", how + " echo done"});
     EXPECT_EQ(job.Wait(kGone), 0) << how << job.err().substr(0, 1000);
     EXPECT_NE(job.err().find("rank 0 has ended and left "), string::npos) << how;
