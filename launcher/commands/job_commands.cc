@@ -38,27 +38,18 @@ std::string DescribeNode(const v1::JobNode& node) {
   return text + (node.agent() == 0 ? ", its agent has ended" : ", agent pid " + std::to_string(node.agent())) + "\n";
 }
 
-v1::JobRequest RequestFor(uint32_t first_node) {
+v1::JobRequest Request() {
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
-  request.set_first_node(first_node);
   return request;
 }
 
-// A connection takes one request for each of its pages.
 absl::StatusOr<std::string> Describe(const std::string& job_id) {
   COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
-  std::string text, spares;
-  uint32_t described = 0;
-  for (;;) {
-    COHORT_ASSIGN_OR_RETURN(const v1::JobStatus status,
-                            connection.Ask(RequestFor(described), Deadline::After(kAnswerTimeout)));
-    if (described == 0) text = Summary(status, connection.pid());
-    for (const v1::JobNode& node : status.nodes()) text += DescribeNode(node);
-    if (described == 0) spares = DescribeSpares(status);
-    described += static_cast<uint32_t>(status.nodes_size());
-    if (status.nodes().empty() || described >= status.node_count()) break;
-  }
+  COHORT_ASSIGN_OR_RETURN(const v1::JobSnapshot job, connection.AskForAll(Request()));
+  std::string text = Summary(job, connection.pid());
+  for (const v1::JobNode& node : job.nodes()) text += DescribeNode(node);
+  const std::string spares = DescribeSpares(job);
   return spares.empty() ? text : text + "  " + spares + "\n";
 }
 
@@ -68,13 +59,13 @@ std::vector<absl::StatusOr<std::string>> SummariseAll(const std::vector<std::str
   for (const std::string& id : ids) {
     connections.push_back(JobConnection::Open(id));
     if (!connections.back().ok()) continue;
-    if (const absl::Status sent = connections.back()->Send(RequestFor(0)); !sent.ok()) connections.back() = sent;
+    if (const absl::Status sent = connections.back()->Send(Request()); !sent.ok()) connections.back() = sent;
   }
   const Deadline deadline = Deadline::After(kAnswerTimeout);
   std::vector<absl::StatusOr<std::string>> texts;
   for (absl::StatusOr<JobConnection>& connection : connections) {
-    const absl::StatusOr<v1::JobStatus> status =
-        connection.ok() ? connection->Receive(deadline) : absl::StatusOr<v1::JobStatus>(connection.status());
+    const absl::StatusOr<v1::JobSnapshot> status =
+        connection.ok() ? connection->Receive(deadline) : absl::StatusOr<v1::JobSnapshot>(connection.status());
     texts.push_back(status.ok() ? Summary(*status, connection->pid()) : absl::StatusOr<std::string>(status.status()));
   }
   return texts;
@@ -130,11 +121,10 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
   if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kExitNoSuchJob);
-  v1::JobRequest request;
-  request.set_protocol(kJobProtocol);
+  v1::JobRequest request = Request();
   request.set_stop(true);
   request.set_at_once(at_once);
-  const absl::StatusOr<v1::JobStatus> status = connection->Ask(request, Deadline::After(kAnswerTimeout));
+  const absl::StatusOr<v1::JobSnapshot> status = connection->Ask(request, Deadline::After(kAnswerTimeout));
   if (!status.ok()) return Refuse(*id + ": " + std::string(status.status().message()), kExitNoSuchJob);
   const milliseconds grace(at_once ? 0 : status->grace_ms());
   if (!at_once && !connection->WaitForEnd(Deadline::After(kTellOfWait))) {

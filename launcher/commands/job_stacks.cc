@@ -29,35 +29,23 @@ constexpr milliseconds kPause{50};         // between two questions whether all 
 constexpr milliseconds kAgentsHave{4000};  // of which they need two seconds at the most
 constexpr size_t kMostRanks = 1000;        // that may be named
 
-struct Gathered {
-  std::vector<v1::RankStack> stacks;
-  std::vector<uint32_t> missing;
-  uint32_t world_size = 0;
-};
-
-absl::StatusOr<Gathered> Gather(const std::string& job_id, const std::vector<int>& ranks) {
+absl::StatusOr<v1::JobSnapshot> Gather(const std::string& job_id, const std::vector<int>& ranks) {
   COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
   request.set_stacks(true);
   for (const int rank : ranks) request.add_stack_ranks(static_cast<uint32_t>(rank));
   const Deadline deadline = Deadline::After(kAgentsHave);
-  Gathered gathered;
-  v1::JobStatus status;
+  v1::JobSnapshot job;
   do {
-    COHORT_ASSIGN_OR_RETURN(status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
-    if (status.stacks_number() == 0) return absl::UnavailableError("its ranks were started again meanwhile; ask again");
-    request.set_stacks_number(status.stacks_number());
-  } while (!status.stacks_missing().empty() && !deadline.passed() && !connection.WaitForEnd(Deadline::After(kPause)));
-  gathered.world_size = status.world_size();
-  gathered.missing = {status.stacks_missing().begin(), status.stacks_missing().end()};
-  while (!status.stacks().empty()) {  // a page after the other
-    for (v1::RankStack& stack : *status.mutable_stacks()) gathered.stacks.push_back(std::move(stack));
-    request.set_first_rank(gathered.stacks.back().rank() + 1);
-    COHORT_ASSIGN_OR_RETURN(status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
-    if (status.stacks_number() == 0) return absl::UnavailableError("its ranks were started again meanwhile; ask again");
+    COHORT_ASSIGN_OR_RETURN(job, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+    request.set_stacks_number(job.stacks_number());
+  } while (!job.stacks_missing().empty() && !deadline.passed() && !connection.WaitForEnd(Deadline::After(kPause)));
+  if (job.stacks_number() != 0) {
+    COHORT_ASSIGN_OR_RETURN(job, connection.AskForAll(request));
   }
-  return gathered;
+  if (job.stacks_number() == 0) return absl::UnavailableError("its ranks were started again meanwhile; ask again");
+  return job;
 }
 
 // "0-6,8" of ascending numbers.
@@ -92,7 +80,7 @@ std::string PlaceOf(const std::string& text) {
 
 }  // namespace
 
-std::string FormatStacks(const std::vector<v1::RankStack>& stacks) {
+std::string FormatStacks(const google::protobuf::RepeatedPtrField<v1::RankStack>& stacks) {
   std::vector<std::pair<std::string, std::vector<const v1::RankStack*>>> places;
   std::map<std::string, size_t> known;
   for (const v1::RankStack& stack : stacks) {
@@ -130,19 +118,19 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
-  const absl::StatusOr<Gathered> gathered = Gather(*id, ranks);
+  const absl::StatusOr<v1::JobSnapshot> gathered = Gather(*id, ranks);
   if (!gathered.ok()) return Refuse(*id + ": " + std::string(gathered.status().message()), kExitNoSuchJob);
-  if (gathered->world_size == 0) return Refuse(*id + " has not placed its ranks yet; ask again", kExitNoSuchJob);
+  if (gathered->world_size() == 0) return Refuse(*id + " has not placed its ranks yet; ask again", kExitNoSuchJob);
   for (const int rank : ranks) {
-    if (rank < static_cast<int>(gathered->world_size)) continue;
+    if (rank < static_cast<int>(gathered->world_size())) continue;
     return Refuse("--rank " + std::to_string(rank) + ": " + *id + " has the ranks 0 to " +
-                      std::to_string(gathered->world_size - 1),
+                      std::to_string(gathered->world_size() - 1),
                   kExitUsage);
   }
-  std::string text = FormatStacks(gathered->stacks);
-  if (!gathered->missing.empty()) {
-    text +=
-        NameRanks(gathered->missing) + ":\n  no answer within 4 s; the agent may be stopped, or the rank not started\n";
+  std::string text = FormatStacks(gathered->stacks());
+  if (!gathered->stacks_missing().empty()) {
+    text += NameRanks({gathered->stacks_missing().begin(), gathered->stacks_missing().end()}) +
+            ":\n  no answer within 4 s; the agent may be stopped, or the rank not started\n";
   }
   if (text.find(kPythonStack) == std::string::npos && text.find(kNativeStacks) == std::string::npos) {
     text +=

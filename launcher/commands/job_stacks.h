@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cohort/v1/job.pb.h"
+#include "google/protobuf/repeated_ptr_field.h"
 
 namespace cohort::launcher {
 
@@ -12,6 +13,6 @@ namespace cohort::launcher {
 int RunStacksCommand(const std::vector<std::string>& arguments);
 
 // The text for people, of stacks in the order of ranks: ranks at the same place together. Pure.
-std::string FormatStacks(const std::vector<v1::RankStack>& stacks);
+std::string FormatStacks(const google::protobuf::RepeatedPtrField<v1::RankStack>& stacks);
 
 }  // namespace cohort::launcher

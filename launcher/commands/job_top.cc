@@ -37,30 +37,20 @@ constexpr milliseconds kFirstViews{1000};  // then a page shows who has not told
 
 // All pages of what dlaunch tells now; the agents are asked to look again.
 absl::StatusOr<JobFrame> Fetch(JobConnection* connection) {
-  v1::JobRequest request;
-  request.set_protocol(kJobProtocol);
   JobFrame frame;
   frame.pid = connection->pid();
-  do {
-    request.set_first_node(static_cast<uint32_t>(frame.status.nodes_size()));
-    COHORT_ASSIGN_OR_RETURN(v1::JobStatus page, connection->Ask(request, Deadline::After(kAnswerTimeout)));
-    if (page.nodes().empty()) break;
-    frame.status.MergeFrom(page);  // nodes are appended; the rest is the same, or newer, except the command's words
-    if (frame.status.command_size() > page.command_size()) *frame.status.mutable_command() = page.command();
-  } while (static_cast<uint32_t>(frame.status.nodes_size()) < frame.status.node_count());
+  v1::JobRequest request;
+  request.set_protocol(kJobProtocol);
+  COHORT_ASSIGN_OR_RETURN(frame.job, connection->AskForAll(request));
   request.set_ranks(true);
-  do {
-    request.set_first_rank(static_cast<uint32_t>(frame.status.ranks_size()));
-    COHORT_ASSIGN_OR_RETURN(const v1::JobStatus page, connection->Ask(request, Deadline::After(kAnswerTimeout)));
-    if (page.ranks().empty()) break;
-    frame.status.mutable_ranks()->MergeFrom(page.ranks());
-  } while (static_cast<uint32_t>(frame.status.ranks_size()) < frame.status.world_size());
+  COHORT_ASSIGN_OR_RETURN(v1::JobSnapshot ranks, connection->AskForAll(request));
+  frame.job.mutable_ranks()->Swap(ranks.mutable_ranks());
   frame.at = std::chrono::steady_clock::now();
   return frame;
 }
 
 bool EveryoneIsKnown(const JobFrame& frame) {
-  for (const v1::JobRank& rank : frame.status.ranks()) {
+  for (const v1::JobRank& rank : frame.job.ranks()) {
     if (!rank.known()) return false;
   }
   return true;

@@ -36,9 +36,9 @@ std::string Duration(uint64_t ms) { return ms >= 120'000 ? Age(ms) : DescribeDur
 bool IsInCall(const v1::RankView& view) { return view.pid() != 0 && view.doing().present() && !view.doing().done(); }
 
 // Whether the ranks' calls are of more than one group.
-bool CallsOfManyGroups(const v1::JobStatus& status) {
+bool CallsOfManyGroups(const v1::JobSnapshot& job) {
   std::set<uint64_t> groups;
-  for (const v1::JobRank& rank : status.ranks()) {
+  for (const v1::JobRank& rank : job.ranks()) {
     if (rank.view().doing().present()) groups.insert(rank.view().doing().group());
   }
   return groups.size() > 1;
@@ -89,16 +89,16 @@ std::string RanksOf(const v1::JobNode& node) {
   return "ranks " + first + "-" + std::to_string(node.first_rank() + node.rank_count() - 1);
 }
 
-std::string NodeName(const v1::JobStatus& status, uint32_t node) {
-  if (node >= static_cast<uint32_t>(status.nodes_size())) return "node " + std::to_string(node);
-  return Printable(std::string(status.nodes(static_cast<int>(node)).name()));
+std::string NodeName(const v1::JobSnapshot& job, uint32_t node) {
+  if (node >= static_cast<uint32_t>(job.nodes_size())) return "node " + std::to_string(node);
+  return Printable(std::string(job.nodes(static_cast<int>(node)).name()));
 }
 
 // "3 ranks wait for rank 2, after all_reduce #41 at train.cc:88, for 4.5 s": those that most wait for come first.
-std::vector<std::string> WaitedFor(const v1::JobStatus& status, bool name_group) {
+std::vector<std::string> WaitedFor(const v1::JobSnapshot& job, bool name_group) {
   constexpr size_t kShown = 3;
   std::vector<const v1::JobRank*> waited_for;
-  for (const v1::JobRank& rank : status.ranks()) {
+  for (const v1::JobRank& rank : job.ranks()) {
     if (rank.waiting_for() > 0) waited_for.push_back(&rank);
   }
   std::stable_sort(waited_for.begin(), waited_for.end(),
@@ -118,13 +118,13 @@ std::vector<std::string> WaitedFor(const v1::JobStatus& status, bool name_group)
 
 // The lines that concern the whole job.
 std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& shares, bool name_group) {
-  const v1::JobStatus& status = frame.status;
+  const v1::JobSnapshot& job = frame.job;
   size_t calling = 0, outside = 0, ended = 0, unknown = 0;
   const v1::JobRank* longest = nullptr;
   Sum all;
-  std::vector<Sum> by_node(static_cast<size_t>(status.nodes_size()));
-  for (int i = 0; i < status.ranks_size(); ++i) {
-    const v1::JobRank& rank = status.ranks(i);
+  std::vector<Sum> by_node(static_cast<size_t>(job.nodes_size()));
+  for (int i = 0; i < job.ranks_size(); ++i) {
+    const v1::JobRank& rank = job.ranks(i);
     ++(!rank.known() ? unknown : rank.view().pid() == 0 ? ended : IsInCall(rank.view()) ? calling : outside);
     for (Sum* sum : {&all, rank.node() < by_node.size() ? &by_node[rank.node()] : nullptr}) {
       if (sum == nullptr) continue;
@@ -142,18 +142,18 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
   }
   std::vector<std::string> lines = {"ranks: " + counts + "; " + Percent(all.cpu) + " % CPU, " + Memory(all.bytes) +
                                     " of memory"};
-  const std::vector<std::string> waited_for = WaitedFor(status, name_group);
+  const std::vector<std::string> waited_for = WaitedFor(job, name_group);
   lines.insert(lines.end(), waited_for.begin(), waited_for.end());
   if (longest != nullptr && waited_for.empty()) {
     lines.push_back("longest in its call: rank " + std::to_string(longest->view().rank()) + ", " +
                     Doing(*longest, name_group));
   }
   for (size_t i = 0; i < by_node.size() && by_node.size() > 1; ++i) {
-    const v1::JobNode& node = status.nodes(static_cast<int>(i));
+    const v1::JobNode& node = job.nodes(static_cast<int>(i));
     lines.push_back(Printable(std::string(node.name())) + ": " + RanksOf(node) + ", " + Percent(by_node[i].cpu) +
                     " % CPU, " + Memory(by_node[i].bytes) + (node.agent() == 0 ? "; its agent has ended" : ""));
   }
-  if (const std::string spares = DescribeSpares(status); !spares.empty()) lines.push_back(spares);
+  if (const std::string spares = DescribeSpares(job); !spares.empty()) lines.push_back(spares);
   return lines;
 }
 
@@ -191,22 +191,22 @@ std::string CutLine(const std::string& line, size_t columns) {
 std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const PageSize& page) {
   std::unordered_map<uint32_t, const v1::JobRank*> earlier;
   if (before != nullptr) {
-    for (const v1::JobRank& rank : before->status.ranks()) earlier[rank.view().rank()] = &rank;
+    for (const v1::JobRank& rank : before->job.ranks()) earlier[rank.view().rank()] = &rank;
   }
-  const bool name_group = CallsOfManyGroups(frame.status);
+  const bool name_group = CallsOfManyGroups(frame.job);
   std::vector<double> shares;
   std::vector<std::vector<std::string>> rows = {{"RANK", "NODE", "PID", "CPU %", "MEMORY", "DOING"}};
-  for (const v1::JobRank& rank : frame.status.ranks()) {
+  for (const v1::JobRank& rank : frame.job.ranks()) {
     const auto found = earlier.find(rank.view().rank());
     shares.push_back(CpuShare(frame, rank, before, found == earlier.end() ? nullptr : found->second));
     const bool lives = rank.view().pid() != 0;
-    rows.push_back({std::to_string(rank.view().rank()), NodeName(frame.status, rank.node()),
+    rows.push_back({std::to_string(rank.view().rank()), NodeName(frame.job, rank.node()),
                     lives ? std::to_string(rank.view().pid()) : "-", lives ? Percent(shares.back()) : "-",
                     lives ? Memory(rank.view().resident_bytes()) : "-", Doing(rank, name_group)});
   }
   std::vector<std::string> lines = Head(frame, shares, name_group);
   lines.emplace_back();
-  const std::string summary = Summary(frame.status, frame.pid);
+  const std::string summary = Summary(frame.job, frame.pid);
   const size_t used = lines.size() + 2 + 1;  // the summary's lines and the table's head
   const size_t ranks = rows.size() - 1;
   size_t shown = ranks;

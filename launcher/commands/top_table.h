@@ -11,10 +11,9 @@
 
 namespace cohort::launcher {
 
-// A job as dlaunch described it, all pages together.
 struct JobFrame {
-  v1::JobStatus status;  // with all nodes and all ranks
-  pid_t pid = 0;         // of its dlaunch
+  v1::JobSnapshot job;  // with all nodes and all ranks
+  pid_t pid = 0;        // of its dlaunch
   std::chrono::steady_clock::time_point at;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cohort/launcher/control/root_cause.h"
+#include "cohort/launcher/front_end/job_snapshot.h"
 #include "cohort/launcher/report/diagnosis.h"
 
 namespace cohort::launcher {
@@ -76,7 +77,7 @@ void FailureNews::OnKnownLoss(const std::string& text) {
 
 std::string FailureNews::cause() const {
   if (lost_) return *lost_;
-  return failed_epochs_.empty() ? "" : failed_epochs_.back().report.headline();
+  return failed_epochs_.empty() ? "" : failed_epochs_.back().report().headline();
 }
 
 void FailureNews::Tell(const v1::JobReport& report) {
@@ -96,11 +97,13 @@ void FailureNews::TellEpoch(const v1::JobReport& report, const std::vector<v1::N
   turns_->screen().Clear();
   lost_.reset();
   loss_told_ = false;
-  failed_epochs_.push_back({report, nodes});
+  v1::FailedEpoch& failed = failed_epochs_.emplace_back();
+  *failed.mutable_report() = report;
+  for (const v1::NodePlacement& node : nodes) *failed.add_nodes() = DescribeNode(node);
   if (failed_epochs_.size() <= kWholeReports) return;
-  FailedEpoch& old = failed_epochs_[failed_epochs_.size() - kWholeReports - 1];
-  KeepCauseAlone(&old.report);
-  old.nodes.clear();
+  v1::FailedEpoch& old = failed_epochs_[failed_epochs_.size() - kWholeReports - 1];
+  KeepCauseAlone(old.mutable_report());
+  old.clear_nodes();
 }
 
 }  // namespace cohort::launcher

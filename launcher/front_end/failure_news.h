@@ -11,7 +11,7 @@
 #include "cohort/launcher/front_end/held_output.h"
 #include "cohort/launcher/front_end/job_plan.h"
 #include "cohort/launcher/front_end/line_turns.h"
-#include "cohort/launcher/report/job_record.h"
+#include "cohort/v1/job.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -48,7 +48,7 @@ class FailureNews {
   void TellEpoch(const v1::JobReport& report, const std::vector<v1::NodePlacement>& nodes);
 
   // The epochs that failed and were followed by another; only their causes where there are many.
-  const std::vector<FailedEpoch>& failed_epochs() const { return failed_epochs_; }
+  const std::vector<v1::FailedEpoch>& failed_epochs() const { return failed_epochs_; }
 
  private:
   bool MustHold(const v1::OutputLine& line) const;
@@ -60,7 +60,7 @@ class FailureNews {
   LineTurns* turns_;
   Callbacks callbacks_;
   HeldOutput held_{[this](const RankLine& line) { turns_->Print(line); }};
-  std::vector<FailedEpoch> failed_epochs_;
+  std::vector<v1::FailedEpoch> failed_epochs_;
   std::optional<std::string> lost_;  // the epoch's first loss of ranks
   bool loss_told_ = false;           // to the user
   std::optional<std::string> told_;  // what was said of it before its report was there

@@ -21,10 +21,11 @@
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/front_end/front_end_inside.h"
 #include "cohort/launcher/front_end/job_plan.h"
-#include "cohort/launcher/front_end/job_status.h"
+#include "cohort/launcher/front_end/job_snapshot.h"
 #include "cohort/launcher/report/job_record.h"
 #include "cohort/launcher/spawn/local_spawner.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -209,16 +210,13 @@ int FrontEnd::Run() {
 // On a thread of its own: a file server that is gone must not keep dlaunch from its end, nor from signals.
 void FrontEnd::BeginRecord() {
   if (job_.log_directory.empty() || !report_) return;
-  JobRecord record{.job_id = job_.id,
-                   .source = job_.nodes.source,
-                   .command = job_.options.command,
-                   .nodes = news_.members(),
-                   .started = started_,
-                   .ended = std::chrono::system_clock::now(),
-                   .failed_epochs = failures_.failed_epochs(),
-                   .report = *report_};
-  record.command[0] = job_.program.path;
-  record_.emplace([folder = job_.log_directory, record = std::move(record)] { return WriteJobRecord(folder, record); });
+  const RunningJob running = Running();
+  v1::JobSnapshot job = TakeSnapshot(running);
+  AddNodes(running, 0, running.members.nodes->size(), &job);
+  job.set_ended_unix_ns(static_cast<int64_t>(UnixTimeNs()));
+  *job.mutable_report() = *report_;
+  *job.mutable_failed_epochs() = {failures_.failed_epochs().begin(), failures_.failed_epochs().end()};
+  record_.emplace([folder = job_.log_directory, job = std::move(job)] { return WriteJobRecord(folder, job); });
 }
 
 void FrontEnd::AwaitRecord(milliseconds limit) {

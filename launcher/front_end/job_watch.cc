@@ -21,21 +21,23 @@ JobWatch::JobWatch(EventLoop* loop, Callbacks callbacks)
         callbacks_.send(agent, message);
       }),
       asked_(loop,
-             {.status = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = callbacks_.stop}) {}
+             {.snapshot = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = callbacks_.stop}) {
+}
 
-v1::JobStatus JobWatch::Answer(const v1::JobRequest& request) {
+v1::JobSnapshot JobWatch::Answer(const v1::JobRequest& request) {
   const RunningJob job = callbacks_.job();
-  v1::JobStatus status = DescribeJob(job);
+  v1::JobSnapshot snapshot = TakeSnapshot(job);
   if (request.stacks()) {
-    stacks_.Answer(job.members, request, JobSocket::kBytesOfRanks, &status);
+    stacks_.Answer(job.members, request, JobSocket::kBytesOfRanks, &snapshot);
   } else if (request.ranks()) {
     const auto now = EventLoop::Clock::now();
     live_.Refresh(job.members, now);
-    live_.AddRanks(job.members, request.first_rank(), JobSocket::kBytesOfRanks, now, &status);
+    live_.AddRanks(job.members, request.first_rank(), JobSocket::kBytesOfRanks, now, &snapshot);
   } else {
-    AddNodes(job, request.first_node(), JobSocket::kNodesPerAnswer, &status);
+    AddNodes(job, request.first_node(), JobSocket::kNodesPerAnswer, &snapshot);
   }
-  return status;
+  FitIntoPacket(&snapshot);
+  return snapshot;
 }
 
 absl::StatusOr<std::string> JobWatch::ServeMetrics(const std::string& address) {
@@ -54,10 +56,10 @@ void JobWatch::LookForMetrics() {
   live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
   loop_->After(kViewsComeWithin, [this] {
     const RunningJob job = callbacks_.job();
-    v1::JobStatus status = DescribeJob(job);
-    AddNodes(job, 0, job.members.nodes->size(), &status);
-    live_.AddRanks(job.members, 0, std::numeric_limits<size_t>::max(), EventLoop::Clock::now(), &status);
-    metrics_->Publish(std::move(status));
+    v1::JobSnapshot snapshot = TakeSnapshot(job);
+    AddNodes(job, 0, job.members.nodes->size(), &snapshot);
+    live_.AddRanks(job.members, 0, std::numeric_limits<size_t>::max(), EventLoop::Clock::now(), &snapshot);
+    metrics_->Publish(std::move(snapshot));
   });
 }
 

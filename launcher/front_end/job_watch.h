@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/front_end/job_status.h"
+#include "cohort/launcher/front_end/job_snapshot.h"
 #include "cohort/launcher/jobs/job_socket.h"
 #include "cohort/launcher/jobs/live_view.h"
 #include "cohort/launcher/jobs/stack_view.h"
@@ -52,7 +52,7 @@ class JobWatch {
   static constexpr std::chrono::milliseconds kViewsComeWithin{150};
   static constexpr std::chrono::milliseconds kCountWaitsEvery{1000};  // for the metrics
 
-  v1::JobStatus Answer(const v1::JobRequest& request);
+  v1::JobSnapshot Answer(const v1::JobRequest& request);
   void LookForMetrics();
   void CountWaits();
 

@@ -17,13 +17,13 @@ absl::Status JobSocket::Listen(const std::string& job_id) {
 }
 
 void JobSocket::OnPacket(RankSocket::PeerId from, const std::string& packet) {
-  const v1::JobStatus answer = Answer(from, packet);
+  const v1::JobAnswer answer = Answer(from, packet);
   socket_.Send(from, answer.SerializeAsString());
   if (!answer.refused().empty()) socket_.Close(from);
 }
 
-v1::JobStatus JobSocket::Answer(RankSocket::PeerId from, const std::string& packet) {
-  v1::JobStatus answer;
+v1::JobAnswer JobSocket::Answer(RankSocket::PeerId from, const std::string& packet) {
+  v1::JobAnswer answer;
   v1::JobRequest request;
   const uid_t user = socket_.UserOf(from);
   if (user != ::getuid() && user != 0) {
@@ -35,7 +35,7 @@ v1::JobStatus JobSocket::Answer(RankSocket::PeerId from, const std::string& pack
                        ", this job's dlaunch version " + std::to_string(kJobProtocol) +
                        ": use the dlaunch that started the job");
   } else {
-    answer = callbacks_.status(request);
+    *answer.mutable_snapshot() = callbacks_.snapshot(request);
     if (request.stop()) callbacks_.stop(request.at_once());
   }
   return answer;

@@ -14,14 +14,14 @@
 namespace cohort::launcher {
 
 inline constexpr char kJobSocketPrefix[] = "@cohort-dlaunch.";
-inline constexpr uint32_t kJobProtocol = 1;
+inline constexpr uint32_t kJobProtocol = 2;
 
 class JobSocket {
  public:
   struct Callbacks {
-    // Everything but `refused`, with the nodes, kNodesPerAnswer at the most, or the ranks, kBytesOfRanks at the most,
-    // that the request asks for.
-    std::function<v1::JobStatus(const v1::JobRequest& request)> status;
+    // With the nodes, kNodesPerAnswer at the most, or the ranks or stacks, kBytesOfRanks at the most, that the request
+    // asks for.
+    std::function<v1::JobSnapshot(const v1::JobRequest& request)> snapshot;
     std::function<void(bool at_once)> stop;
   };
   static constexpr size_t kNodesPerAnswer = 200;
@@ -37,7 +37,7 @@ class JobSocket {
   static constexpr int kMaxAskers = 256;
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
-  v1::JobStatus Answer(RankSocket::PeerId from, const std::string& packet);
+  v1::JobAnswer Answer(RankSocket::PeerId from, const std::string& packet);
 
   Callbacks callbacks_;
   RankSocket socket_;

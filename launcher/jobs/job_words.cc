@@ -15,30 +15,30 @@ std::string Age(uint64_t ms) {
   return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
 }
 
-std::string Summary(const v1::JobStatus& status, pid_t pid) {
-  std::string text = status.job_id() + "  " + status.phase() + (status.phase() == "running" ? " for " : ", started ") +
-                     Age(status.age_ms()) + (status.phase() == "running" ? "" : " ago") + "  " +
-                     std::to_string(status.world_size()) + (status.world_size() == 1 ? " rank on " : " ranks on ") +
-                     Printable(status.source()) + "  dlaunch pid " + std::to_string(pid);
-  if (status.max_restarts() > 0) {
-    text += "  " + std::to_string(status.epoch() - 1) + " of " + std::to_string(status.max_restarts()) + " restarts";
+std::string Summary(const v1::JobSnapshot& job, pid_t pid) {
+  std::string text = job.job_id() + "  " + job.phase() + (job.phase() == "running" ? " for " : ", started ") +
+                     Age(job.age_ms()) + (job.phase() == "running" ? "" : " ago") + "  " +
+                     std::to_string(job.world_size()) + (job.world_size() == 1 ? " rank on " : " ranks on ") +
+                     Printable(job.source()) + "  dlaunch pid " + std::to_string(pid);
+  if (job.max_restarts() > 0) {
+    text += "  " + std::to_string(job.epoch() - 1) + " of " + std::to_string(job.max_restarts()) + " restarts";
   }
   text += "\n ";
-  for (const std::string& argument : status.command()) text += " " + Printable(argument);
+  for (const std::string& argument : job.command()) text += " " + Printable(argument);
   text += "\n";
-  if (!status.cause().empty()) {
-    const bool restarted = status.phase() == "running" && status.epoch() > 1;
-    text += std::string("  ") + (restarted ? "restarted after: " : "failed: ") + Printable(status.cause()) + "\n";
+  if (!job.cause().empty()) {
+    const bool restarted = job.phase() == "running" && job.epoch() > 1;
+    text += std::string("  ") + (restarted ? "restarted after: " : "failed: ") + Printable(job.cause()) + "\n";
   }
   return text;
 }
 
-std::string DescribeSpares(const v1::JobStatus& status) {
+std::string DescribeSpares(const v1::JobSnapshot& job) {
   std::string names;
-  for (const std::string& name : status.spares()) names += (names.empty() ? "" : ", ") + Printable(name);
-  const uint32_t named = static_cast<uint32_t>(status.spares_size());
-  if (status.spare_count() > named) names += ", and " + std::to_string(status.spare_count() - named) + " more";
-  return names.empty() ? "" : (status.spare_count() == 1 ? "spare node: " : "spare nodes: ") + names;
+  for (const std::string& name : job.spares()) names += (names.empty() ? "" : ", ") + Printable(name);
+  const uint32_t named = static_cast<uint32_t>(job.spares_size());
+  if (job.spare_count() > named) names += ", and " + std::to_string(job.spare_count() - named) + " more";
+  return names.empty() ? "" : (job.spare_count() == 1 ? "spare node: " : "spare nodes: ") + names;
 }
 
 absl::StatusOr<std::string> FindRunningJob(const std::string& typed) {

@@ -15,10 +15,10 @@ namespace cohort::launcher {
 std::string Age(uint64_t ms);
 
 // "job-0123456789abcdef  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711\n  /bin/train --epochs 3\n"
-std::string Summary(const v1::JobStatus& status, pid_t pid);
+std::string Summary(const v1::JobSnapshot& job, pid_t pid);
 
 // "spare nodes: node3, node4, and 2 more"; empty where there is none.
-std::string DescribeSpares(const v1::JobStatus& status);
+std::string DescribeSpares(const v1::JobSnapshot& job);
 
 // The id of the one job of this machine that was meant by its id or the beginning of it; with nothing typed, of the
 // only one that runs. kNotFound names those that may be meant.

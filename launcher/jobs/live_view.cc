@@ -74,7 +74,7 @@ void LiveView::CountWaits(TimePoint now) {
 }
 
 void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
-                        v1::JobStatus* status) const {
+                        v1::JobSnapshot* snapshot) const {
   constexpr size_t kFraming = 8;
   size_t bytes = 0;
   for (size_t node = 0; node < members.nodes->size(); ++node) {
@@ -95,8 +95,8 @@ void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t m
       }
       rank.mutable_view()->set_rank(placed.rank());
       bytes += rank.ByteSizeLong() + kFraming;
-      if (bytes > max_bytes && !status->ranks().empty()) return;
-      *status->add_ranks() = std::move(rank);
+      if (bytes > max_bytes && !snapshot->ranks().empty()) return;
+      *snapshot->add_ranks() = std::move(rank);
     }
   }
 }

@@ -43,9 +43,9 @@ class LiveView {
   // Whether waits are kept that are not counted yet.
   bool KeepsWaits() const;
 
-  // Adds the ranks from `first_rank` on to the status, as many as take `max_bytes`, at least one.
+  // Adds the ranks from `first_rank` on to the snapshot, as many as take `max_bytes`, at least one.
   void AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
-                v1::JobStatus* status) const;
+                v1::JobSnapshot* snapshot) const;
 
  private:
   // A call is told in as many bytes, so that 200 ranks fit into a packet.

@@ -33,6 +33,24 @@ bool WaitReadable(int fd, runtime::Deadline deadline) {
   }
 }
 
+// Only the lists of nodes, ranks and stacks go on from page to page; all else is as the latest page has it.
+void Append(v1::JobSnapshot page, v1::JobSnapshot* all) {
+  page.mutable_nodes()->Swap(all->mutable_nodes());
+  page.mutable_ranks()->Swap(all->mutable_ranks());
+  page.mutable_stacks()->Swap(all->mutable_stacks());
+  page.mutable_nodes()->MergeFrom(all->nodes());
+  page.mutable_ranks()->MergeFrom(all->ranks());
+  page.mutable_stacks()->MergeFrom(all->stacks());
+  if (all->stacks_number() != 0) page.mutable_stacks_missing()->Swap(all->mutable_stacks_missing());  // by the first
+  if (page.spares().empty()) page.mutable_spares()->Swap(all->mutable_spares());  // with the first page
+  *all = std::move(page);
+}
+
+bool IsWhole(const v1::JobSnapshot& all) {
+  if (!all.ranks().empty()) return static_cast<uint32_t>(all.ranks_size()) >= all.world_size();
+  return static_cast<uint32_t>(all.nodes_size()) >= all.node_count();
+}
+
 }  // namespace
 
 std::vector<std::string> FindJobIds(std::string_view proc_net_unix) {
@@ -94,7 +112,7 @@ absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
   return connection;
 }
 
-absl::StatusOr<v1::JobStatus> JobConnection::Ask(const v1::JobRequest& request, runtime::Deadline deadline) {
+absl::StatusOr<v1::JobSnapshot> JobConnection::Ask(const v1::JobRequest& request, runtime::Deadline deadline) {
   COHORT_RETURN_IF_ERROR(Send(request));
   return Receive(deadline);
 }
@@ -105,7 +123,7 @@ absl::Status JobConnection::Send(const v1::JobRequest& request) {
   return absl::UnavailableError(Who() + " has gone: " + std::strerror(errno));
 }
 
-absl::StatusOr<v1::JobStatus> JobConnection::Receive(runtime::Deadline deadline) {
+absl::StatusOr<v1::JobSnapshot> JobConnection::Receive(runtime::Deadline deadline) {
   const std::string who = Who();
   if (!WaitReadable(fd_.get(), deadline)) {
     return absl::DeadlineExceededError(who +
@@ -114,12 +132,30 @@ absl::StatusOr<v1::JobStatus> JobConnection::Receive(runtime::Deadline deadline)
   std::string buffer(kMaxRankPacket, '\0');
   const ssize_t n = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_TRUNC);
   if (n <= 0) return absl::UnavailableError(who + " has gone");
-  v1::JobStatus status;
-  if (static_cast<size_t>(n) > buffer.size() || !status.ParseFromArray(buffer.data(), static_cast<int>(n))) {
+  v1::JobAnswer answer;
+  if (static_cast<size_t>(n) > buffer.size() || !answer.ParseFromArray(buffer.data(), static_cast<int>(n))) {
     return absl::InternalError(who + " sent what is no answer");
   }
-  if (!status.refused().empty()) return absl::PermissionDeniedError(who + " refuses: " + status.refused());
-  return status;
+  if (!answer.refused().empty()) return absl::PermissionDeniedError(who + " refuses: " + answer.refused());
+  return std::move(*answer.mutable_snapshot());
+}
+
+absl::StatusOr<v1::JobSnapshot> JobConnection::AskForAll(v1::JobRequest request) {
+  v1::JobSnapshot all;
+  for (bool whole = false; !whole;) {
+    if (request.stacks()) {
+      request.set_first_rank(all.stacks().empty() ? 0 : all.stacks().rbegin()->rank() + 1);
+    } else if (request.ranks()) {
+      request.set_first_rank(static_cast<uint32_t>(all.ranks_size()));
+    } else {
+      request.set_first_node(static_cast<uint32_t>(all.nodes_size()));
+    }
+    COHORT_ASSIGN_OR_RETURN(v1::JobSnapshot page, Ask(request, runtime::Deadline::After(kAnswerTimeout)));
+    const bool empty = page.nodes().empty() && page.ranks().empty() && page.stacks().empty();
+    Append(std::move(page), &all);
+    whole = empty || (!request.stacks() && IsWhole(all));
+  }
+  return all;
 }
 
 bool JobConnection::WaitForEnd(runtime::Deadline deadline) {

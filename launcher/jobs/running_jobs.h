@@ -40,9 +40,11 @@ class JobConnection {
   absl::Status Send(const v1::JobRequest& request);
   // Waits for the answer until the deadline. kPermissionDenied: it refuses, with its reason; kDeadlineExceeded: it is
   // silent (stopped?); kUnavailable: it has ended.
-  absl::StatusOr<v1::JobStatus> Receive(runtime::Deadline deadline);
+  absl::StatusOr<v1::JobSnapshot> Receive(runtime::Deadline deadline);
   // Both.
-  absl::StatusOr<v1::JobStatus> Ask(const v1::JobRequest& request, runtime::Deadline deadline);
+  absl::StatusOr<v1::JobSnapshot> Ask(const v1::JobRequest& request, runtime::Deadline deadline);
+  // All pages of the answer to this request, which begins with the first: each within kAnswerTimeout.
+  absl::StatusOr<v1::JobSnapshot> AskForAll(v1::JobRequest request);
   // True when its dlaunch has ended by the deadline.
   bool WaitForEnd(runtime::Deadline deadline);
 

@@ -37,20 +37,20 @@ void StackView::OnStack(size_t agent, const v1::RankStack& stack) {
 }
 
 void StackView::Answer(const JobMembers& members, const v1::JobRequest& request, size_t max_bytes,
-                       v1::JobStatus* status) {
+                       v1::JobSnapshot* snapshot) {
   const uint64_t number = request.stacks_number() == 0 ? Begin(members, request) : request.stacks_number();
   const auto found = questions_.find(number);
   if (found == questions_.end()) return;
   const Question& question = found->second;
-  status->set_stacks_number(number);
+  snapshot->set_stacks_number(number);
   for (const auto& [rank, agent] : question.missing) {
-    if (status->stacks_missing_size() < kMostMissing) status->add_stacks_missing(rank);
+    if (snapshot->stacks_missing_size() < kMostMissing) snapshot->add_stacks_missing(rank);
   }
   size_t bytes = 0;
   for (auto at = question.stacks.lower_bound(request.first_rank()); at != question.stacks.end(); ++at) {
     bytes += at->second.ByteSizeLong() + 8;
-    if (bytes > max_bytes && !status->stacks().empty()) return;
-    *status->add_stacks() = at->second;
+    if (bytes > max_bytes && !snapshot->stacks().empty()) return;
+    *snapshot->add_stacks() = at->second;
   }
 }
 

@@ -21,7 +21,7 @@ class StackView {
 
   // Has the agents gather, or tells what they have answered to the question of that number: the ranks from
   // `first_rank` on, as many as take `max_bytes`, at least one, and which have not answered.
-  void Answer(const JobMembers& members, const v1::JobRequest& request, size_t max_bytes, v1::JobStatus* status);
+  void Answer(const JobMembers& members, const v1::JobRequest& request, size_t max_bytes, v1::JobSnapshot* snapshot);
   // Ignored where that agent was not asked for that rank.
   void OnStack(size_t agent, const v1::RankStack& stack);
   // Another epoch has begun: the ranks are other processes.

@@ -50,24 +50,24 @@ class Family {
   MetricFamily family_;
 };
 
-std::vector<MetricFamily> JobFamilies(const v1::JobStatus& status) {
+std::vector<MetricFamily> JobFamilies(const v1::JobSnapshot& job) {
   Family info("cohort_job_info", "The job, as labels");
-  info.Add(1, {{"job_id", LabelText(status.job_id())},
-               {"source", LabelText(std::string(status.source()))},
+  info.Add(1, {{"job_id", LabelText(job.job_id())},
+               {"source", LabelText(std::string(job.source()))},
                {"version", COHORT_VERSION}});
   Family started("cohort_job_start_time_seconds", "When the job began, since 1970");
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  started.Add(now - static_cast<double>(status.age_ms()) / 1000);
+  started.Add(now - static_cast<double>(job.age_ms()) / 1000);
   Family nodes("cohort_job_nodes", "Nodes of the job in this epoch");
-  nodes.Add(status.node_count());
+  nodes.Add(job.node_count());
   Family ranks("cohort_job_ranks", "Ranks of the job in this epoch");
-  ranks.Add(status.world_size());
+  ranks.Add(job.world_size());
   Family restarts("cohort_job_restarts_total", "Restarts of all ranks so far", MetricType::Counter);
-  restarts.Add(static_cast<double>(status.epoch() - 1));
+  restarts.Add(static_cast<double>(job.epoch() - 1));
   Family ending("cohort_job_ending", "1 once the job has been told to end or has failed");
-  ending.Add(status.phase() == "running" ? 0 : 1);
+  ending.Add(job.phase() == "running" ? 0 : 1);
   Family up("cohort_node_up", "1 while the node's agent lives");
-  for (const v1::JobNode& node : status.nodes()) {
+  for (const v1::JobNode& node : job.nodes()) {
     up.Add(node.agent() != 0 ? 1 : 0, {{"node", LabelText(std::string(node.name()))}});
   }
   std::vector<MetricFamily> families;
@@ -75,7 +75,7 @@ std::vector<MetricFamily> JobFamilies(const v1::JobStatus& status) {
   return families;
 }
 
-std::vector<MetricFamily> RankFamilies(const v1::JobStatus& status) {
+std::vector<MetricFamily> RankFamilies(const v1::JobSnapshot& job) {
   Family up("cohort_rank_up", "1 while the rank's process lives");
   Family stopped("cohort_rank_stopped", "1 while a signal has stopped the rank");
   Family processes("cohort_rank_processes", "Processes that live in the rank's process group");
@@ -86,10 +86,10 @@ std::vector<MetricFamily> RankFamilies(const v1::JobStatus& status) {
   Family waiting("cohort_rank_waiting_ranks", "Ranks that wait for this one, directly or through others");
   Family waited_for("cohort_rank_waited_for_seconds_total", "Time during which other ranks waited for this one",
                     MetricType::Counter);
-  for (const v1::JobRank& rank : status.ranks()) {
+  for (const v1::JobRank& rank : job.ranks()) {
     if (!rank.known()) continue;
-    const bool named = rank.node() < static_cast<uint32_t>(status.nodes_size());
-    const std::string node = named ? LabelText(std::string(status.nodes(static_cast<int>(rank.node())).name())) : "";
+    const bool named = rank.node() < static_cast<uint32_t>(job.nodes_size());
+    const std::string node = named ? LabelText(std::string(job.nodes(static_cast<int>(rank.node())).name())) : "";
     const std::vector<ClientMetric::Label> labels = {{"rank", std::to_string(rank.view().rank())}, {"node", node}};
     const v1::RankView& view = rank.view();
     const bool lives = view.pid() != 0;
@@ -118,7 +118,7 @@ class LatestJob : public prometheus::Collectable {
 
   std::vector<MetricFamily> Collect() const override {
     const auto deadline = runtime::Deadline::After(kFreshWithin);
-    v1::JobStatus status;
+    v1::JobSnapshot job;
     {
       const runtime::MutexLock lock(mutex_);
       if (ending_) return {};
@@ -127,17 +127,17 @@ class LatestJob : public prometheus::Collectable {
       while (published_ == seen && !ending_ && changed_.Wait(mutex_, deadline)) {
       }
       if (published_ == 0) return {};
-      status = status_;
+      job = latest_;
     }
-    std::vector<MetricFamily> families = JobFamilies(status);
-    for (MetricFamily& family : RankFamilies(status)) families.push_back(std::move(family));
+    std::vector<MetricFamily> families = JobFamilies(job);
+    for (MetricFamily& family : RankFamilies(job)) families.push_back(std::move(family));
     return families;
   }
 
-  void Publish(v1::JobStatus status) {
+  void Publish(v1::JobSnapshot job) {
     {
       const runtime::MutexLock lock(mutex_);
-      status_ = std::move(status);
+      latest_ = std::move(job);
       ++published_;
     }
     changed_.NotifyAll();
@@ -154,7 +154,7 @@ class LatestJob : public prometheus::Collectable {
   std::function<void()> wanted_;
   mutable runtime::Mutex mutex_;
   mutable runtime::CondVar changed_;
-  v1::JobStatus status_ COHORT_GUARDED_BY(mutex_);
+  v1::JobSnapshot latest_ COHORT_GUARDED_BY(mutex_);
   uint64_t published_ COHORT_GUARDED_BY(mutex_) = 0;
   bool ending_ COHORT_GUARDED_BY(mutex_) = false;
 };
@@ -172,7 +172,7 @@ class PrometheusServer : public MetricsServer {
     static auto* const ended = new std::vector<prometheus::Exposer*>();
     ended->push_back(exposer_.release());
   }
-  void Publish(v1::JobStatus status) override { job_->Publish(std::move(status)); }
+  void Publish(v1::JobSnapshot job) override { job_->Publish(std::move(job)); }
   int port() const override {
     const std::vector<int> ports = exposer_->GetListeningPorts();
     return ports.empty() ? 0 : ports[0];

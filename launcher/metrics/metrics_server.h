@@ -41,7 +41,7 @@ class MetricsServer {
   virtual ~MetricsServer() = default;
 
   // Publishes the present state of the job, with all of its nodes and ranks. Any thread may call it.
-  virtual void Publish(v1::JobStatus status) = 0;
+  virtual void Publish(v1::JobSnapshot job) = 0;
   virtual int port() const = 0;
 };
 

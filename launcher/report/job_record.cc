@@ -4,16 +4,19 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "cohort/launcher/control/describe.h"
 #include "cohort/runtime/base/whole_file.h"
+#include "google/protobuf/repeated_ptr_field.h"
 
 namespace cohort::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-double Seconds(std::chrono::system_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
   Json rank = {{"rank", exit.rank()},
@@ -54,45 +57,47 @@ void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& 
   (*json)["cause"] = cause;
 }
 
-std::map<uint32_t, std::string> NodeNames(const std::vector<v1::NodePlacement>& nodes) {
+using Nodes = google::protobuf::RepeatedPtrField<v1::JobNode>;
+
+std::map<uint32_t, std::string> NodeNames(const Nodes& nodes) {
   std::map<uint32_t, std::string> node_of;
-  for (const v1::NodePlacement& node : nodes) {
-    for (const v1::RankPlacement& rank : node.ranks()) node_of[rank.rank()] = node.name();
+  for (const v1::JobNode& node : nodes) {
+    for (uint32_t i = 0; i < node.rank_count(); ++i) node_of[node.first_rank() + i] = node.name();
   }
   return node_of;
 }
 
 }  // namespace
 
-std::string FormatJobRecord(const JobRecord& record) {
-  const v1::JobReport& report = record.report;
-  Json json = {{"job", record.job_id},
+std::string FormatJobRecord(const v1::JobSnapshot& job) {
+  const v1::JobReport& report = job.report();
+  Json json = {{"job", job.job_id()},
                {"exit_code", report.exit_code()},
-               {"started", Seconds(record.started.time_since_epoch())},
-               {"seconds", Seconds(record.ended - record.started)},
-               {"command", record.command},
-               {"source", record.source},
+               {"started", Seconds(job.started_unix_ns())},
+               {"seconds", Seconds(job.ended_unix_ns() - job.started_unix_ns())},
+               {"command", std::vector<std::string>(job.command().begin(), job.command().end())},
+               {"source", job.source()},
                {"nodes", Json::array()}};
-  for (const v1::NodePlacement& node : record.nodes) {
+  for (const v1::JobNode& node : job.nodes()) {
     Json ranks = Json::array();
-    for (const v1::RankPlacement& rank : node.ranks()) ranks.push_back(rank.rank());
+    for (uint32_t i = 0; i < node.rank_count(); ++i) ranks.push_back(node.first_rank() + i);
     json["nodes"].push_back({{"name", node.name()}, {"ranks", ranks}});
   }
-  AddEnd(report, NodeNames(record.nodes), &json);
+  AddEnd(report, NodeNames(job.nodes()), &json);
   if (report.preempted_by() != 0) {
     json["preempted"] = {{"signal", SignalName(report.preempted_by())}, {"step", report.stop_step()}};
   }
   json["restarted_after"] = Json::array();
-  for (const FailedEpoch& failed : record.failed_epochs) {
-    Json epoch = {{"exit_code", failed.report.exit_code()}};
-    AddEnd(failed.report, NodeNames(failed.nodes), &epoch);
+  for (const v1::FailedEpoch& failed : job.failed_epochs()) {
+    Json epoch = {{"exit_code", failed.report().exit_code()}};
+    AddEnd(failed.report(), NodeNames(failed.nodes()), &epoch);
     json["restarted_after"].push_back(epoch);
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-absl::Status WriteJobRecord(const std::string& folder, const JobRecord& record) {
-  return runtime::WriteWholeFile(folder + "/report.json", FormatJobRecord(record));
+absl::Status WriteJobRecord(const std::string& folder, const v1::JobSnapshot& job) {
+  return runtime::WriteWholeFile(folder + "/report.json", FormatJobRecord(job));
 }
 
 }  // namespace cohort::launcher

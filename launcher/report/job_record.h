@@ -1,31 +1,12 @@
 // Describes the end of a job for programs: report.json in --log-dir.
 #pragma once
 
-#include <chrono>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/v1/rendezvous.pb.h"
+#include "cohort/v1/job.pb.h"
 
 namespace cohort::launcher {
-
-// An epoch after which all ranks were restarted.
-struct FailedEpoch {
-  v1::JobReport report;
-  std::vector<v1::NodePlacement> nodes;
-};
-
-struct JobRecord {
-  std::string job_id;
-  std::string source;  // of the nodes, in words
-  std::vector<std::string> command;
-  std::vector<v1::NodePlacement> nodes;  // of the last epoch
-  std::chrono::system_clock::time_point started;
-  std::chrono::system_clock::time_point ended;
-  std::vector<FailedEpoch> failed_epochs;
-  v1::JobReport report;  // of the last epoch
-};
 
 // One JSON object, with bytes that are no UTF-8 replaced. Times are seconds since 1970. `cause` is there when the job
 // failed: the first failure, of what rank, with its last lines, the one of them that says something (`last_line`), and
@@ -36,9 +17,9 @@ struct JobRecord {
 //   {"job": "job-1f..", "exit_code": 7, "started": 1.7e9, "seconds": 2.5, "nodes": [{"name": "a", "ranks": [0, 1]}],
 //    "cause": {"text": "rank 1 (a, pid 7) exited with code 7", "rank": 1, "last_lines": [..], "others": [..]},
 //    "ranks": [{"rank": 0, "node": "a", "pid": 6, "end": "killed by SIGTERM", "by_dlaunch": true, ...}], ...}
-std::string FormatJobRecord(const JobRecord& record);
+std::string FormatJobRecord(const v1::JobSnapshot& job);
 
 // Writes it to `folder`/report.json, whole or not at all. The system's error with the name.
-absl::Status WriteJobRecord(const std::string& folder, const JobRecord& record);
+absl::Status WriteJobRecord(const std::string& folder, const v1::JobSnapshot& job);
 
 }  // namespace cohort::launcher

@@ -38,24 +38,24 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 JobFrame MakeFrame() {
   JobFrame frame;
   frame.pid = 4711;
-  v1::JobStatus& status = frame.status;
-  status.set_job_id("job-00ff");
-  status.set_phase("running");
-  status.set_epoch(1);
-  status.set_age_ms(12'000);
-  status.set_world_size(4);
-  status.set_source("2 simulated nodes");
-  status.add_command("/usr/bin/train");
-  status.set_node_count(2);
+  v1::JobSnapshot& job = frame.job;
+  job.set_job_id("job-00ff");
+  job.set_phase("running");
+  job.set_epoch(1);
+  job.set_age_ms(12'000);
+  job.set_world_size(4);
+  job.set_source("2 simulated nodes");
+  job.add_command("/usr/bin/train");
+  job.set_node_count(2);
   for (uint32_t i = 0; i < 2; ++i) {
-    v1::JobNode& node = *status.add_nodes();
+    v1::JobNode& node = *job.add_nodes();
     node.set_name("node" + std::to_string(i));
     node.set_first_rank(2 * i);
     node.set_rank_count(2);
     node.set_agent(i == 0 ? 99 : 0);
   }
   for (uint32_t i = 0; i < 4; ++i) {
-    v1::JobRank& rank = *status.add_ranks();
+    v1::JobRank& rank = *job.add_ranks();
     rank.set_node(i / 2);
     rank.set_known(true);
     v1::RankView& view = *rank.mutable_view();
@@ -72,7 +72,7 @@ JobFrame MakeFrame() {
     call.set_age_ms(i == 1 ? 7'300 : 120);
     call.set_done(i == 2);
   }
-  status.mutable_ranks(3)->mutable_view()->set_pid(0);
+  job.mutable_ranks(3)->mutable_view()->set_pid(0);
   frame.at = std::chrono::steady_clock::time_point(std::chrono::hours(1));
   return frame;
 }
@@ -103,16 +103,16 @@ TEST(TopTable, TellsOfJobNodesAndRanks) {
 
 TEST(TopTable, NamesThoseWhomOthersWaitFor) {
   JobFrame frame = MakeFrame();
-  frame.status.mutable_ranks(2)->set_waiting_for(2);
+  frame.job.mutable_ranks(2)->set_waiting_for(2);
   EXPECT_EQ(Lines(FormatJobFrame(frame, nullptr, {}))[3],
             "2 ranks wait for rank 2, after all_reduce #42 at train.cc:88, for 120 ms");
-  frame.status.mutable_ranks(0)->set_waiting_for(1);
+  frame.job.mutable_ranks(0)->set_waiting_for(1);
   EXPECT_THAT(Lines(FormatJobFrame(frame, nullptr, {}))[4], HasSubstr("1 rank waits for rank 0, in all_reduce #42"));
 }
 
 TEST(TopTable, NamesGroupsWhereThereAreSeveral) {
   JobFrame frame = MakeFrame();
-  frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_group(0xb);
+  frame.job.mutable_ranks(1)->mutable_view()->mutable_doing()->set_group(0xb);
   const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {}));
   EXPECT_THAT(lines[8], HasSubstr("in all_reduce #42 of group 0000000000000000 at train.cc:88"));
   EXPECT_THAT(lines[9], HasSubstr("in all_reduce #42 of group 000000000000000b at train.cc:88"));
@@ -120,8 +120,8 @@ TEST(TopTable, NamesGroupsWhereThereAreSeveral) {
 
 TEST(TopTable, TellsARankWithoutCallsFromOneThatUsesNoCohort) {
   JobFrame frame = MakeFrame();
-  for (const int rank : {0, 1}) frame.status.mutable_ranks(rank)->mutable_view()->mutable_doing()->Clear();
-  frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_joined(true);
+  for (const int rank : {0, 1}) frame.job.mutable_ranks(rank)->mutable_view()->mutable_doing()->Clear();
+  frame.job.mutable_ranks(1)->mutable_view()->mutable_doing()->set_joined(true);
   const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {}));
   const auto line_of = [&](const string& pid) {
     return *std::find_if(lines.begin(), lines.end(),
@@ -135,31 +135,31 @@ TEST(TopTable, CpuIsThatSinceTheLastPageOfTheSameProcess) {
   const JobFrame before = MakeFrame();
   JobFrame now = MakeFrame();
   now.at += seconds(2);
-  now.status.mutable_ranks(0)->mutable_view()->set_cpu_ms(9'000);  // two CPUs
-  now.status.mutable_ranks(1)->mutable_view()->set_cpu_ms(4'000);  // a child of it has ended
-  now.status.mutable_ranks(2)->mutable_view()->set_pid(2002);      // another process
+  now.job.mutable_ranks(0)->mutable_view()->set_cpu_ms(9'000);  // two CPUs
+  now.job.mutable_ranks(1)->mutable_view()->set_cpu_ms(4'000);  // a child of it has ended
+  now.job.mutable_ranks(2)->mutable_view()->set_pid(2002);      // another process
   const std::vector<string> lines = Lines(FormatJobFrame(now, &before, {}));
   EXPECT_THAT(lines[8], HasSubstr("   200  "));
   EXPECT_THAT(lines[9], HasSubstr("     0  "));
   EXPECT_THAT(lines[10], HasSubstr("    50  "));
   // Ages of the views count: the first was looked at a second before its page.
   JobFrame older = before;
-  older.status.mutable_ranks(0)->set_ago_ms(2'000);
+  older.job.mutable_ranks(0)->set_ago_ms(2'000);
   EXPECT_THAT(Lines(FormatJobFrame(now, &older, {}))[8], HasSubstr("   100  "));
 }
 
 TEST(TopTable, NamesSpares) {
   JobFrame frame = MakeFrame();
-  frame.status.set_spare_count(1);
-  frame.status.add_spares("node2");
+  frame.job.set_spare_count(1);
+  frame.job.add_spares("node2");
   EXPECT_THAT(Lines(FormatJobFrame(frame, nullptr, {}))[6], ::testing::StrEq("spare node: node2"));
-  frame.status.set_spare_count(3);
+  frame.job.set_spare_count(3);
   EXPECT_THAT(FormatJobFrame(frame, nullptr, {}), HasSubstr("\nspare nodes: node2, and 2 more\n"));
 }
 
 TEST(TopTable, KeepsToThePage) {
   JobFrame frame = MakeFrame();
-  frame.status.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site(string(44, 'x') + "\xc3\xa9\xc3\xa9");
+  frame.job.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site(string(44, 'x') + "\xc3\xa9\xc3\xa9");
   for (size_t rows = 1; rows < 14; ++rows) {
     const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {rows, 101}));
     EXPECT_LE(lines.size(), std::max<size_t>(rows, 9));
@@ -176,19 +176,19 @@ TEST(TopTable, KeepsToThePage) {
 
 TEST(TopTable, WhatComesFromElsewhereDoesNotSteerTheTerminal) {
   JobFrame frame = MakeFrame();
-  frame.status.mutable_nodes(0)->set_name("a\x1b[2Jb");
-  frame.status.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site("\x07\r");
-  frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_call("\x1b]0;x");
+  frame.job.mutable_nodes(0)->set_name("a\x1b[2Jb");
+  frame.job.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site("\x07\r");
+  frame.job.mutable_ranks(1)->mutable_view()->mutable_doing()->set_call("\x1b]0;x");
   const string page = FormatJobFrame(frame, nullptr, {});
   EXPECT_EQ(page.find_first_of("\x1b\x07\r"), string::npos);
 }
 
 TEST(TopTable, SaysWhatIsNotKnownOrOld) {
   JobFrame frame = MakeFrame();
-  frame.status.mutable_ranks(0)->set_known(false);
-  frame.status.mutable_ranks(0)->mutable_view()->set_pid(0);
-  frame.status.mutable_ranks(1)->set_ago_ms(5'000);
-  frame.status.mutable_ranks(2)->mutable_view()->set_stopped(true);
+  frame.job.mutable_ranks(0)->set_known(false);
+  frame.job.mutable_ranks(0)->mutable_view()->set_pid(0);
+  frame.job.mutable_ranks(1)->set_ago_ms(5'000);
+  frame.job.mutable_ranks(2)->mutable_view()->set_stopped(true);
   const string page = FormatJobFrame(frame, nullptr, {});
   EXPECT_THAT(page, HasSubstr("1 not told yet"));
   EXPECT_THAT(page, HasSubstr("for 12.3 s (as told 5.0 s ago)"));
@@ -217,9 +217,9 @@ TEST(LiveViewTest, LooksAtMostOncePerIntervalAndPages) {
   live.OnView(2, view, now);
   view.set_look(9);  // nobody has asked that
   live.OnView(0, view, now);
-  v1::JobStatus all;
+  v1::JobSnapshot all;
   while (all.ranks_size() < 300) {
-    v1::JobStatus page;
+    v1::JobSnapshot page;
     live.AddRanks(members, static_cast<uint32_t>(all.ranks_size()), 8'000, now + seconds(1), &page);
     ASSERT_GT(page.ranks_size(), 0);
     EXPECT_LE(page.ByteSizeLong(), 8'000u);
@@ -232,7 +232,7 @@ TEST(LiveViewTest, LooksAtMostOncePerIntervalAndPages) {
     EXPECT_EQ(all.ranks(i).ago_ms(), i >= 150 ? 1000u : 0u);
   }
   live.Forget();
-  v1::JobStatus none;
+  v1::JobSnapshot none;
   live.AddRanks(members, 299, 8'000, now, &none);
   EXPECT_FALSE(none.ranks(0).known());
 }

@@ -351,11 +351,12 @@ class Dlaunch {
       if (n == 0) asker_.Close();
       if (n <= 0) return;
       FuzzCheck(static_cast<size_t>(n) <= kMaxRankPacket);
-      v1::JobStatus status;
-      FuzzCheck(status.ParseFromArray(packet.data(), static_cast<int>(n)));
-      if (!status.refused().empty()) continue;
-      FuzzCheck(status.job_id() == job_id_ && (status.phase() == "running" || status.phase() == "ending"));
-      FuzzCheck(static_cast<size_t>(status.nodes_size()) <= status.node_count());
+      v1::JobAnswer answer;
+      FuzzCheck(answer.ParseFromArray(packet.data(), static_cast<int>(n)));
+      if (!answer.refused().empty()) continue;
+      const v1::JobSnapshot& job = answer.snapshot();
+      FuzzCheck(job.job_id() == job_id_ && (job.phase() == "running" || job.phase() == "ending"));
+      FuzzCheck(static_cast<size_t>(job.nodes_size()) <= job.node_count());
     }
   }
 

@@ -84,13 +84,13 @@ TEST(LiveView, CountsWhenAllHaveAnswered) {
       view.set_look(number);
       live.OnView(agent, view, now);
     }
-    v1::JobStatus status;
+    v1::JobSnapshot status;
     live.AddRanks(members, 0, 100'000, now, &status);
     return status;
   };
   EXPECT_EQ(look(1, kStart).ranks(3).waiting_for(), 3u);
   EXPECT_FALSE(live.KeepsWaits()) << "they are large, and counted";
-  const v1::JobStatus status = look(2, kStart + seconds(1));
+  const v1::JobSnapshot status = look(2, kStart + seconds(1));
   EXPECT_EQ(status.ranks(3).waited_for_ms(), 1000u);
   EXPECT_EQ(status.ranks(2).waited_for_ms(), 0u);
   EXPECT_FALSE(status.ranks(0).view().has_wait()) << "it would not fit into an answer";
@@ -99,7 +99,7 @@ TEST(LiveView, CountsWhenAllHaveAnswered) {
   live.OnView(0, late, kStart + seconds(1));
   EXPECT_FALSE(live.KeepsWaits()) << "the look is over";
   live.Forget();
-  v1::JobStatus next;
+  v1::JobSnapshot next;
   live.AddRanks(members, 0, 100'000, kStart, &next);
   EXPECT_EQ(next.ranks(3).waited_for_ms(), 0u);
 }

@@ -11,28 +11,27 @@ namespace {
 
 using nlohmann::json;
 
-JobRecord FailedJob() {
-  JobRecord record{.job_id = "job-7",
-                   .source = "2 hosts",
-                   .command = {"/bin/train", "odd \xff argument"},
-                   .nodes = {},
-                   .started = std::chrono::system_clock::time_point(std::chrono::seconds(1000)),
-                   .ended = std::chrono::system_clock::time_point(std::chrono::milliseconds(1002500)),
-                   .failed_epochs = {},
-                   .report = {}};
-  for (const int node : {0, 1}) {
-    v1::NodePlacement placement;
-    placement.set_name("host" + std::to_string(node));
-    placement.add_ranks()->set_rank(node);
-    record.nodes.push_back(placement);
+v1::JobSnapshot FailedJob() {
+  v1::JobSnapshot record;
+  record.set_job_id("job-7");
+  record.set_source("2 hosts");
+  record.add_command("/bin/train");
+  record.add_command("odd \xff argument");
+  record.set_started_unix_ns(1000'000'000'000);
+  record.set_ended_unix_ns(1002'500'000'000);
+  for (const uint32_t rank : {0u, 1u}) {
+    v1::JobNode& node = *record.add_nodes();
+    node.set_name("host" + std::to_string(rank));
+    node.set_first_rank(rank);
+    node.set_rank_count(1);
   }
-  record.report.set_exit_code(137);
-  record.report.set_culprit_rank(1);
-  record.report.set_headline("rank 1 (host1, pid 12) killed by SIGKILL");
-  record.report.add_last_lines("step 3");
-  record.report.add_others("rank 0 (host0): in no collective call");
+  record.mutable_report()->set_exit_code(137);
+  record.mutable_report()->set_culprit_rank(1);
+  record.mutable_report()->set_headline("rank 1 (host1, pid 12) killed by SIGKILL");
+  record.mutable_report()->add_last_lines("step 3");
+  record.mutable_report()->add_others("rank 0 (host0): in no collective call");
   for (const int rank : {1, 0}) {
-    v1::RankExit* exit = record.report.add_exits();
+    v1::RankExit* exit = record.mutable_report()->add_exits();
     exit->set_rank(rank);
     exit->set_pid(11 + rank);
     exit->set_started(true);
@@ -64,19 +63,19 @@ TEST(JobRecord, TellsWhatFailedFirstByWhomAndWhen) {
 }
 
 TEST(JobRecord, OfAJobThatSucceededHasNoCause) {
-  JobRecord record = FailedJob();
-  record.report = {};
+  v1::JobSnapshot record = FailedJob();
+  record.clear_report();
   const json read = json::parse(FormatJobRecord(record));
   EXPECT_EQ(read["exit_code"], 0);
   EXPECT_FALSE(read.contains("cause"));
 }
 
 TEST(JobRecord, OfAPreemptedJobHasTheSignalAndTheStep) {
-  JobRecord record = FailedJob();
-  record.report = {};
+  v1::JobSnapshot record = FailedJob();
+  record.clear_report();
   EXPECT_FALSE(json::parse(FormatJobRecord(record)).contains("preempted"));
-  record.report.set_preempted_by(10);
-  record.report.set_stop_step(87);
+  record.mutable_report()->set_preempted_by(10);
+  record.mutable_report()->set_stop_step(87);
   EXPECT_EQ(json::parse(FormatJobRecord(record))["preempted"], json({{"signal", "SIGUSR1"}, {"step", 87}}));
 }
 

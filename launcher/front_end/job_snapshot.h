@@ -12,6 +12,7 @@
 #include "cohort/launcher/front_end/job_plan.h"
 #include "cohort/launcher/jobs/live_view.h"
 #include "cohort/v1/job.pb.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 
@@ -27,9 +28,13 @@ struct RunningJob {
   std::function<pid_t(size_t agent)> agent_pid;  // 0: it has ended
 };
 
-// Everything but nodes and ranks. Of a command that would not fit into a packet nothing.
-v1::JobStatus DescribeJob(const RunningJob& running);
+// Everything but nodes, ranks, stacks and the end.
+v1::JobSnapshot TakeSnapshot(const RunningJob& running);
 // The nodes from `first_node` on, `most` of them; with the first the names of some spares.
-void AddNodes(const RunningJob& running, size_t first_node, size_t most, v1::JobStatus* status);
+void AddNodes(const RunningJob& running, size_t first_node, size_t most, v1::JobSnapshot* snapshot);
+v1::JobNode DescribeNode(const v1::NodePlacement& node);
+// Shortens names and the cause, and drops a long command, so that the snapshot of a job, its nodes, and a page of ranks
+// fits into a packet.
+void FitIntoPacket(v1::JobSnapshot* snapshot);
 
 }  // namespace cohort::launcher
