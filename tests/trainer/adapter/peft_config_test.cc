@@ -161,7 +161,7 @@ TEST(LayerPattern, MatchesAsPeftDoes) {
                                                                                   {"", "layers"}}) {
     EXPECT_FALSE(FitsLayer(key, name)) << key << " " << name;
   }
-  for (const std::string& key : {"(?<!a)b", "(?P<n>a)", "\\bup", "(up", "a**", "[[:alpha:]]", "\\", "gr\u00fcn"}) {
+  for (const char* key : {"(?<!a)b", "(?P<n>a)", "\\bup", "(up", "a**", "[[:alpha:]]", "\\", "gr\u00fcn"}) {
     EXPECT_THROW(CheckLayerPattern(key, ""), c10::Error) << key;
     EXPECT_FALSE(FitsLayer(key, "up")) << key;
   }
