@@ -305,7 +305,7 @@ void RendezvousLink::MoveTo(const v1::NewHost& host) {
   term_ = host.term();
   next_host_ = host;
   ++stream_;
-  if (life_ == LinkLife::kJoining) return;  // Join goes on from there
+  if (life_ == LinkLife::kApart || life_ == LinkLife::kJoining) return;  // Join goes on from there
   Leave();
   if (life_ != LinkLife::kLeaving && life_ != LinkLife::kDialling) LeaveHost();
 }
