@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--rank-order", "file:/nowhere", "true"}, 2, {"--rank-order file:/nowhere"}},
         Refusal{{"--env-pass", "A=1", "true"}, 2, {"'A=1'", "--env NAME=VALUE"}},
         Refusal{{"--rdzv-backend"}, 2, {"--rdzv-backend has no value"}},
-        Refusal{{"--local_addr", "a", "true"}, 2, {"'--local_addr'", "leave it out"}},
+        Refusal{{"--no_python", "true"}, 2, {"'--no_python'", "leave it out"}},
         Refusal{{"--node_rank=1", "true"}, 2, {"on one machine only, with --hosts a,b", "dlaunch join"}},
         Refusal{{"-m"}, 2, {"no program given"}},
         Refusal{{"-j", "4", "true"}, 2, {"unknown option '-j' (dlaunch --help"}},
