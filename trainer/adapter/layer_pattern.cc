@@ -13,6 +13,16 @@ namespace {
 
 constexpr size_t kMostLetters = 256;
 
+// Whether the text ends in a second repetition of one thing: an error in Python ("a**"), or a repetition that gives
+// nothing back ("a*+"). "a*?" is one repetition.
+bool RepeatsARepetition(std::string_view text) {
+  const auto at = [text](size_t from_end) { return from_end <= text.size() ? text[text.size() - from_end] : '\0'; };
+  const auto repeats = [](char letter) { return letter == '*' || letter == '+' || letter == '}'; };
+  const bool again = at(1) == '*' || at(1) == '+' || at(1) == '{';
+  if (at(2) == '?') return at(3) != '(' && (again || (at(1) == '?' && (repeats(at(3)) || at(3) == '?')));
+  return again && repeats(at(2));
+}
+
 // Whether Python and ECMAScript read the key alike.
 bool IsPlain(std::string_view key) {
   for (size_t i = 0; i < key.size(); ++i) {
@@ -20,6 +30,7 @@ bool IsPlain(std::string_view key) {
     const char next = i + 1 < key.size() ? key[i + 1] : '\0';
     if (letter < ' ' || letter > '~') return false;
     if (letter == '(' && next == '?' && key.substr(i, 3) != "(?:") return false;
+    if (next != '\0' && RepeatsARepetition(key.substr(0, i + 2))) return false;
     if (letter == '[' && (next == '[' || next == ':' || next == ']')) return false;
     if (letter != '\\') continue;
     const bool is_class = next == 'd' || next == 'w';

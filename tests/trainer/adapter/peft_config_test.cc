@@ -147,6 +147,7 @@ TEST(LayerPattern, MatchesAsPeftDoes) {
                                                         {"[qk]_proj$", "h.3.q_proj"},
                                                         {".*", "anything"},
                                                         {"u{1,2}p", "x.uup"},
+                                                        {"a*?u??p", "x.up"},
                                                         {"", "layers."}}) {
     EXPECT_TRUE(FitsLayer(key, name)) << key << " " << name;
     CheckLayerPattern(key, "");
@@ -161,7 +162,8 @@ TEST(LayerPattern, MatchesAsPeftDoes) {
                                                                                   {"", "layers"}}) {
     EXPECT_FALSE(FitsLayer(key, name)) << key << " " << name;
   }
-  for (const char* key : {"(?<!a)b", "(?P<n>a)", "\\bup", "(up", "a**", "[[:alpha:]]", "\\", "gr\u00fcn"}) {
+  for (const char* key :
+       {"(?<!a)b", "(?P<n>a)", "\\bup", "(up", "a**", "a*+", "a+?*", "a*??", "[[:alpha:]]", "\\", "gr\u00fcn"}) {
     EXPECT_THROW(CheckLayerPattern(key, ""), c10::Error) << key;
     EXPECT_FALSE(FitsLayer(key, "up")) << key;
   }
