@@ -9,7 +9,7 @@ namespace cohort::comm::net {
 namespace {
 
 // How long one call to the store may wait for a peer that has not published. All wanted peers are asked in turn.
-// Where many are absent, each gets less time, lest one that is there waits for them.
+// Each of many absent ones gets less time, lest one that is there waits for them.
 constexpr std::chrono::milliseconds kAttempt(200);
 constexpr std::chrono::milliseconds kShortestAttempt(5);
 // A rank that uses several transports may make this one later than another.
