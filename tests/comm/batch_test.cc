@@ -214,7 +214,7 @@ TEST(BatchTest, AnEmptyBatchIsDone) {
   cluster.Run([](SimRank& rank) { EXPECT_TRUE(Batch(*rank.world).Submit().Done()); });
 }
 
-TEST(SelfMessageTest, OrderAndCountsAreThoseOfAnyPair) {
+TEST(SelfMessageTest, MessagesToTheRankItselfKeepTheirOrderAndCounts) {
   SimClusterOptions options;
   options.ranks = 1;
   SimCluster cluster(options);
@@ -239,7 +239,7 @@ TEST(SelfMessageTest, OrderAndCountsAreThoseOfAnyPair) {
 }
 
 // Many messages to and from all peers at once, waited for from the last to the first.
-TEST(PointToPointTest, ManyOutstandingMessages) {
+TEST(PointToPointTest, ManyMessagesToAllPeersMayBeOutstanding) {
   EXPECT_EQ(RunAll(4,
                    [](ProcessRank& rank) -> std::string {
                      constexpr int kMessages = 300;

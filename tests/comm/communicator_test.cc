@@ -157,7 +157,7 @@ TEST(CommunicatorTest, CallbacksOfCancelledWorksAreRefusedNewOnes) {
   });
 }
 
-TEST(CommunicatorTest, ExplainSaysWhatIsNoCall) {
+TEST(CommunicatorTest, ExplainRefusesWhatIsNoCall) {
   SimClusterOptions options;
   options.ranks = 2;
   SimCluster cluster(options);
@@ -181,7 +181,7 @@ TEST(CommunicatorTest, SubgroupsRefuseBadLists) {
   });
 }
 
-TEST(CommunicatorTest, IdsAgreeAndDiffer) {
+TEST(CommunicatorTest, GroupIdsAgreeBetweenRanksAndDifferBetweenGroups) {
   SimClusterOptions options;
   options.ranks = 4;
   SimCluster cluster(options);

@@ -27,7 +27,7 @@ std::string WhyNotADeadlock(const absl::Status& status, std::chrono::steady_cloc
   return std::chrono::steady_clock::now() - start > std::chrono::seconds(10) ? "it came late" : "";
 }
 
-TEST(DeadlockTest, BothReceiveFirst) {
+TEST(DeadlockTest, RanksThatBothReceiveFirstAreToldOfTheDeadlock) {
   ExpectAllWell(RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
     if (self.rank == 2) return self.meet("end", 3) ? "" : "nobody came";
     float value = 0;
@@ -39,7 +39,7 @@ TEST(DeadlockTest, BothReceiveFirst) {
   }));
 }
 
-TEST(DeadlockTest, BothSendSomethingLargeFirst) {
+TEST(DeadlockTest, RanksThatBothSendSomethingLargeFirstAreToldOfTheDeadlock) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     std::vector<float> data(1 << 20, 1.0f);
     const auto start = std::chrono::steady_clock::now();
@@ -49,7 +49,7 @@ TEST(DeadlockTest, BothSendSomethingLargeFirst) {
   }));
 }
 
-TEST(DeadlockTest, CallsOfTwoGroupsInOppositeOrder) {
+TEST(DeadlockTest, CallsOfTwoGroupsInOppositeOrderAreADeadlock) {
   ExpectAllWell(RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
     auto other = self.world->Duplicate();
     if (!other.ok()) return other.status().ToString();
@@ -62,7 +62,7 @@ TEST(DeadlockTest, CallsOfTwoGroupsInOppositeOrder) {
   }));
 }
 
-TEST(DeadlockTest, ASlowRankIsNone) {
+TEST(DeadlockTest, ASlowRankIsNoDeadlock) {
   ExpectAllWell(RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
     float value = 1;
     if (self.rank == 2) {  // the others have waited for longer than a verdict takes

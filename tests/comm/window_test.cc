@@ -43,7 +43,7 @@ std::string Sum(Communicator& group, int32_t* in, int32_t* out, int64_t count) {
   return "";
 }
 
-TEST(WindowTest, SizesMayDifferAndSeveralCommunicatorsUseIt) {
+TEST(WindowTest, SizesMayDifferAndSeveralCommunicatorsUseAWindow) {
   ProcessClusterOptions options;
   options.ranks = 3;
   ExpectAllSucceed(RunProcesses(options, [](ProcessRank& rank) -> std::string {
@@ -65,7 +65,7 @@ TEST(WindowTest, SizesMayDifferAndSeveralCommunicatorsUseIt) {
   }));
 }
 
-TEST(WindowTest, MayBeEmptyOnSomeRanks) {
+TEST(WindowTest, AWindowMayBeEmptyOnSomeRanks) {
   ProcessClusterOptions options;
   options.ranks = 2;
   ExpectAllSucceed(RunProcesses(options, [](ProcessRank& rank) -> std::string {
@@ -95,7 +95,7 @@ TEST(WindowTest, ExhaustionIsAnErrorOnAllAndTheGroupGoesOn) {
 }
 
 // No window, by anybody's wish or for want of room, is none.
-TEST(WindowTest, AGroupChoosesForWindowsFromItsFirstOneOn) {
+TEST(WindowTest, AGroupChoosesForWindowsFromItsFirstWindowOn) {
   ProcessClusterOptions options;
   options.ranks = 3;
   ExpectAllSucceed(RunProcesses(options, [](ProcessRank& rank) -> std::string {
@@ -127,7 +127,7 @@ TEST(WindowTest, AGroupChoosesForWindowsFromItsFirstOneOn) {
 }
 
 // Freed memory is used again, and moving a window moves the memory.
-TEST(WindowTest, FreesItsMemory) {
+TEST(WindowTest, AFreedWindowsMemoryIsUsedAgain) {
   ProcessClusterOptions options;
   options.ranks = 2;
   ExpectAllSucceed(RunProcesses(options, [](ProcessRank& rank) -> std::string {

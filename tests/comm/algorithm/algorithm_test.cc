@@ -83,7 +83,7 @@ void Prove(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, I
   ASSERT_TRUE(report->same_association);
 }
 
-TEST_P(AlgorithmTest, IsCorrectAndCostsWhatItsFormulaSays) {
+TEST_P(AlgorithmTest, EveryAlgorithmIsCorrectAndCostsWhatItsFormulaSays) {
   const AlgorithmInfo& algorithm = GetParam();
   for (const int size : Sizes()) {
     if (!CheckRequirements(algorithm, size).ok()) continue;
@@ -117,7 +117,7 @@ TEST_P(AlgorithmTest, CombinesInTheOrderOfRanksExactlyWhereItSaysSo) {
 // The checker's time and memory grow with the chunks that all ranks hold, up to size^2 times the pieces: here, pieces
 // are one, as many as the algorithm has parts, and, where a rank holds no block for each other, a few; one root and one
 // way to be in place are drawn for each proof. The bound is 1,024 ranks for every algorithm.
-TEST_P(AlgorithmTest, IsCorrectInLargeGroups) {
+TEST_P(AlgorithmTest, EveryAlgorithmIsCorrectInLargeGroups) {
   const AlgorithmInfo& algorithm = GetParam();
   const uint32_t seed = 2026 + algorithm.id;
   std::mt19937 random(seed);

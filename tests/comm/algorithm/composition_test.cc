@@ -93,7 +93,7 @@ void Prove(const AlgorithmInfo& algorithm, const std::vector<int>& nodes, int ro
 
 class CompositionTest : public ::testing::TestWithParam<AlgorithmInfo> {};
 
-TEST_P(CompositionTest, IsCorrectForEveryPlacementAndNoDearerThanItsParts) {
+TEST_P(CompositionTest, EveryCompositionIsCorrectForEveryPlacementAndNoDearerThanItsParts) {
   const AlgorithmInfo& algorithm = GetParam();
   int proved = 0;
   for (const std::vector<int>& nodes : Placements()) {
@@ -114,7 +114,7 @@ TEST_P(CompositionTest, IsCorrectForEveryPlacementAndNoDearerThanItsParts) {
 }
 
 // Drawn placements, to 64 ranks; nightly to 512.
-TEST_P(CompositionTest, IsCorrectInLargerGroups) {
+TEST_P(CompositionTest, EveryCompositionIsCorrectInLargerGroups) {
   const AlgorithmInfo& algorithm = GetParam();
   const uint32_t seed = 7919 + algorithm.id;
   std::mt19937 random(seed);

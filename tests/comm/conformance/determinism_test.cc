@@ -225,7 +225,7 @@ struct Placement {
 
 class OrderInvariantTest : public ::testing::TestWithParam<Placement> {};
 
-TEST_P(OrderInvariantTest, EqualsALoopOverTheRanksBetweenProcesses) {
+TEST_P(OrderInvariantTest, OrderInvariantResultsEqualALoopOverTheRanksBetweenProcesses) {
   ProcessClusterOptions options;
   options.ranks = GetParam().ranks;
   options.nodes = GetParam().nodes;
@@ -241,7 +241,7 @@ TEST_P(OrderInvariantTest, EqualsALoopOverTheRanksBetweenProcesses) {
   }
 }
 
-TEST_P(OrderInvariantTest, EqualsALoopOverTheRanksInTheSimulator) {
+TEST_P(OrderInvariantTest, OrderInvariantResultsEqualALoopOverTheRanksInTheSimulator) {
   const uint64_t seed = std::random_device()();
   SimClusterOptions options;
   options.ranks = GetParam().ranks;
@@ -276,7 +276,7 @@ std::vector<float> SimulatedResult(uint64_t network_seed, const Call& call, int 
   return all;
 }
 
-TEST(ReproducibleTest, DoesNotDependOnTiming) {
+TEST(ReproducibleTest, ReproducibleResultsDoNotDependOnTiming) {
   Call call;
   call.determinism = Determinism::kReproducible;
   for (const CollectiveKind kind : kReducing) {
@@ -398,7 +398,7 @@ void Later(void* out, const void* a, const void* b, int64_t count, DataType, voi
   }
 }
 
-TEST(UserOpTest, CombinesByTheFunctionAndInRankOrderWhereThatMatters) {
+TEST(UserOpTest, UserFunctionsCombineInRankOrderWhereThatMatters) {
   SimClusterOptions options;
   options.ranks = 5;
   SimCluster cluster(options);
@@ -445,7 +445,7 @@ TEST(DeterminismMismatchTest, RanksThatAskForDifferentLevelsAreTold) {
   });
 }
 
-TEST(ReductionArgumentsTest, WhatDoesNotGoTogetherIsRefusedWithTheRemedy) {
+TEST(ReductionArgumentsTest, ArgumentsThatDoNotGoTogetherAreRefusedWithTheRemedy) {
   SimClusterOptions options;
   SimCluster cluster(options);
   cluster.Run([&](SimRank& rank) {

@@ -184,7 +184,7 @@ std::string CheckAllAlgorithms(Communicator& communicator, size_t types) {
 
 class SimulatedMeanTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(SimulatedMeanTest, IsExactWithEveryAlgorithm) {
+TEST_P(SimulatedMeanTest, IntegerMeansAreExactWithEveryAlgorithm) {
   SimClusterOptions options;
   options.ranks = GetParam();
   options.network.seed = static_cast<uint64_t>(GetParam());
@@ -219,12 +219,12 @@ class ProcessMeanTest : public ::testing::TestWithParam<Placement> {
   }
 };
 
-TEST_P(ProcessMeanTest, IsExactWithEveryAlgorithm) {
+TEST_P(ProcessMeanTest, IntegerMeansAreExactWithEveryAlgorithm) {
   Run([](ProcessRank& rank) { return CheckAllAlgorithms(*rank.world, 2); });
 }
 
 // Repeated calls take a way of their own where they are short, and long ones are cut.
-TEST_P(ProcessMeanTest, IsExactInRepeatedLongAndBatchedCalls) {
+TEST_P(ProcessMeanTest, IntegerMeansAreExactInRepeatedLongAndBatchedCalls) {
   Run([](ProcessRank& rank) -> std::string {
     for (uint64_t i = 0; i < 12; ++i) {
       if (std::string wrong = Check<int32_t>(*rank.world, {.count = 3, .seed = i}); !wrong.empty()) return wrong;
@@ -241,7 +241,7 @@ TEST_P(ProcessMeanTest, IsExactInRepeatedLongAndBatchedCalls) {
 }
 
 // In windows every member folds its part of all inputs at once.
-TEST_P(ProcessMeanTest, IsExactInWindows) {
+TEST_P(ProcessMeanTest, IntegerMeansAreExactInWindows) {
   Run([](ProcessRank& rank) -> std::string {
     constexpr int64_t kCount = 5000;
     absl::StatusOr<comm::Window> window = rank.world->AllocateWindow(2 * kCount * sizeof(int8_t));

@@ -93,7 +93,7 @@ TEST_P(NetFailure, MismatchNamesThePeersCall) {
 }
 
 // Rank 1 is killed while rank 0 waits in a receive, a long send or a reduction from it.
-TEST_P(NetFailure, KilledPeerFailsWhatWaitsForIt) {
+TEST_P(NetFailure, KilledPeerFailsTheOperationsThatWaitForIt) {
   enum Waiting { kReceive, kLongSend, kLongReceive };
   for (const Waiting waiting : {kReceive, kLongSend, kLongReceive}) {
     RunOptions options;

@@ -49,7 +49,7 @@ std::vector<size_t> EdgeSizes(const NetKind& kind) {
   return sizes;
 }
 
-TEST_P(NetTransfer, PingPongOfEverySize) {
+TEST_P(NetTransfer, MessagesOfEverySizeArrive) {
   const std::vector<int> codes = RunRanks(2, [kind = GetParam()](TransportRank& self) -> std::string {
     const int peer = 1 - self.identity.rank;
     auto link = self.Connect(peer);

@@ -34,7 +34,7 @@ std::string RunRepeatedly(Communicator& world, CollectiveCase the_case) {
 
 class ProcessConformanceTest : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(ProcessConformanceTest, EqualsTheSerialReference) {
+TEST_P(ProcessConformanceTest, CollectivesBetweenProcessesEqualTheSerialReference) {
   ProcessClusterOptions options;
   options.ranks = GetParam().ranks;
   options.nodes = GetParam().nodes;

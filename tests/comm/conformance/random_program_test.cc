@@ -188,11 +188,11 @@ std::string RunSimulated(uint64_t seed) {
   return all;
 }
 
-TEST(RandomProgramTest, OverTheSimulatedTransport) {
+TEST(RandomProgramTest, RandomProgramsAreRightOverTheSimulatedTransport) {
   EXPECT_EQ(ForEachInProcesses(1, static_cast<uint64_t>(Trials(2'000, 200'000)), RunSimulated), "") << "by seed";
 }
 
-TEST(RandomProgramTest, BetweenProcesses) {
+TEST(RandomProgramTest, RandomProgramsAreRightBetweenProcesses) {
   const bool hosts_talk = WhyHostsCannotTalk().empty();
   const auto programs = static_cast<uint64_t>(Trials(8, 800));
   for (uint64_t seed = 1; seed <= programs; ++seed) {

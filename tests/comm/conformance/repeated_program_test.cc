@@ -256,7 +256,7 @@ void RunProgram(uint64_t seed, bool short_calls, Tally* sum) {
   }
 }
 
-TEST(RepeatedProgramTest, GivesTheSameWithTheShortWayAndWithout) {
+TEST(RepeatedProgramTest, ProgramsGiveTheSameWithTheShortWayAndWithout) {
   const auto programs = static_cast<uint64_t>(Trials(16, 1600));
   Tally with;
   Tally without;

@@ -19,7 +19,7 @@ struct Setting {
 
 class SimConformanceTest : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(SimConformanceTest, EqualsTheSerialReference) {
+TEST_P(SimConformanceTest, SimulatedCollectivesEqualTheSerialReference) {
   const Setting setting = GetParam();
   SimClusterOptions options;
   options.ranks = setting.ranks;

@@ -121,7 +121,7 @@ class KernelsTest : public testing::Test {
 
 TYPED_TEST_SUITE(KernelsTest, AllTypes);
 
-TYPED_TEST(KernelsTest, FoldsAreTheCpusBitForBit) {
+TYPED_TEST(KernelsTest, FoldsEqualTheCpusBitForBit) {
   using T = TypeParam;
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -146,7 +146,7 @@ TYPED_TEST(KernelsTest, FoldsAreTheCpusBitForBit) {
 }
 
 // All buffers begin at the same place of a 16-byte piece that is not its start.
-TYPED_TEST(KernelsTest, PiecesBeginInTheMiddle) {
+TYPED_TEST(KernelsTest, PiecesMayBeginInTheMiddle) {
   using T = TypeParam;
   std::mt19937_64 random(7);
   for (size_t count = 0; count < 50; ++count) {
@@ -161,7 +161,7 @@ TYPED_TEST(KernelsTest, PiecesBeginInTheMiddle) {
   }
 }
 
-TYPED_TEST(KernelsTest, FactorsAndRoundingAreTheCpus) {
+TYPED_TEST(KernelsTest, FactorsAndRoundingEqualTheCpus) {
   using T = TypeParam;
   const DataType dtype = Type<T>::kDataType, wide = AccumulatorOf(dtype);
   std::mt19937_64 random(11);
@@ -201,7 +201,7 @@ TYPED_TEST(KernelsTest, FactorsAndRoundingAreTheCpus) {
 }
 
 // All pairs of 8-bit numbers, all 16-bit ones with their neighbours.
-TYPED_TEST(KernelsTest, AllSmallNumbers) {
+TYPED_TEST(KernelsTest, FoldsOfAllSmallNumbersAreRight) {
   using T = TypeParam;
   if constexpr (sizeof(T) <= 2) {
     for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {

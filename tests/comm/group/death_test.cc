@@ -109,7 +109,7 @@ TEST(FailWithTest, AGroupThatFailsWithAnotherNamesADeadRankThatItHasNot) {
 }
 
 // Between hosts there is no agent in this test: the transport sees the connection end.
-TEST(KillBetweenHostsTest, TheOthersEnd) {
+TEST(KillBetweenHostsTest, RanksOnOtherHostsEndWhenARankIsKilled) {
   if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;
   options.ranks = 2;
@@ -156,7 +156,7 @@ TEST(KillBetweenHostsTest, TheLastMessageOfARankThatHasEndedArrives) {
 }
 
 // Whenever it happens: the others' operations end with the text that announced the death, and name what they were in.
-TEST(SimDeathTest, AtAnyMoment) {
+TEST(SimDeathTest, ADeathAtAnyMomentFailsTheOthersWithItsText) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SimClusterOptions options;
     options.ranks = 2 + static_cast<int>(seed % 4);

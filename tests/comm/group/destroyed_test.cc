@@ -122,7 +122,7 @@ std::string DestroyAmidCalls(ProcessRank& rank, const Setting& setting) {
 
 class DestroyedTest : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(DestroyedTest, TheOthersFailOrHaveTheRightResult) {
+TEST_P(DestroyedTest, OthersFailOrHaveTheRightResultAfterARankDestroysTheGroup) {
   const Setting setting = GetParam();
   ProcessClusterOptions options;
   options.ranks = setting.ranks;
@@ -196,7 +196,7 @@ TEST(DestroyedMessageTest, ARankWithNothingPendingIsToldAtItsNextCallOnly) {
 }
 
 // One simulated rank destroys its communicator at any moment of a call; the others' turns come in any order.
-TEST(DestroyedSimTest, TheOthersFailOrHaveTheRightResult) {
+TEST(DestroyedSimTest, OthersFailOrHaveTheRightResultAfterARankDestroysTheGroup) {
   constexpr int kRanks = 4;
   constexpr int64_t kCount = 3000;
   for (uint64_t seed = 1; seed <= 200; ++seed) {

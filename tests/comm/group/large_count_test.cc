@@ -46,7 +46,7 @@ std::string RunTwo(const std::function<std::string(ProcessRank&)>& program) {
   return wrong;
 }
 
-TEST(LargeCountTest, BlocksBeyond32Bits) {
+TEST(LargeCountTest, BlocksMayLieBeyond32Bits) {
   constexpr int64_t kFar = (int64_t{1} << 32) + 12345;
   EXPECT_EQ(RunTwo([](ProcessRank& rank) -> std::string {
               const SparseMemory out(kFar + 4096);
@@ -81,7 +81,7 @@ int64_t AvailableGiB() {
   return kib >> 20;
 }
 
-TEST(LargeCountTest, ABufferOfMoreThan31Bits) {
+TEST(LargeCountTest, ABufferMayHaveMoreThan31BitsOfElements) {
   if (!Nightly()) GTEST_SKIP() << "runs with --nightly";
   if (AvailableGiB() < 7) GTEST_SKIP() << "needs 7 GiB of memory, and there are " << AvailableGiB();
   constexpr int64_t kCount = (int64_t{1} << 31) + 7;

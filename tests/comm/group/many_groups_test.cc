@@ -43,7 +43,7 @@ std::string RunTwo(const std::function<std::string(ProcessRank&)>& program) {
 }
 
 // The promise is 10 ms for 1,000 groups; asserted at ten times that.
-TEST(ManyGroupsTest, AThousandCostMilliseconds) {
+TEST(ManyGroupsTest, AThousandGroupsCostMilliseconds) {
   EXPECT_EQ(RunTwo([](ProcessRank& rank) -> std::string {
               const std::vector<int> both = {1, 0};
               std::vector<std::unique_ptr<Communicator>> groups;
@@ -100,7 +100,7 @@ TEST(ManyGroupsTest, IdleGroupsAreNotPolled) {
 }
 
 // Three lists of members in turn, as a program that makes a group for each step would.
-TEST(ManyGroupsTest, AHundredThousandLeaveNothingBehind) {
+TEST(ManyGroupsTest, AHundredThousandGroupsLeaveNothingBehind) {
   EXPECT_EQ(RunTwo([](ProcessRank& rank) -> std::string {
               const std::vector<std::vector<int>> lists = {{0, 1}, {1, 0}, {rank.rank}};
               const auto round = [&](int groups) -> std::string {

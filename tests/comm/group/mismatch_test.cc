@@ -208,7 +208,7 @@ TEST(MismatchBetweenHostsTest, BothRanksLearnBothCalls) {
 }
 
 // Rank 2's wrong call waits for nobody and succeeds; the communicator goes before another call can report it.
-TEST(MismatchTest, FinalizeTellsWhatADestroyedCommunicatorHadToTell) {
+TEST(MismatchTest, FinalizeReportsTheMismatchOfADestroyedCommunicator) {
   ProcessClusterOptions options;
   options.ranks = 3;
   for (const RankResult& result : RunProcesses(options, [](ProcessRank& rank) -> std::string {
@@ -232,7 +232,7 @@ TEST(MismatchTest, FinalizeTellsWhatADestroyedCommunicatorHadToTell) {
 
 // Rank 0 sends to rank 1 and rank 1 to rank 2; rank 2's call waits for nobody who sends: the messages never meet, so
 // the calls are compared when nothing moves.
-TEST(SecondNetTest, FindsCallsWhoseMessagesNeverMeet) {
+TEST(SecondNetTest, MismatchesAreFoundWhereMessagesNeverMeet) {
   ProcessClusterOptions options;
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
@@ -298,7 +298,7 @@ TEST(AbsentCallTest, ADeadlineFailsTheGroupOnlyIfACallDid) {
   EXPECT_GT(failed, 0);
 }
 
-TEST(PointToPointMismatchTest, NamesBothSides) {
+TEST(PointToPointMismatchTest, AMismatchOfSendAndRecvNamesBothSides) {
   ProcessClusterOptions options;
   options.ranks = 2;
   const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
@@ -312,7 +312,7 @@ TEST(PointToPointMismatchTest, NamesBothSides) {
   for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
 
-TEST(AbortTest, FailsAllMembersWithTheReason) {
+TEST(AbortTest, AbortFailsAllMembersWithTheReason) {
   SimClusterOptions options;
   options.ranks = 4;
   options.nodes = 2;

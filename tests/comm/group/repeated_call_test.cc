@@ -153,7 +153,7 @@ std::string RunAll(ProcessRank& self, bool window, std::mt19937_64& random) {
 
 class RepeatedCallTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(RepeatedCallTest, GivesTheRightResultHoweverLateTheOthersAre) {
+TEST_P(RepeatedCallTest, RepeatedCallsGiveTheRightResultHoweverLateTheOthersAre) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   ExpectAllWell(RunProcesses({.ranks = GetParam()}, [seed](ProcessRank& self) -> std::string {
@@ -174,7 +174,7 @@ Work SmallSum(Communicator& world, int32_t* data, ReduceOp op = ReduceOp::kSum,
   return world.AllReduce(ConstBuffer(data, 2), Buffer(data + 2, 2), op, options);
 }
 
-TEST(RepeatedCallTest, ManyUnderWayKeepTheirOrder) {
+TEST(RepeatedCallTest, ManyCallsUnderWayKeepTheirOrder) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     constexpr size_t kMany = 100;
     std::vector<int32_t> data(4 * kMany);
@@ -261,7 +261,7 @@ TEST(RepeatedCallTest, EveryCallIsInTheBlackBox) {
   }));
 }
 
-TEST(RepeatedCallTest, AnotherCallAmongThemIsFound) {
+TEST(RepeatedCallTest, AnotherCallAmongRepeatedOnesIsAMismatch) {
   for (const int odd : {0, 1}) {
     ExpectAllWell(RunProcesses({.ranks = 2}, [odd](ProcessRank& self) -> std::string {
       int32_t data[4] = {1, 2, 0, 0};
@@ -284,7 +284,7 @@ TEST(RepeatedCallTest, AnotherCallAmongThemIsFound) {
 }
 
 // A repetition whose tag is new has the signature of a first call, and no other.
-TEST(RepeatedCallTest, AnotherTagAmongThemIsFound) {
+TEST(RepeatedCallTest, AnotherTagAmongRepeatedCallsIsAMismatch) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     int32_t data[4] = {1, 2, 0, 0};
     const auto site = std::source_location::current();
@@ -309,7 +309,7 @@ TEST(RepeatedCallTest, AnotherTagAmongThemIsFound) {
   }));
 }
 
-TEST(RepeatedCallTest, ADeathAmongThemIsNamed) {
+TEST(RepeatedCallTest, ADeathDuringRepeatedCallsIsNamed) {
   for (int turn = 0; turn < 4; ++turn) {
     const std::vector<RankResult> results = RunProcesses({.ranks = 3}, [turn](ProcessRank& self) -> std::string {
       int32_t data[4] = {1, 2, 0, 0};
@@ -327,7 +327,7 @@ TEST(RepeatedCallTest, ADeathAmongThemIsNamed) {
   }
 }
 
-TEST(RepeatedCallTest, TheDeadlineOfOneThatWaitsNamesWhoIsMissing) {
+TEST(RepeatedCallTest, TheDeadlineOfARepeatedCallNamesTheMissingRank) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     int32_t data[4] = {1, 2, 0, 0};
     const auto call = [&] { return SmallSum(*self.world, data, ReduceOp::kSum, std::chrono::milliseconds(300)); };

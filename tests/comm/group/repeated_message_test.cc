@@ -234,7 +234,7 @@ class Ring {
   std::string wrong_;
 };
 
-TEST_P(RepeatedMessageTest, CallbacksPassThemOn) {
+TEST_P(RepeatedMessageTest, CallbacksPassMessagesOn) {
   ExpectAllWell(RunProcesses({.ranks = GetParam()}, [](ProcessRank& self) -> std::string {
     for (const int posted : {1, 3}) {
       Ring ring(self);
@@ -261,7 +261,7 @@ absl::Status Exchange(ProcessRank& self, int32_t* data, int64_t count) {
   return absl::OkStatus();
 }
 
-TEST(ShortMessageTest, AllButTheFirstTakeTheShortWay) {
+TEST(ShortMessageTest, AllMessagesButTheFirstTakeTheShortWay) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     constexpr int64_t kMost = comm::shm::kPartBytes / sizeof(int32_t);  // from 6 KiB on the reader may copy instead
     int32_t data[kMost + 1] = {};
@@ -282,7 +282,7 @@ TEST(ShortMessageTest, AllButTheFirstTakeTheShortWay) {
   }));
 }
 
-TEST(ShortMessageTest, ReceivesTakeWhatIsThere) {
+TEST(ShortMessageTest, ReceivesTakeMessagesThatAreThere) {
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     constexpr int kMany = 10;
     int32_t value = 0;
@@ -298,7 +298,7 @@ TEST(ShortMessageTest, ReceivesTakeWhatIsThere) {
   }));
 }
 
-TEST(ShortMessageTest, SomeGoToAnotherHostAndNoneToTheRankItself) {
+TEST(ShortMessageTest, ShortMessagesGoToAnotherHostAndNoneToTheRankItself) {
   const int nodes = WhyHostsCannotTalk().empty() ? 2 : 1;
   ExpectAllWell(RunProcesses({.ranks = 2, .nodes = nodes}, [](ProcessRank& self) -> std::string {
     int32_t data[2] = {};
@@ -424,7 +424,7 @@ std::string WhyNotBothCalls(const std::string& text, const std::string& odd) {
 }
 
 // The odd message is a first call or repeats one, and comes before its receive or after it.
-TEST(ShortMessageTest, AnotherCountOrTypeIsFound) {
+TEST(ShortMessageTest, AnotherCountOrTypeIsAMismatch) {
   for (int way = 0; way < 8; ++way) {
     const bool other_type = (way & 1) != 0;
     const bool known = (way & 2) != 0;
@@ -460,7 +460,7 @@ TEST(ShortMessageTest, AnotherCountOrTypeIsFound) {
   }
 }
 
-TEST(ShortMessageTest, ADeathAmongThemIsNamed) {
+TEST(ShortMessageTest, ADeathDuringRepeatedMessagesIsNamed) {
   for (int turn = 0; turn < 4; ++turn) {
     const std::vector<RankResult> results = RunProcesses({.ranks = 3}, [turn](ProcessRank& self) -> std::string {
       int32_t value = 0;

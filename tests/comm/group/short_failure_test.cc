@@ -218,7 +218,7 @@ struct Setting {
 
 class ShortFailureTest : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(ShortFailureTest, HasTheWordsOfTheGeneralWay) {
+TEST_P(ShortFailureTest, FailuresOfShortCallsHaveTheWordsOfTheGeneralWay) {
   const auto& [failure, ranks] = GetParam();
   for (const CollectiveKind kind : kKinds) {
     SCOPED_TRACE(std::string(comm::Name(kind)));

@@ -47,7 +47,7 @@ TEST(ShrinkTest, TheSurvivorsGoOnAfterADeathAtAnyMoment) {
 }
 
 // One dies in the middle of the others' shrink.
-TEST(ShrinkTest, ASecondDeathDuringShrink) {
+TEST(ShrinkTest, ShrinkSurvivesASecondDeath) {
   ProcessClusterOptions options;
   options.ranks = 5;
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
@@ -110,7 +110,7 @@ TEST(ShrinkTest, AMemberThatEndedInOrderIsNotWaitedFor) {
 }
 
 // A rank that tries again after its time was up meets a late one, though both started at different attempts.
-TEST(ShrinkTest, WhoTriesAgainMeetsWhoIsLate) {
+TEST(ShrinkTest, ARankThatTriesAgainMeetsALateOne) {
   ProcessClusterOptions options;
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
@@ -131,7 +131,7 @@ TEST(ShrinkTest, WhoTriesAgainMeetsWhoIsLate) {
 }
 
 // More often than failures of groups are remembered; and who is late calls once.
-TEST(ShrinkTest, WhoIsLateMeetsWhoHasTriedManyTimes) {
+TEST(ShrinkTest, ALateRankMeetsOneThatHasTriedManyTimes) {
   ProcessClusterOptions options;
   options.ranks = 3;
   constexpr int kAttempts = 80;

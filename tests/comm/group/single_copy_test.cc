@@ -152,7 +152,7 @@ struct Setting {
 
 class SingleCopyTest : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(SingleCopyTest, EveryKindGivesWhatTheReferenceGives) {
+TEST_P(SingleCopyTest, EveryKindEqualsTheReference) {
   const Setting setting = GetParam();
   ProcessClusterOptions options;
   options.ranks = setting.ranks;
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 // Buffers that exceed every cache: stores past the cache, several pieces, and the ends that don't fill a line.
-TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
+TEST(SingleCopyLargeTest, EveryKindEqualsTheReferenceAtLargeSizes) {
   for (const bool shared : {true, false}) {
     ProcessClusterOptions options;
     options.ranks = 2;
@@ -249,7 +249,7 @@ bool AwaitFailures(const Survivors& survivors, int all) {
 
 // Each survivor gets the error, and its memory is its own again: its writes there stay until the others have the error
 // too, and can't write any more.
-TEST(SingleCopyDeathTest, ARankIsKilledInTheMiddle) {
+TEST(SingleCopyDeathTest, AKillAmidASingleCopyCallEndsTheOthers) {
   for (const bool shared : {true, false}) {
     void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(page, MAP_FAILED);

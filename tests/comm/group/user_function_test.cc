@@ -66,19 +66,19 @@ void ExpectEnd(int ranks, int64_t count, Function function, absl::StatusCode cod
   }
 }
 
-TEST(UserFunctionTest, MayAbortItsGroup) {
+TEST(UserFunctionTest, AUserFunctionMayAbortItsGroup) {
   for (const int ranks : {2, 3}) {
     for (const int64_t count : {1, 1000, 1 << 20}) ExpectEnd(ranks, count, AbortOwnGroup, absl::StatusCode::kAborted);
   }
 }
 
-TEST(UserFunctionTest, ThatThrowsFailsItsOperation) {
+TEST(UserFunctionTest, AUserFunctionThatThrowsFailsItsOperation) {
   for (const int ranks : {2, 3}) {
     for (const int64_t count : {1, 1000, 1 << 20}) ExpectEnd(ranks, count, Throw, absl::StatusCode::kInternal);
   }
 }
 
-TEST(UserFunctionTest, ThatWaitsForItsGroupGetsToItsTimeout) {
+TEST(UserFunctionTest, AUserFunctionThatWaitsForItsGroupReachesTheTimeout) {
   for (const int64_t count : {1, 1 << 20}) {
     ExpectEnd(2, count, WaitForOwnGroup, absl::StatusCode::kDeadlineExceeded);
   }

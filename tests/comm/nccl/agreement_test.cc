@@ -51,7 +51,7 @@ TEST(NcclAgreement, ARankWithoutNcclSendsAllThroughHostMemory) {
   EXPECT_EQ(decision.text, "rank 6: libnccl is not installed");
 }
 
-TEST(NcclAgreement, OnlyWhatAllHaveIsReusedOrShrunk) {
+TEST(NcclAgreement, OnlyCommunicatorsThatAllHaveAreReusedOrShrunk) {
   std::vector<Offer> offers(4, Good());
   for (Offer& offer : offers) offer.idle = "a";
   EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kReuse);
@@ -66,7 +66,7 @@ TEST(NcclAgreement, OnlyWhatAllHaveIsReusedOrShrunk) {
   EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kNew);
 }
 
-TEST(NcclAgreement, WhatAllCanDoIsAgreedOn) {
+TEST(NcclAgreement, AbilitiesThatAllHaveAreAgreedOn) {
   std::vector<Offer> offers(4, Good());
   for (Offer& offer : offers) offer.abilities = {.float8 = true, .kernels = true};
   EXPECT_TRUE(Decide(offers, kMembers).abilities.float8);
@@ -85,7 +85,7 @@ TEST(NcclAgreement, WhatAllCanDoIsAgreedOn) {
   EXPECT_FALSE(read.abilities.kernels);
 }
 
-TEST(NcclAgreement, TextsAreReadBackAndOthersRefused) {
+TEST(NcclAgreement, OffersAreReadBackAndOtherTextsRefused) {
   Offer offer = Good();
   offer.settings = "NCCL_PROTO=LL";
   offer.idle = "nccl/1/2/0";
@@ -111,7 +111,7 @@ runtime::CallRecord Call(uint64_t group, uint64_t sequence, const char* site) {
   return record;
 }
 
-TEST(NcclLaunchOrder, InversionIsToldWithBothCalls) {
+TEST(NcclLaunchOrder, AnInversionOfTheOrderIsReportedWithBothCalls) {
   const std::vector<runtime::CallRecord> mine = {Call(1, 5, "a.cc:1"), Call(2, 3, "b.cc:2")};
   const std::vector<runtime::CallRecord> theirs = {Call(2, 3, "b.cc:2"), Call(1, 5, "a.cc:1")};
   const std::string text = CompareOrder(0, mine, 1, theirs);

@@ -31,7 +31,7 @@ double Nanoseconds(Function function) {
   return means[kRounds / 2];
 }
 
-TEST(NcclCost, HostTimeAboveTheBareCall) {
+TEST(NcclCost, CollectivesCostLittleHostTimeAboveTheBareCall) {
   if (cohort::testing::kSanitized) GTEST_SKIP() << "measures microseconds, which a sanitizer makes longer";
   double bare = 0, whole = 0, guarded = 0;
   TheFake().configure(kFakeWorks, 0, -1, false);

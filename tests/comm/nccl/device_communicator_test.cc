@@ -54,7 +54,7 @@ std::string CheckCollectives(ProcessRank& self, const std::string& library) {
   return "";
 }
 
-TEST(NcclCommunicatorTest, OneRankOverTheFake) {
+TEST(NcclCommunicatorTest, CollectivesOfOneRankAreRightOverTheFake) {
   const auto results = RunProcesses({.ranks = 1}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
     setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
@@ -284,7 +284,7 @@ TEST(NcclCommunicatorTest, ADeviceThatIsNotThereRefusesTheCallOnly) {
   for (const auto& result : results) EXPECT_EQ(result.text, "");
 }
 
-TEST(NcclCommunicatorTest, WithoutNcclCallsGoThroughHostMemory) {
+TEST(NcclCommunicatorTest, CallsGoThroughHostMemoryWithoutNccl) {
   for (const int ranks : {2, 3}) {
     const auto results = RunProcesses({.ranks = ranks}, [](ProcessRank& self) -> std::string {
       if (self.rank == 1) setenv("COHORT_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
@@ -322,7 +322,7 @@ TEST(NcclCommunicatorTest, DifferentVersionsAreRefusedOnAllRanks) {
 }
 
 // The second net: NCCL says nothing about calls that do not match, and never ends them.
-TEST(NcclCommunicatorTest, CallsThatDoNotMatchAreToldOnAllRanks) {
+TEST(NcclCommunicatorTest, MismatchedCallsAreReportedOnAllRanks) {
   const auto results = RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
     setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
@@ -408,7 +408,7 @@ std::string CheckAbort(ProcessRank& self) {
   return self.meet("done", self.size) ? "" : "not met";
 }
 
-TEST(NcclCommunicatorTest, OneRankCapturesOverTheFake) {
+TEST(NcclCommunicatorTest, OneRankCapturesAGraphOverTheFake) {
   const auto results = RunProcesses({.ranks = 1}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
     setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
@@ -417,7 +417,7 @@ TEST(NcclCommunicatorTest, OneRankCapturesOverTheFake) {
   EXPECT_EQ(results[0].text, "");
 }
 
-TEST_F(NcclGpuTest, OneAndTwoRanksOnOneDevice) {
+TEST_F(NcclGpuTest, CollectivesOfOneAndTwoRanksOnOneDeviceAreRight) {
   for (const int ranks : {1, 2}) Run(ranks, [](ProcessRank& self) { return CheckCollectives(self, ""); });
 }
 
@@ -428,7 +428,7 @@ TEST_F(NcclGpuTest, GraphsReplayCalls) {
 TEST_F(NcclGpuTest, AbortEndsACall) { Run(2, CheckAbort); }
 
 // int16: exchanged and folded by our kernels; and the same through host memory.
-TEST_F(NcclGpuTest, TypesThatNcclLacksAreReduced) {
+TEST_F(NcclGpuTest, TypesThatNcclLacksAreReducedByCohort) {
   Run(2, [](ProcessRank& self) -> std::string {
     const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda("");
     if (!api.ok()) return api.status().ToString();

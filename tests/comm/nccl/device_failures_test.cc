@@ -50,7 +50,7 @@ void WithData(int ranks, void (*run)(int, const std::function<std::string(Proces
   });
 }
 
-TEST_F(NcclFailures, CallsThatDoNotMatchAreToldOnAllRanks) {
+TEST_F(NcclFailures, MismatchedCallsAreReportedOnAllRanks) {
   WithData(2, Run, [](ProcessRank& self, const cuda::CudaApi&, const Buffer& buffer) -> std::string {
     const Buffer part(buffer.data, self.rank == 0 ? 100 : 200, buffer.dtype, buffer.memory, buffer.device);
     const Clock::time_point start = Clock::now();
@@ -74,7 +74,7 @@ TEST_F(NcclFailures, ACallThatOneRankMakesEndsAtItsDeadline) {
   });
 }
 
-TEST_F(NcclFailures, TwoCommunicatorsInDifferentOrdersAreTold) {
+TEST_F(NcclFailures, TwoCommunicatorsInDifferentOrdersAreReported) {
   WithData(2, Run, [](ProcessRank& self, const cuda::CudaApi& api, const Buffer& buffer) -> std::string {
     auto other = self.world->Duplicate();
     if (!other.ok()) return other.status().ToString();
@@ -140,7 +140,7 @@ TEST_F(NcclFailures, MoreCallsThanADeviceTakesEndAtTheirDeadline) {
   });
 }
 
-TEST_F(NcclFailures, WhoIsLeftGoesOnAfterARankHasDied) {
+TEST_F(NcclFailures, SurvivorsGoOnAfterARankHasDied) {
   WithData(3, Run, [](ProcessRank& self, const cuda::CudaApi& api, const Buffer& buffer) -> std::string {
     if (self.rank == 1) kill(getpid(), SIGKILL);
     CallOptions options;
@@ -199,7 +199,7 @@ struct BareNccl {
   }
 };
 
-TEST_F(NcclFailures, HostTimeAboveTheBareCall) {
+TEST_F(NcclFailures, CollectivesCostLittleHostTimeAboveTheBareCall) {
   if (cohort::testing::kSanitized) GTEST_SKIP() << "measures microseconds, which a sanitizer makes longer";
   WithData(2, Run, [](ProcessRank& self, const cuda::CudaApi& api, const Buffer& buffer) -> std::string {
     BareNccl bare;

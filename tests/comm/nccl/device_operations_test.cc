@@ -131,11 +131,11 @@ std::string CheckAll(ProcessRank& self) {
 
 class NcclOperations : public NcclGpuTest {};
 
-TEST_F(NcclOperations, GiveTheHostsBytesInOneRank) { Run(1, CheckAll); }
-TEST_F(NcclOperations, GiveTheHostsBytesInTwoRanks) { Run(2, CheckAll); }
+TEST_F(NcclOperations, OperationsGiveTheHostsBytesInOneRank) { Run(1, CheckAll); }
+TEST_F(NcclOperations, OperationsGiveTheHostsBytesInTwoRanks) { Run(2, CheckAll); }
 
 // Several chunks, on a stream of its own, one call behind the other.
-TEST_F(NcclOperations, AreInOrderOnAStream) {
+TEST_F(NcclOperations, OperationsAreInOrderOnAStream) {
   Run(2, [](ProcessRank& self) -> std::string {
     const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda("");
     if (!api.ok()) return api.status().ToString();

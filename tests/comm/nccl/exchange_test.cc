@@ -231,7 +231,7 @@ class Release : public runtime::ProgressSource {
   bool polled_ = false;
 };
 
-TEST_F(NcclExchangeTest, OthersGoOnWhileNcclIsAtWork) {
+TEST_F(NcclExchangeTest, OtherOperationsGoOnWhileNcclIsAtWork) {
   std::atomic<int> driven{0};
   const std::vector<std::string> problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
     Bytes in = Input(DataType::kInt16, self.rank(), 64), out(128);
@@ -267,7 +267,7 @@ TEST_F(NcclExchangeTest, OthersGoOnWhileNcclIsAtWork) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
-TEST_F(NcclExchangeTest, MemoryOfACallInVainIsKeptUntilNcclHasStopped) {
+TEST_F(NcclExchangeTest, MemoryOfAFailedCallIsKeptUntilNcclHasStopped) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     Bytes in = Input(DataType::kInt16, self.rank(), 64), out(128);
     CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
@@ -325,7 +325,7 @@ TEST_F(NcclExchangeTest, ABatchMayHoldBothKinds) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
-TEST_F(NcclExchangeTest, IsCapturedOnceItHasRun) {
+TEST_F(NcclExchangeTest, AnExchangeIsCapturedOnceItHasRun) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     Bytes in = Input(DataType::kInt16, self.rank(), 50), out(100);
     CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 50);

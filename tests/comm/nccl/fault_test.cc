@@ -141,7 +141,7 @@ TEST_F(NcclFault, CreationThatHangsOrFailsEnds) {
   });
 }
 
-TEST_F(NcclFault, WhatIsLeftOfAFailedGroupShrinksItsCommunicator) {
+TEST_F(NcclFault, SurvivorsOfAFailedGroupShrinkItsCommunicator) {
   TheFake().configure(kFakeWorks, 0, -1, false);
   const std::vector<std::string> problems = RunNcclRanks(3, [](NcclRank& self) -> std::string {
     if (const absl::Status status = self.Run(Barrier()); !status.ok()) return status.ToString();

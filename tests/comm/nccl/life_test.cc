@@ -78,7 +78,7 @@ void ExpectNoProblem(const std::vector<std::string>& problems) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
-TEST(DeviceLife, HasNoOtherTransitionsThanThese) {
+TEST(DeviceLife, OnlyTheListedTransitionsAreLegal) {
   using enum DeviceLife;
   const std::set<std::pair<DeviceLife, DeviceLife>> legal = {
       {kFresh, kPreparing}, {kPreparing, kReady}, {kPreparing, kStopping}, {kPreparing, kStopped},

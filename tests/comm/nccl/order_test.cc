@@ -48,7 +48,7 @@ struct Pair {
   bool ok = true;
 };
 
-TEST_F(NcclOrderTest, EqualOrdersEnd) {
+TEST_F(NcclOrderTest, CallsInEqualOrdersEnd) {
   const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     Pair pair(&self, FakeOptions());
     if (!pair.ok) return "first calls";
@@ -108,7 +108,7 @@ class FromInside : public runtime::ProgressSource {
 
 // NCCL is still busy putting a call on its stream when a call of another communicator is made by what the engine calls:
 // that one comes after it, on the device, too.
-TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
+TEST_F(NcclOrderTest, ACallFromInsideAnotherCallsLaunchComesAfterIt) {
   for (const DataType dtype : {DataType::kInt32, DataType::kInt16}) {  // one launch; an exchange of two
     TheFake().configure(kFakeWorks, 0, -1, false);
     const auto problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
@@ -157,7 +157,7 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
   }
 }
 
-TEST_F(NcclOrderTest, ACallFromInsideTheFirstOneIsRefused) {
+TEST_F(NcclOrderTest, ACallFromInsideTheFirstCallIsRefused) {
   std::atomic<int> refused{0};
   const auto first_call = [&](NcclRank& self) -> std::string {
     FromInside inside([&] { return self.Launch(Barrier(), nullptr, seconds(2)); });
@@ -234,10 +234,10 @@ void ExpectDifferentOrdersAreTold(std::optional<int> used_before) {
   EXPECT_GE(told, 1);
 }
 
-TEST_F(NcclOrderTest, DifferentOrdersAreToldSoon) { ExpectDifferentOrdersAreTold(std::nullopt); }
-TEST_F(NcclOrderTest, DifferentOrdersAreToldWhereTheDeviceIsTheSecondOfAGroup) { ExpectDifferentOrdersAreTold(1); }
+TEST_F(NcclOrderTest, DifferentOrdersAreReportedSoon) { ExpectDifferentOrdersAreTold(std::nullopt); }
+TEST_F(NcclOrderTest, DifferentOrdersAreReportedWhereTheDeviceIsTheSecondOfAGroup) { ExpectDifferentOrdersAreTold(1); }
 
-TEST_F(NcclOrderTest, IsLeftToNcclOnRequest) {
+TEST_F(NcclOrderTest, TheOrderIsLeftToNcclOnRequest) {
   EXPECT_TRUE(nccl::GuardsOrder("", 22809));
   EXPECT_TRUE(nccl::GuardsOrder("NCCL_ALGO=Ring", 22809));
   EXPECT_FALSE(nccl::GuardsOrder("NCCL_ALGO=Ring NCCL_LAUNCH_ORDER_IMPLICIT=1", 22809));

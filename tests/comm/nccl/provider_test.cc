@@ -152,7 +152,7 @@ TEST_F(NcclProviderTest, PointToPointMovesBytes) {
   }));
 }
 
-TEST_F(NcclProviderTest, TypesThatNcclLacksAreMoved) {
+TEST_F(NcclProviderTest, TypesThatNcclLacksAreMovedAsBytes) {
   ExpectNoProblem(RunNcclRanks(2, [](NcclRank& self) -> std::string {
     std::vector<int16_t> in(6, static_cast<int16_t>(self.rank() + 1)), out(12);
     CollectiveRequest request;
@@ -303,7 +303,7 @@ std::string CheckUnequal(NcclRank& self) {
   return self.Run(in_place).ok() && sent == received ? "" : "all_to_all_v in place";
 }
 
-TEST_F(NcclProviderTest, BlocksOfUnequalLength) {
+TEST_F(NcclProviderTest, BlocksMayHaveUnequalLengths) {
   for (const int size : {1, 2, 4}) ExpectNoProblem(RunNcclRanks(size, CheckUnequal));
 }
 

@@ -108,7 +108,7 @@ TEST_F(NcclSplitTest, MembersWhoseOrdersDifferMakeNewCommunicators) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
-TEST_F(NcclSplitTest, WhatIsLeftOfAGroupMayUseItsDevicesInAnotherOrder) {
+TEST_F(NcclSplitTest, ASurvivingGroupMayUseItsDevicesInAnotherOrder) {
   const auto problems = RunNcclRanks(3, [](NcclRank& self) -> std::string {
     if (!self.Run(Barrier(0)).ok() || !self.Run(Barrier(1)).ok()) return "the first barriers failed";
     if (self.rank() == 1) return "";  // is gone
@@ -155,7 +155,7 @@ TEST_F(NcclSplitTest, ChildrenThatNobodyUsesDoNotPileUp) {
 }
 
 // Rank 2 takes no part in the later splits, so that it still has its communicator of the first one.
-TEST_F(NcclSplitTest, MembersOfWhichOneHasDroppedItsCommunicatorMakeANewOne) {
+TEST_F(NcclSplitTest, AGroupMakesANewCommunicatorWhereOneMemberHasDroppedItsOwn) {
   const auto problems = RunNcclRanks(3, [](NcclRank& self) -> std::string {
     if (!self.Run(Barrier()).ok()) return "the first barrier failed";
     Split(self, 0, self.rank(), 200);

@@ -54,7 +54,7 @@ std::string CheckOn(int device, ProcessRank& self) {
   return All(message, 40 + device) ? "" : "recv gave wrong values";
 }
 
-TEST(NcclStagedTest, EveryDeviceHasItsOwnLinks) {
+TEST(NcclStagedTest, EveryDeviceHasLinksOfItsOwn) {
   for (const int nodes : {1, 2}) {
     if (nodes > 1 && !testing::WhyHostsCannotTalk().empty()) continue;
     SCOPED_TRACE(nodes);
@@ -96,7 +96,7 @@ class FromInside : public runtime::ProgressSource {
   std::function<void()> call_;
 };
 
-TEST(NcclStagedTest, OneInsideAnotherIsRefusedAndTheGroupGoesOn) {
+TEST(NcclStagedTest, AStagedCallInsideAnotherIsRefusedAndTheGroupGoesOn) {
   const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     UseTheFake();
     Values values(2'000'000, self.rank + 1), message(500'000, self.rank == 0 ? 9 : 0);

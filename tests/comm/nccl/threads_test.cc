@@ -121,7 +121,7 @@ TEST(NcclThreadsTest, ACallThatWaitsHoldsUpNoOtherThread) {
   for (const auto& result : results) EXPECT_EQ(result.text, "");
 }
 
-TEST(NcclThreadsTest, AnotherThreadMayAbortACallThatWaits) {
+TEST(NcclThreadsTest, AWaitingCallMayBeAbortedByAnotherThread) {
   const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     UseTheFake(self);
     std::string problem;

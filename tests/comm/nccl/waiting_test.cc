@@ -38,7 +38,7 @@ class Operation : public runtime::ProgressSource {
 };
 
 // Rank 1 comes when rank 0 has done something else: with a group that both belong to, for instance.
-TEST(NcclWaitingTest, OthersMoveWhileAMemberIsAwaited) {
+TEST(NcclWaitingTest, OtherOperationsMoveWhileAMemberIsAwaited) {
   TheFake().configure(kFakeWorks, 0, -1, false);
   const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     CollectiveRequest barrier;

@@ -158,7 +158,7 @@ TEST(CheckerTest, RefusesPlansOfDifferentOperations) {
   EXPECT_THAT(Refusal({}), HasSubstr("no plans"));
 }
 
-TEST(CheckerTest, SeesDifferentAssociations) {
+TEST(CheckerTest, ReportsDifferentAssociations) {
   auto plans = PlansOf(CollectiveKind::kAllReduce, "flat", 2, 1);
   StepsOf(plans, 1)[1].incoming_first = false;
   const auto report = CheckPlans(plans);

@@ -179,7 +179,7 @@ void RunMixed(std::vector<std::unique_ptr<Rank>>& ranks, std::mt19937_64& random
 
 class ShortCallTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
+TEST_P(ShortCallTest, ShortCallsEqualTheGeneralWay) {
   const auto [size, fanout] = GetParam();
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -243,7 +243,7 @@ TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ShortCallTest, ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Bool()));
 
 // A message of another call is left for the operation, which says what differs.
-TEST(ShortCallMismatchTest, IsLeftToTheOperation) {
+TEST(ShortCallMismatchTest, AMismatchIsLeftToTheOperation) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   int32_t data[2] = {1, 2};
@@ -266,7 +266,7 @@ TEST(ShortCallMismatchTest, IsLeftToTheOperation) {
 }
 
 // A short message never overtakes an operation of its stream.
-TEST(ShortCallOrderTest, WaitsForOperationsBeforeIt) {
+TEST(ShortCallOrderTest, ShortCallsWaitForEarlierOperations) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   const std::vector<std::byte> data = testing::Pattern(100'000, 1);
@@ -324,7 +324,7 @@ TEST(ShortCallPrepareTest, FetchesTheRoomOfTheNextMessage) {
 
 // Longer messages go the short way, copied, unless they lie in the segment: those take an operation, and the receiver
 // says so.
-TEST(ShortCallLongMessageTest, TakesAnOperationWhereTheReaderCopies) {
+TEST(ShortCallLongMessageTest, LongMessagesTakeAnOperationWhereTheReaderCopies) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   ASSERT_EQ(a->short_sender()->most_bytes(), shm::kPartBytes);
@@ -388,7 +388,7 @@ class RefusingReceiver final : public ShortReceiver {
   const bool takes_operation_;
 };
 
-TEST(ShortCallLongMessageTest, SaysWhyItStopped) {
+TEST(ShortCallLongMessageTest, LongMessagesSayWhyTheyStopped) {
   using Step = ShortCall::Step;
   std::vector<std::byte> data(4096);
   const runtime::CallRecord record = CallOf(1);
@@ -410,7 +410,7 @@ TEST(ShortCallLongMessageTest, SaysWhyItStopped) {
 }
 
 // A sender that is never confirmed stops when its slots are used, and goes on when they are read.
-TEST(ShortCallOrderTest, StopsWhenTheStreamIsFull) {
+TEST(ShortCallOrderTest, ShortCallsStopWhenTheStreamIsFull) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   int sent = 0;

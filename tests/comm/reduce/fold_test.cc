@@ -67,7 +67,7 @@ struct Operands {
   std::vector<void*> outs;
 };
 
-TYPED_TEST(FoldTest, EqualsALoopOverTheOperandsThatRoundsOnce) {
+TYPED_TEST(FoldTest, FoldsEqualALoopOverTheOperandsThatRoundsOnce) {
   using T = TypeParam;
   const uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);
@@ -129,7 +129,7 @@ TYPED_TEST(FoldTest, AnOutputMayBeAnOperand) {
   }
 }
 
-TEST(InstructionSetTest, IsWhatHighwayFinds) {
+TEST(InstructionSetTest, SupportedInstructionSetsAreThoseThatHighwayFinds) {
   constexpr int64_t kCompiled = HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL;
   if (!HWY_ARCH_X86_64) GTEST_SKIP() << "on other CPUs than x86-64 the compiler's choice stands";
   EXPECT_EQ(SupportedInstructionSets() & kCompiled, hwy::SupportedTargets() & kCompiled);

@@ -18,7 +18,7 @@ template <typename T>
 class ReduceTest : public testing::Test {};
 TYPED_TEST_SUITE(ReduceTest, AllTypes);
 
-TYPED_TEST(ReduceTest, EqualsTheDefinitionForOddLengthsAndPlaces) {
+TYPED_TEST(ReduceTest, ReductionsEqualTheDefinitionForOddLengthsAndPlaces) {
   using T = TypeParam;
   const uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);
@@ -127,8 +127,8 @@ void EveryValue() {
     }
   }
 }
-TEST(ReduceHalfTest, EveryFloat16) { EveryValue<ReferenceFloat16>(); }
-TEST(ReduceHalfTest, EveryBFloat16) { EveryValue<ReferenceBFloat16>(); }
+TEST(ReduceHalfTest, EveryFloat16IsReducedRight) { EveryValue<ReferenceFloat16>(); }
+TEST(ReduceHalfTest, EveryBFloat16IsReducedRight) { EveryValue<ReferenceBFloat16>(); }
 
 // Every pair of an 8-bit type.
 template <typename T>
@@ -146,8 +146,8 @@ void EveryPair() {
     }
   }
 }
-TEST(ReduceSmallTest, EveryPairOfFloat8E4M3) { EveryPair<ReferenceFloat8E4M3>(); }
-TEST(ReduceSmallTest, EveryPairOfFloat8E5M2) { EveryPair<ReferenceFloat8E5M2>(); }
+TEST(ReduceSmallTest, EveryPairOfFloat8E4M3IsReducedRight) { EveryPair<ReferenceFloat8E4M3>(); }
+TEST(ReduceSmallTest, EveryPairOfFloat8E5M2IsReducedRight) { EveryPair<ReferenceFloat8E5M2>(); }
 
 TYPED_TEST(ReduceTest, PreparedOperandsAndFinishedResultsEqualTheDefinition) {
   using T = TypeParam;

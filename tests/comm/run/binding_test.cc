@@ -11,7 +11,7 @@ namespace {
 
 __extension__ typedef unsigned __int128 Wide;
 
-TEST(PieceBeginTest, IsExactWhereTheProductHasMoreThan64Bits) {
+TEST(PieceBeginTest, PieceBeginsAreExactWhereTheProductHasMoreThan64Bits) {
   std::mt19937_64 random(5);
   for (int trial = 0; trial < 200'000; ++trial) {
     const uint64_t count = random() >> (2 + random() % 62);

@@ -51,7 +51,7 @@ TEST(CalibrationTest, FiguresScaleByTheDifferenceFromTheReference) {
 }
 
 // A machine like the reference keeps what was fitted, or what its user gave.
-TEST(CalibrationTest, WhatIsAlikeChangesNothing) {
+TEST(CalibrationTest, AMachineLikeTheReferenceChangesNothing) {
   Tuning tuning;
   tuning.local.alpha_us = 0.7;
   const std::string before = tuning.ToString();
@@ -61,7 +61,7 @@ TEST(CalibrationTest, WhatIsAlikeChangesNothing) {
   EXPECT_EQ(tuning.ToString(), before);
 }
 
-TEST(CalibrationTest, RanksThatTakeTurnsSayNothingOfLatency) {
+TEST(CalibrationTest, RanksThatTakeTurnsDoNotMeasureLatency) {
   Tuning tuning;
   EXPECT_EQ(Adopt("local", TimesOf(Scaled(kLocalReference, 6, 3, 1)), true, &tuning), "");
   EXPECT_EQ(tuning.local.alpha_us, Tuning().local.alpha_us);
@@ -89,7 +89,7 @@ TEST(CalibrationTest, ABusyMachineIsNotBelieved) {
 }
 
 // Twelve milliseconds there and back are nonsense on one host, and fine between cities.
-TEST(CalibrationTest, HostsMayBeFarApart) {
+TEST(CalibrationTest, HostsThatAreFarApartAreMeasured) {
   Tuning tuning;
   EXPECT_EQ(Adopt("remote", {.round_trip = 12'000, .burst = 12'300, .large = 22'000}, false, &tuning), "");
   EXPECT_NEAR(tuning.remote.alpha_us / Tuning().remote.alpha_us, 6000 / kRemoteReference.alpha_us, 1);

@@ -54,7 +54,7 @@ TEST(SelectorTest, ChoosesTheLeastPredictedTimeAndFits) {
   }
 }
 
-TEST(SelectorTest, KnowsTheLandmarks) {
+TEST(SelectorTest, ChoosesTheKnownAlgorithmsOfSmallAndLargeSizes) {
   EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 8, kOneHost), "flat");
   EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 8, kTwoHosts), "recursive_doubling");
   EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 64 << 20, kTwoHosts), "recursive_doubling");
@@ -271,7 +271,7 @@ TEST(SelectorTest, ExplanationsCountInEnglishAndFitIntoLines) {
   EXPECT_EQ(again->Hash(), tuning.Hash());
 }
 
-TEST(TuningTest, TextReadsBackAsTheSameTable) {
+TEST(TuningTest, TuningReadsBackAsTheSameTable) {
   auto tuning = Tuning::Parse("remote.alpha_us=21.5, max_pieces=8\nlocal.gigabytes_s=0.1");
   ASSERT_TRUE(tuning.ok()) << tuning.status();
   EXPECT_EQ(tuning->remote.alpha_us, 21.5);
@@ -340,7 +340,7 @@ TEST(TuningTest, TakesAKeyOnce) {
   EXPECT_TRUE(Tuning::Parse(both->ToString()).ok());
 }
 
-TEST(TuningTest, RulesDecide) {
+TEST(TuningTest, RulesDecideOverThePredictedTime) {
   const auto tuning =
       Tuning::Parse("all_reduce:*=circulant; all_reduce:0-4K=binomial@remote, all_gather:*=recursive_doubling");
   ASSERT_TRUE(tuning.ok()) << tuning.status();

@@ -75,7 +75,7 @@ TEST(SimulatorTest, AgreesWithTheFormulasThatAreExact) {
   }
 }
 
-TEST(SimulatorTest, LargeRingTreeAndCirculantAgreeToo) {
+TEST(SimulatorTest, LargeRingTreeAndCirculantAgreeWithTheFormulas) {
   // By images of one leaf switch's ranks.
   const AlgorithmInfo& ring = Algorithm(CollectiveKind::kAllReduce, "ring");
   const Network network = Parsed("flat:remote-message-us=0,nodes-per-leaf=32,nodes=65536");
@@ -118,7 +118,7 @@ TEST(SimulatorTest, ShortcutsChangeNothing) {
   EXPECT_GT(skipped, 0);  // else this test compares nothing
 }
 
-TEST(SimulatorTest, RotationIsWhatTheTraitSays) {
+TEST(SimulatorTest, AlgorithmsWithTheRotationTraitHaveEqualPrograms) {
   for (const AlgorithmInfo& algorithm : Algorithms()) {
     if (!algorithm.traits.rotation) continue;
     for (const int size : {1, 2, 3, 7, 16, 33}) {
@@ -136,7 +136,7 @@ TEST(SimulatorTest, RotationIsWhatTheTraitSays) {
   }
 }
 
-TEST(SimulatorTest, ContentionCosts) {
+TEST(SimulatorTest, ContentionTakesTime) {
   const AlgorithmInfo& doubling = Algorithm(CollectiveKind::kAllReduce, "recursive_doubling");
   const AlgorithmInfo& ring = Algorithm(CollectiveKind::kAllReduce, "ring");
   const auto time = [](const AlgorithmInfo& algorithm, const char* network) {

@@ -12,7 +12,7 @@
 namespace cohort::comm::net {
 namespace {
 
-TEST(NetInterface, IsFoundByAddress) {
+TEST(NetInterface, InterfacesAreFoundByAddress) {
   EXPECT_EQ(*InterfaceOf("127.0.0.1"), "lo");
   EXPECT_TRUE(absl::IsInvalidArgument(InterfaceOf("not an address").status()));
   const auto absent = InterfaceOf("192.0.2.77");  // reserved for documentation
@@ -22,7 +22,7 @@ TEST(NetInterface, IsFoundByAddress) {
   }
 }
 
-TEST(NetInterface, RdmaDevicesBehindItAreFound) {
+TEST(NetInterface, RdmaDevicesBehindAnInterfaceAreFound) {
   const std::filesystem::path sysfs =
       std::filesystem::temp_directory_path() / ("cohort-sysfs-" + std::to_string(getpid()));
   std::filesystem::create_directories(sysfs / "class/net/eth3/device/infiniband/mlx5_0");

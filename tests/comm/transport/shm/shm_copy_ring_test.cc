@@ -35,7 +35,7 @@ class ShmCopyRing : public ::testing::Test {
   std::unique_ptr<shm::OwnEndpoint> own_;
 };
 
-TEST(ShmPartBytes, AreAQuarterOfTheMessageWithinLimits) {
+TEST(ShmPartBytes, PartsAreAQuarterOfTheMessageWithinLimits) {
   for (const size_t ring : {kFirstRingBytes, shm::kGrownPastCacheRingBytes, shm::kMostRingBytes}) {
     for (size_t bytes = 1; bytes < (64 << 20); bytes = bytes * 3 / 2 + 1) {
       const size_t part = PartBytes(bytes, ring);
@@ -149,7 +149,7 @@ TEST_F(ShmCopyRing, ABlockWaitsUntilItsPlaceIsConfirmed) {
   EXPECT_FALSE(ring.Place(1).has_value());
 }
 
-TEST_F(ShmCopyRing, KeepsWhatItHasWhereThereIsNoMemory) {
+TEST_F(ShmCopyRing, KeepsItsMemoryWhereThereIsNoMore) {
   CopyRing ring(*own_, shm::kLinkSlots);
   ASSERT_TRUE(ring.Provide(kFirstRingBytes).ok());
   const uint64_t offset = ring.offset();

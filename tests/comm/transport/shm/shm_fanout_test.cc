@@ -23,7 +23,7 @@ class ShmFanoutTest : public ::testing::TestWithParam<int> {
   std::vector<std::unique_ptr<Fanout>> fanouts_;
 };
 
-TEST_P(ShmFanoutTest, AllPublishAndAllReadEverySize) {
+TEST_P(ShmFanoutTest, AllMembersPublishAndReadEverySize) {
   const auto size = static_cast<size_t>(GetParam());
   for (size_t bytes : testing::EdgeSizes()) {
     if (bytes > fanouts_[0]->max_bytes()) continue;
@@ -56,7 +56,7 @@ TEST_P(ShmFanoutTest, AllPublishAndAllReadEverySize) {
 }
 
 // A broadcast: only one publishes. Readers run at random speeds; the writer must not overwrite what one still needs.
-TEST_P(ShmFanoutTest, OneWriterWaitsForItsSlowestReader) {
+TEST_P(ShmFanoutTest, AWriterWaitsForItsSlowestReader) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -145,7 +145,7 @@ TEST(ShmFanout, MembersElsewhereAreNotServed) {
   EXPECT_EQ(world.transport(0).ConnectFanout(spec).status().code(), absl::StatusCode::kUnimplemented);
 }
 
-TEST(ShmFanout, TooLongMessageIsRefused) {
+TEST(ShmFanout, AMessageThatIsTooLongIsRefused) {
   LocalWorld world(2);
   auto fanout = world.ConnectFanout(0, 2);
   const std::vector<std::byte> data(fanout->max_bytes() + 1);
@@ -154,7 +154,7 @@ TEST(ShmFanout, TooLongMessageIsRefused) {
   EXPECT_EQ(send.error.code(), absl::StatusCode::kInternal);
 }
 
-TEST(ShmFanout, LostMemberFailsIt) {
+TEST(ShmFanout, ALostMemberFailsTheFanout) {
   LocalWorld world(3);
   auto fanout = world.ConnectFanout(0, 3);
   world.transport(0).OnPeerLost(2, absl::UnavailableError("gone"));

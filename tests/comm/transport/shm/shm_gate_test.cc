@@ -67,7 +67,7 @@ TEST(GateTest, AClosedGateStaysClosedAfterItsField) {
   EXPECT_EQ(mincore(reinterpret_cast<void*>(closed), 4096, &resident), 0);  // NOLINT: an address
 }
 
-TEST(GateTest, AnotherProcessHasNoneThere) {
+TEST(GateTest, AGateDoesNotPassInAnotherProcess) {
   GateField field;
   const uint64_t gate = field.Open();
   ASSERT_TRUE(Passes(gate));

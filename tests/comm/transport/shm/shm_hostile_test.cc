@@ -157,7 +157,7 @@ TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
 }
 
 // The same of messages that lie in the ring.
-TEST(ShmHostile, OnePartOfTheRingIsTakenWholeOrLeft) {
+TEST(ShmHostile, AMessageInTheRingIsTakenWholeOrLeft) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -210,7 +210,7 @@ TEST(ShmHostile, OnePartOfTheRingIsTakenWholeOrLeft) {
   EXPECT_GT(left, 0);
 }
 
-TEST(ShmHostile, RandomBytesEverywhereNeitherCrashNorPass) {
+TEST(ShmHostile, RandomBytesAnywhereNeitherCrashNorPass) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -299,7 +299,7 @@ TEST(ShmHostile, MismatchNamesThePeersCallAndLeavesMemoryAlone) {
   }
 }
 
-TEST(ShmHostile, MismatchIsSeenInAFanoutToo) {
+TEST(ShmHostile, AMismatchInAFanoutFailsTheReceive) {
   LocalWorld world(2);
   auto a = world.ConnectFanout(0, 2), b = world.ConnectFanout(1, 2);
   uint64_t value = 1, got = 99;

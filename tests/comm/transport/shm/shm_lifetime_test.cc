@@ -96,7 +96,7 @@ TEST(ShmLifetime, BlocksOfAPeerThatEndedAreFreed) {
 }
 
 // A sender whose deadline has passed closes its link, and its user goes on to use the buffer.
-TEST(ShmLifetime, WhatAClosedLinkOfferedInPlaceIsNotTakenAfterwards) {
+TEST(ShmLifetime, AMessageOfferedInPlaceIsNotTakenAfterItsLinkIsClosed) {
   constexpr size_t kBytes = 100'000;
   for (const bool window : {true, false}) {
     LocalWorld world(2);

@@ -42,7 +42,7 @@ TEST_F(MemoryAccessTest, WaitsForMembersThatHaveNotCome) {
   EXPECT_TRUE(reaches);
 }
 
-TEST_F(MemoryAccessTest, PermissionIsProbed) {
+TEST_F(MemoryAccessTest, PermissionToReadPrivateMemoryIsProbed) {
   LocalWorld forbidden(2, {.private_reads = false});
   auto own = forbidden.ConnectFanout(0, 2);
   auto other = forbidden.ConnectFanout(1, 2);
@@ -120,7 +120,7 @@ TEST_F(MemoryAccessTest, NobodyEntersAfterAMemberHasGivenUp) {
 }
 
 // A member that is stopped inside is waited for, but not for ever, and its late write to private memory does nothing.
-TEST_F(MemoryAccessTest, TheEndIsBoundedAndLateWritesAreKeptOut) {
+TEST_F(MemoryAccessTest, EndingIsBoundedAndLateWritesAreKeptOut) {
   std::vector<std::byte> theirs(10'000, std::byte{1});
   const MemoryName name = memory(1).NameOf(theirs.data(), theirs.size());
   ASSERT_TRUE(memory(0).Enter());

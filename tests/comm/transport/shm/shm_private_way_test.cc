@@ -79,7 +79,7 @@ Count SendThrough(LocalWorld& world, size_t bytes, uint64_t messages) {
   return count;
 }
 
-TEST(PrivateMessages, GoOneWayWhereItIsForced) {
+TEST(PrivateMessages, MessagesGoTheForcedWay) {
   LocalWorld reads(2, {.private_reads = true}), copies(2, {.private_reads = false});
   // The first finds out whether the receiver can read.
   EXPECT_GE(SendThrough(reads, 8192, 50).read, 49);
@@ -87,7 +87,7 @@ TEST(PrivateMessages, GoOneWayWhereItIsForced) {
 }
 
 // A receiver may copy in what it sends itself between two parts of a read.
-TEST(PrivateMessages, AreReadInTheTimeOfTheReadsAlone) {
+TEST(PrivateMessages, ReadsAreTimedWithoutTheWorkBetweenTheirParts) {
   constexpr size_t kLong = 1 << 20;
   LocalWorld world(2, {.private_reads = true});
   const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
@@ -110,7 +110,7 @@ TEST(PrivateMessages, AreReadInTheTimeOfTheReadsAlone) {
   EXPECT_LT(told, WayTime::kMost);  // the three pauses alone are 6 us for a KiB
 }
 
-TEST(PrivateMessages, SayHowLongTheirSenderReadMeanwhile) {
+TEST(PrivateMessages, MessagesSayHowLongTheirSenderReadMeanwhile) {
   constexpr size_t kLong = 1 << 20;
   LocalWorld world(2, {.private_reads = true});
   const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
@@ -134,7 +134,7 @@ TEST(PrivateMessages, SayHowLongTheirSenderReadMeanwhile) {
 // The ring that the latest message went through, if it was copied.
 uint64_t LatestRingBytes(LocalWorld& world) { return LatestDescriptor(world).area_bytes; }
 
-TEST(PrivateMessages, GetALargerRingWhenMuchWasSent) {
+TEST(PrivateMessages, LinksGetALargerRingAfterMuchWasSent) {
   LocalWorld world(2, {.private_reads = false});
   const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   size_t sent = 0;
@@ -190,7 +190,7 @@ TEST(PrivateMessages, LargeRingsAreBoundedForAllLinksOfARank) {
   }
 }
 
-TEST(PrivateMessages, TryAllWaysWhereItIsNot) {
+TEST(PrivateMessages, MessagesTryAllWaysWhereNoneIsForced) {
   LocalWorld world(2, {});
   const Count count = SendThrough(world, 8192, 400);
   EXPECT_GE(count.copied, 3);
@@ -198,7 +198,7 @@ TEST(PrivateMessages, TryAllWaysWhereItIsNot) {
   EXPECT_GE(count.read, 3);
 }
 
-TEST(PrivateMessages, TryBothCopiesOfShortOnes) {
+TEST(PrivateMessages, ShortMessagesTryBothCopies) {
   LocalWorld world(2, {});
   const Count count = SendThrough(world, 4096, 2000);
   EXPECT_GE(count.copied, 3 * static_cast<int>(shm::kShortRun));

@@ -60,7 +60,7 @@ void PingPong(const ForkedRanks::Child& child, ShmOptions options, bool window) 
   }
 }
 
-TEST(ShmProcess, PrivateMemoryArrives) {
+TEST(ShmProcess, PrivateMemoryArrivesInAnotherProcess) {
   ForkedRanks(2, [](const auto& child) { PingPong(child, {}, false); }).ExpectAllSucceed();
 }
 TEST(ShmProcess, PrivateMemoryArrivesWithoutPrivateReads) {
@@ -71,7 +71,7 @@ TEST(ShmProcess, PrivateMemoryArrivesWhenOneSideCannotRead) {
     PingPong(child, {.private_reads = child.rank == 0}, false);
   }).ExpectAllSucceed();
 }
-TEST(ShmProcess, SegmentMemoryArrives) {
+TEST(ShmProcess, SegmentMemoryArrivesInAnotherProcess) {
   ForkedRanks(2, [](const auto& child) { PingPong(child, {}, true); }).ExpectAllSucceed();
 }
 

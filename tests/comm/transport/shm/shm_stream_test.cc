@@ -199,7 +199,7 @@ TEST_P(ShmStreamTest, SendFromTheSegmentIsDoneOnlyWhenItWasRead) {
   EXPECT_EQ(a_->TrySend(send), Progress::kDone);
 }
 
-TEST_P(ShmStreamTest, LanesAndGroupsAreApart) {
+TEST_P(ShmStreamTest, LanesAndGroupsAreKeptApart) {
   auto lane_a = world_.Connect(0, 1, 1, 7), lane_b = world_.Connect(1, 0, 1, 7);
   auto group_a = world_.Connect(0, 1, 2), group_b = world_.Connect(1, 0, 2);
   uint64_t values[] = {10, 20, 30}, got[3] = {};
@@ -278,7 +278,7 @@ TEST(ShmStream, ReachesLocalPeersOnly) {
             absl::StatusCode::kUnavailable);
 }
 
-TEST(ShmStream, LostPeerFailsWhatIsUnderWayAndWhatComesLater) {
+TEST(ShmStream, ALostPeerFailsPresentAndLaterOperations) {
   LocalWorld world(3);
   auto to_1 = world.Connect(0, 1), to_2 = world.Connect(0, 2);
   uint64_t value = 0;

@@ -22,7 +22,7 @@ constexpr size_t kBytes = 64 << 10;
 constexpr size_t kRingBytes = 2 << 20;  // of plain copies
 constexpr size_t kPastRingBytes = 1 << 20;
 
-TEST(WayTime, IsTheSecondLeastOfTheLastFive) {
+TEST(WayTime, TheTimeOfAWayIsTheSecondLeastOfTheLastFive) {
   WayTime time;
   time.Note(kBytes, 64 * 50);
   time.Note(kBytes, 64 * 50);
@@ -46,7 +46,7 @@ TEST(WayTime, IsTheSecondLeastOfTheLastFive) {
   EXPECT_EQ(time.ns_per_kib(), 1u);
 }
 
-TEST(ReceivedTimes, AreToldInThreeWords) {
+TEST(ReceivedTimes, TimesAreToldInThreeWords) {
   ReceivedTimes times;
   EXPECT_TRUE(times.Told(true).can_read());
   EXPECT_FALSE(times.Told(false).can_read());
@@ -69,7 +69,7 @@ TEST(ReceivedTimes, AreToldInThreeWords) {
   }
 }
 
-TEST(MessageTime, OfAReadIsTheTimeInsideItsParts) {
+TEST(MessageTime, TheTimeOfAReadIsThatInsideItsParts) {
   shm::MessageTime time;
   time.Begin(/*now_ns=*/1000, /*reading_ns=*/50);
   for (int part = 0; part < 3; ++part) time.AddPart(100);
@@ -79,7 +79,7 @@ TEST(MessageTime, OfAReadIsTheTimeInsideItsParts) {
   EXPECT_EQ(time.InParts(), 70u);
 }
 
-TEST(MessageTime, OfCopiesLeavesOutReadsBeyondCopyingOut) {
+TEST(MessageTime, TheTimeOfCopiesLeavesOutReadsBeyondCopyingOut) {
   shm::MessageTime time;
   time.Begin(/*now_ns=*/1000, /*reading_ns=*/50);
   for (int part = 0; part < 3; ++part) time.AddPart(100);
@@ -158,7 +158,7 @@ TEST(WayChooser, TriesAllWaysAndTakesTheQuickest) {
   }
 }
 
-TEST(WayChooser, DoesNotReadWhatMayNotBeRead) {
+TEST(WayChooser, DoesNotReadMemoryThatMayNotBeRead) {
   for (const Way first : {Way::kCopied, Way::kPastCache, Way::kRead}) {
     Pair pair(first, kFar);
     const Count count = pair.Send(1000, /*may_read=*/false);
@@ -329,7 +329,7 @@ TEST(WayChooser, BothSidesFollowAPairThatIsMoved) {
   EXPECT_GE(exchange.Both(Way::kRead, 50), 44);
 }
 
-TEST(WayChooser, NobodyReadsForASideThatCannot) {
+TEST(WayChooser, NeitherSideReadsForOneThatCannot) {
   Exchange exchange(Way::kRead, kFar, /*other_can_read=*/false);
   for (int i = 0; i < 500; ++i) EXPECT_NE(exchange.Next().second, Way::kRead);
   EXPECT_GE(exchange.Both(Way::kPastCache, 100), 80);  // the quickest that is left
@@ -352,7 +352,7 @@ TEST(WayChooser, ForgetsAnExchangeThatIsOver) {
 }
 
 // Both ranks copy in at the same time, or one answers the other.
-TEST(Arrivals, MeetWhatIsCopiedInAtAboutTheSameTime) {
+TEST(Arrivals, ArrivalsMeetMessagesCopiedInAtAboutTheSameTime) {
   shm::Arrivals arrivals;
   const size_t size = shm::WaySizeOf(kBytes);
   arrivals.Note(Way::kCopied, kBytes, 1'000);
@@ -371,7 +371,7 @@ TEST(Arrivals, MeetWhatIsCopiedInAtAboutTheSameTime) {
 }
 
 // Nothing that the other side does makes a message readable that its readers may not read.
-TEST(WayChooser, DoesNotReadInAnExchangeWhatMayNotBeRead) {
+TEST(WayChooser, DoesNotReadMemoryThatMayNotBeReadInAnExchange) {
   for (const bool leads : {true, false}) {
     WayChooser chooser(Way::kRead, leads);
     shm::Arrivals arrivals;
@@ -404,7 +404,7 @@ TEST(WayChooser, SpendsLittleOnLongTrials) {
   }
 }
 
-TEST(ToldTimes, AreWorthTellingByAnEighth) {
+TEST(ToldTimes, TimesThatDifferByAnEighthAreToldAgain) {
   EXPECT_FALSE(shm::DifferMuch(0, 0));
   EXPECT_TRUE(shm::DifferMuch(0, 1));
   EXPECT_FALSE(shm::DifferMuch(80, 90));

@@ -32,7 +32,7 @@ struct Broken {
 
 class BrokenSlotModel : public ::testing::TestWithParam<Broken> {};
 
-TEST_P(BrokenSlotModel, IsFound) {
+TEST_P(BrokenSlotModel, TheExplorerFindsEachBrokenPart) {
   for (const int readers : {1, 2}) {
     SlotModelOptions options{.readers = readers, .slots = readers == 1 ? 2 : 1, .messages = 3};
     options.*GetParam().part = false;

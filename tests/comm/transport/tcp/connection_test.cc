@@ -50,27 +50,27 @@ class TcpConnection : public ::testing::Test {
   std::optional<Connection> connection_;
 };
 
-TEST_F(TcpConnection, WhatTheOtherSidesKernelHasTakenIsAcknowledged) {
+TEST_F(TcpConnection, BytesThatThePeersKernelHasTakenAreAcknowledged) {
   const std::vector<std::byte> data(1000);
   EXPECT_EQ(Write(data), Connection::Written::kAll);
   EXPECT_TRUE(Acknowledged());
 }
 
-TEST_F(TcpConnection, WhatDoesNotFitIsNot) {
+TEST_F(TcpConnection, BytesThatDoNotFitAreNotAcknowledged) {
   const std::vector<std::byte> data(64 << 20);
   EXPECT_EQ(Write(data), Connection::Written::kPartly);
   EXPECT_TRUE(connection_->unacknowledged());
 }
 
 // A reset leaves in the kernel's count what was in flight: a wait for it would be in vain.
-TEST_F(TcpConnection, NothingIsAwaitedOfAnOtherSideThatHasReset) {
+TEST_F(TcpConnection, NothingIsAwaitedOfAPeerThatHasReset) {
   const std::vector<std::byte> data(64 << 20);
   EXPECT_EQ(Write(data), Connection::Written::kPartly);
   other_.Close();  // with bytes unread, so it resets
   EXPECT_TRUE(Acknowledged());
 }
 
-TEST_F(TcpConnection, NorOfOneThatHasClosed) {
+TEST_F(TcpConnection, NothingIsAwaitedOfAPeerThatHasClosed) {
   other_.Close();
   const std::vector<std::byte> data(1000);
   Write(data);  // is answered by a reset

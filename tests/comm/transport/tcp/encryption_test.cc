@@ -29,7 +29,7 @@ TEST(TcpEncryption, ARankThatDoesNotEncryptIsRefused) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-TEST(TcpEncryption, IsSaidWithItsCost) {
+TEST(TcpEncryption, EncryptionIsLoggedWithItsCost) {
   SetTransport([](const runtime::Identity& identity, runtime::KeyValueStore* store) {
     return MakeTcpTransport(identity, store);
   });

@@ -52,7 +52,7 @@ TEST(TcpHandshake, BothSidesAreProvedAndHaveTheSameKeys) {
   }
 }
 
-TEST(TcpHandshake, WhateverDiffersIsRefusedAtTheHello) {
+TEST(TcpHandshake, EveryTermThatDiffersIsRefusedAtTheHello) {
   const std::vector<std::function<void(HandshakeTerms&)>> changes = {
       [](HandshakeTerms& terms) { terms.secret = "secreu"; },
       [](HandshakeTerms& terms) { terms.job_id = "jo"; },
@@ -115,7 +115,7 @@ TEST(TcpHandshake, RecordedFramesAreWorthless) {
   }
 }
 
-TEST(TcpHandshake, NothingIsTakenAfterTheEnd) {
+TEST(TcpHandshake, NoFrameIsTakenAfterTheEnd) {
   const HandshakeTerms low = TermsOf(0), high = TermsOf(3);
   Conversation run(low, high);
   ASSERT_TRUE(run.proved());

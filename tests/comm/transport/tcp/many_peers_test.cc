@@ -148,7 +148,7 @@ std::string ReceiveFromAll(SharedStore& store) {
   return grown < kPeers * 40 ? "" : "memory: " + std::to_string(grown) + " KiB";
 }
 
-TEST(TcpManyPeers, CostADescriptorAndSomeKibibytesEach) {
+TEST(TcpManyPeers, PeersCostADescriptorAndSomeKibibytesEach) {
   SetTransport([](const runtime::Identity& identity, runtime::KeyValueStore*) {
     static SharedStore unused;
     return MakeTcpTransport(identity, &unused);
@@ -164,7 +164,7 @@ TEST(TcpManyPeers, CostADescriptorAndSomeKibibytesEach) {
   EXPECT_EQ(codes, (std::vector<int>{0, 0}));
 }
 
-TEST(TcpManyPeers, ThoseNeverTalkedToCostNothing) {
+TEST(TcpManyPeers, PeersThatNeverTalkedCostNothing) {
   SetTransport([](const runtime::Identity& identity, runtime::KeyValueStore* store) {
     return MakeTcpTransport(identity, store);
   });

@@ -141,7 +141,7 @@ TEST_F(TcpRails, FramesOfRandomSizesArriveAsTheyWere) {
   }
 }
 
-TEST_F(TcpRails, OneThatHasEndedUnseenCarriesNothing) {
+TEST_F(TcpRails, ARailThatHasEndedUnseenCarriesNothing) {
   AddRailOf(*one_, 2);
   far_end_.Close();
   const std::vector<std::byte> data = Data(kStripedFrom);
@@ -190,7 +190,7 @@ TEST_F(TcpRails, AFrameWaitsForTheRailThatCarriesIt) {
 }
 
 // The event of its end may come later.
-TEST_F(TcpRails, OneThatIsLostAmidAFrameFailsTheWriterByItsName) {
+TEST_F(TcpRails, ARailLostAmidAFrameFailsTheWriterByItsName) {
   AddRailOf(*one_, 1);
   const auto data = Data(kMostFrameBytes);
   ASSERT_EQ(Write(data), Connection::Written::kPartly);
@@ -199,7 +199,7 @@ TEST_F(TcpRails, OneThatIsLostAmidAFrameFailsTheWriterByItsName) {
   EXPECT_NE(std::string(one_->write_error().message()).find("near1"), std::string::npos) << one_->write_error();
 }
 
-TEST_F(TcpRails, OneThatIsLostAmidAFrameFailsTheReaderByItsName) {
+TEST_F(TcpRails, ARailLostAmidAFrameFailsTheReaderByItsName) {
   AddRailOf(*one_, 1);
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
@@ -211,7 +211,7 @@ TEST_F(TcpRails, OneThatIsLostAmidAFrameFailsTheReaderByItsName) {
   EXPECT_NE(std::string(other_->read_error().message()).find("far1"), std::string::npos) << other_->read_error();
 }
 
-TEST_F(TcpRails, OneThatHasEndedCarriesNothingMore) {
+TEST_F(TcpRails, ARailThatHasEndedCarriesNothingMore) {
   AddRail(1);
   AddRail(2);
   one_->OnEvent(/*ending=*/true, 1);

@@ -72,7 +72,7 @@ std::string ActAsRank(TransportRank& self, int closed_after) {
   return self.store->Get("sent", Deadline::After(seconds(30))).ok() ? "" : "the send did not end";
 }
 
-TEST(TcpSecondAttempt, FollowsAConnectionThatIsClosedAmidTheHandshake) {
+TEST(TcpSecondAttempt, ASecondAttemptFollowsAConnectionClosedAmidTheHandshake) {
   SetTransport([](const runtime::Identity& identity, runtime::KeyValueStore* store) {
     return MakeTcpTransport(identity, store);
   });

@@ -89,7 +89,7 @@ std::string Warm(TransportRank& self, Link& link, const std::string& ip) {
   return ip + " does not carry its half";
 }
 
-TEST(TcpSeveralInterfaces, CarryLongMessagesTogether) {
+TEST(TcpSeveralInterfaces, SeveralInterfacesCarryLongMessagesTogether) {
   UseTcp();
   const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     // The first that both have.
@@ -118,7 +118,7 @@ TEST(TcpSeveralInterfaces, CarryLongMessagesTogether) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-TEST(TcpSeveralInterfaces, OneOnOneSideIsOneOnBoth) {
+TEST(TcpSeveralInterfaces, OneInterfaceOnOneSideMeansOneOnBoth) {
   UseTcp();
   const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     const Ips further = self.identity.rank == 0 ? Ips{} : Ips{"127.0.0.2"};
@@ -130,7 +130,7 @@ TEST(TcpSeveralInterfaces, OneOnOneSideIsOneOnBoth) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-TEST(TcpSeveralInterfaces, OneCarriesAllWhereItIsEncrypted) {
+TEST(TcpSeveralInterfaces, OneInterfaceCarriesAllEncryptedData) {
   UseTcp();
   const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     if (const std::string wrong = Make(self, {"127.0.0.2"}, self.store, /*encrypt=*/true); !wrong.empty()) return wrong;
@@ -158,7 +158,7 @@ class Misleading : public runtime::KeyValueStore {
   runtime::KeyValueStore* const store_;
 };
 
-TEST(TcpSeveralInterfaces, OneThatIsNotReachedIsLeftOutAndToldOnce) {
+TEST(TcpSeveralInterfaces, AnInterfaceThatIsNotReachedIsLeftOutAndLoggedOnce) {
   UseTcp();
   const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     Misleading store(self.store);
@@ -182,7 +182,7 @@ TEST(TcpSeveralInterfaces, OneThatIsNotReachedIsLeftOutAndToldOnce) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-TEST(TcpSeveralInterfaces, OneThatIsNotHereIsRefused) {
+TEST(TcpSeveralInterfaces, AnInterfaceThatThisHostLacksIsRefused) {
   UseTcp();
   const std::vector<int> codes = RunRanks(1, [](TransportRank& self) -> std::string {
     const std::string wrong = Make(self, {"192.0.2.77"}, self.store);

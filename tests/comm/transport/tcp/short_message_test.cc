@@ -131,7 +131,7 @@ class TcpShortMessage : public ::testing::Test {
   std::unique_ptr<Side> a_, b_;
 };
 
-TEST_F(TcpShortMessage, AnyLengthComesWholeInBothDirections) {
+TEST_F(TcpShortMessage, MessagesOfAnyLengthComeWholeInBothDirections) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{8}, size_t{1000}, kMostShortBytes}) {
     std::vector<uint8_t> sent(bytes), back(bytes), got(bytes), got_back(bytes);
     for (size_t i = 0; i < bytes; ++i) back[i] = static_cast<uint8_t>(3 * (sent[i] = static_cast<uint8_t>(i + bytes)));
@@ -144,7 +144,7 @@ TEST_F(TcpShortMessage, AnyLengthComesWholeInBothDirections) {
   }
 }
 
-TEST_F(TcpShortMessage, IsReducedWhateverItsPlaceInTheStream) {
+TEST_F(TcpShortMessage, AMessageIsReducedWhateverItsPlaceInTheStream) {
   const auto subtract = [](void* to, const void* x, const void* y, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       static_cast<int64_t*>(to)[i] = static_cast<const int64_t*>(x)[i] - static_cast<const int64_t*>(y)[i];
@@ -171,7 +171,7 @@ TEST_F(TcpShortMessage, IsReducedWhateverItsPlaceInTheStream) {
   EXPECT_EQ(result, (std::array<int64_t, 2>{-95, -993}));
 }
 
-TEST_F(TcpShortMessage, OfAnotherCallIsLeftToTheOperationWithItsRecord) {
+TEST_F(TcpShortMessage, AMessageOfAnotherCallIsLeftToTheOperationWithItsRecord) {
   std::array<std::byte, 16> data{};
   ASSERT_TRUE(a_->Send(data.data(), 8, 11));
   EXPECT_FALSE(b_->Receive(data.data(), 8, 12, 20));
@@ -186,7 +186,7 @@ TEST_F(TcpShortMessage, OfAnotherCallIsLeftToTheOperationWithItsRecord) {
   EXPECT_EQ(operation.peer_call.wire_signature, 11u);
 }
 
-TEST_F(TcpShortMessage, IsFoundBehindOthers) {
+TEST_F(TcpShortMessage, AMessageIsFoundBehindOthers) {
   const auto other_a = a_->Make(kGroup + 1);
   const auto other_b = b_->Make(kGroup + 1);
   int value = 1, got = 0, other = 2, other_got = 0;
@@ -203,7 +203,7 @@ TEST_F(TcpShortMessage, IsFoundBehindOthers) {
   EXPECT_EQ(other_got, 2);
 }
 
-TEST_F(TcpShortMessage, IsFoundWhereItWasHeldOrKept) {
+TEST_F(TcpShortMessage, AMessageIsFoundWhereItWasHeldOrKept) {
   int value = 1, got = 0;
   for (const bool keep : {false, true, false, true, true}) {
     ++value;
@@ -215,7 +215,7 @@ TEST_F(TcpShortMessage, IsFoundWhereItWasHeldOrKept) {
   }
 }
 
-TEST_F(TcpShortMessage, WaitsForOperationsBeforeIt) {
+TEST_F(TcpShortMessage, AMessageWaitsForEarlierOperations) {
   int value = 3, first = 0, second = 0;
   RecvOperation receive;
   receive.data = reinterpret_cast<std::byte*>(&first);
@@ -237,7 +237,7 @@ TEST_F(TcpShortMessage, WaitsForOperationsBeforeIt) {
 }
 
 // A message that does not fit becomes an operation, which finds the part of it that the socket has taken.
-TEST_F(TcpShortMessage, GoesOnAsAnOperationWhereTheSocketIsFull) {
+TEST_F(TcpShortMessage, AMessageGoesOnAsAnOperationWhereTheSocketIsFull) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);

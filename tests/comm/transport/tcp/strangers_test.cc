@@ -288,7 +288,7 @@ void Attack(SharedStore& store, uint64_t seed, int visits) {
   }
 }
 
-TEST(TcpStrangers, NeitherEndNorDisturbARank) {
+TEST(TcpStrangers, StrangersNeitherEndNorDisturbARank) {
   SetTransport([](const runtime::Identity& identity, runtime::KeyValueStore* store) {
     return MakeTcpTransport(identity, store);
   });

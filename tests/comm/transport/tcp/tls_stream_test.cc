@@ -123,7 +123,7 @@ TEST_F(TcpTlsStream, CarriesBytesBothWaysWhileKeysChange) {
   client_.wire.Close();
 }
 
-TEST_F(TcpTlsStream, NothingOfTheDataIsOnTheWire) {
+TEST_F(TcpTlsStream, DataDoesNotAppearOnTheWire) {
   ASSERT_TRUE(Greet());
   const std::string secret = "weights that are nobody's business";
   std::vector<std::byte> data;
@@ -181,7 +181,7 @@ TEST_F(TcpTlsStream, GarbageIsAnError) {
   }
 }
 
-TEST_F(TcpTlsStream, TheEndIsToldAfterTheLastByte) {
+TEST_F(TcpTlsStream, TheEndIsReportedAfterTheLastByte) {
   ASSERT_TRUE(Greet());
   const std::vector<std::byte> data = Pattern(1000);
   ASSERT_EQ(client_.stream->Send(data.data(), data.size(), nullptr, 0), 1000);

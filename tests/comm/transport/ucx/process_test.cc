@@ -27,7 +27,7 @@ class UcxProcess : public testing::Test {
 };
 
 // By default UCX catches SIGHUP, for debugging: a rank whose terminal is gone would live on.
-TEST_F(UcxProcess, ARankStillDiesOfSighup) {
+TEST_F(UcxProcess, ARankThatUsesUcxStillDiesOfSighup) {
   const std::vector<int> codes = RunRanks(1, [](TransportRank&) -> std::string {
     raise(SIGHUP);
     return "it lives on";

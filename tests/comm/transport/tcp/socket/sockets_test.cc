@@ -10,7 +10,7 @@
 namespace cohort::comm::tcp {
 namespace {
 
-TEST(TcpSockets, AddressesComeBack) {
+TEST(TcpSockets, AddressesReadBackAsTheSameText) {
   for (const char* text : {"10.0.0.1:4711", "127.0.0.1:1", "[fe80::1]:65535", "[::1]:80"}) {
     const auto address = ParseAddress(text);
     ASSERT_TRUE(address.ok()) << text;
@@ -18,7 +18,7 @@ TEST(TcpSockets, AddressesComeBack) {
   }
 }
 
-TEST(TcpSockets, WhatIsNoAddressIsRefused) {
+TEST(TcpSockets, TextsThatAreNoAddressAreRefused) {
   for (const char* text : {"", ":", "10.0.0.1", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:123456",
                            "10.0.0:80", "host:80", "[fe80::1:80", "10.0.0.1:-1", "10.0.0.1:8x"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseAddress(text).status())) << text;
