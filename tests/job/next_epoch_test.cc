@@ -48,7 +48,7 @@ std::vector<int> Stayed(const std::vector<pid_t>& before, const std::vector<pid_
   return stayed;
 }
 
-TEST(NextEpoch, SurvivorsStayAndTheDeadRankIsStartedAnew) {
+TEST(NextEpoch, SurvivorsStayAndTheDeadRankIsStartedAgain) {
   DlaunchProcess job(Job({"--nproc-per-node", "4", "--max-restarts", "3"}, {"3"}));
   std::vector<pid_t> before = WaitForEpoch(&job, 1, 4);
   ::kill(before[2], SIGKILL);
@@ -63,7 +63,7 @@ TEST(NextEpoch, SurvivorsStayAndTheDeadRankIsStartedAnew) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(NextEpoch, BetweenNodesToo) {
+TEST(NextEpoch, SurvivorsStayOnAllNodes) {
   DlaunchProcess job(Job({"--simulate-nodes", "2", "--nproc-per-node", "2", "--max-restarts", "1"}, {"2"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 4);
   ::kill(before[3], SIGKILL);
@@ -73,7 +73,7 @@ TEST(NextEpoch, BetweenNodesToo) {
 }
 
 // The job is told to stop after 100 ms.
-TEST(NextEpoch, WhoLeavesWithinTheGraceStays) {
+TEST(NextEpoch, ARankThatLeavesWithinTheGraceStays) {
   DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1"}, {"2", "slow"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 3);
   ::kill(before[1], SIGKILL);
@@ -91,7 +91,7 @@ TEST(NextEpoch, ASpareTakesTheRanksOfALostNode) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(NextEpoch, WithFewerNodesRanksAreNumberedAnew) {
+TEST(NextEpoch, RanksAreNumberedAgainWhenANodeIsLost) {
   DlaunchProcess job(
       Job({"--simulate-nodes", "3", "--nnodes", "2:3", "--nproc-per-node", "2", "--max-restarts", "1"}, {"2"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 6);
@@ -101,7 +101,7 @@ TEST(NextEpoch, WithFewerNodesRanksAreNumberedAnew) {
   EXPECT_EQ(job.Wait(), 0) << job.err();
 }
 
-TEST(NextEpoch, WhoDoesNotComeInTimeIsStartedAnew) {
+TEST(NextEpoch, ARankThatDoesNotComeInTimeIsStartedAgain) {
   DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1", "--grace", "4"}, {"2", "dawdles"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 3);
   ::kill(before[2], SIGKILL);
@@ -110,7 +110,7 @@ TEST(NextEpoch, WhoDoesNotComeInTimeIsStartedAnew) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(NextEpoch, AllMayBeginAnewWithoutAFailure) {
+TEST(NextEpoch, AllRanksMayBeginAgainWithoutAFailure) {
   DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1"}, {"2", "again"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 3);
   EXPECT_EQ(Stayed(before, WaitForEpoch(&job, 2, 3)), (std::vector<int>{0, 1, 2}));
@@ -118,7 +118,7 @@ TEST(NextEpoch, AllMayBeginAnewWithoutAFailure) {
   EXPECT_NE(job.err().find("ranks 0-2 left the epoch to begin another; no rank had failed"), string::npos) << job.err();
 }
 
-TEST(NextEpoch, WithoutARestartLeftTheJobEnds) {
+TEST(NextEpoch, TheJobEndsWithoutARestartLeft) {
   DlaunchProcess job(Job({"--nproc-per-node", "3", "--max-restarts", "1"}, {"9"}));
   const std::vector<pid_t> first = WaitForEpoch(&job, 1, 3);
   ::kill(first[1], SIGKILL);
@@ -130,7 +130,7 @@ TEST(NextEpoch, WithoutARestartLeftTheJobEnds) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(NextEpoch, IsRefusedWhereThereIsNone) {
+TEST(NextEpoch, NextEpochIsRefusedWhereThereIsNone) {
   DlaunchProcess job(Job({"--nproc-per-node", "2"}, {"2", "again"}));
   EXPECT_EQ(job.Wait(), 1) << job.err();
   EXPECT_NE(job.err().find("there is no next epoch"), string::npos) << job.err();

@@ -51,7 +51,7 @@ void ExpectAllStoppedTogether(DlaunchProcess* job) {
 
 class ShrinkAndPreemption : public testing::TestWithParam<int> {};
 
-TEST_P(ShrinkAndPreemption, ARankIsLostAfterItHasSaidItsStep) {
+TEST_P(ShrinkAndPreemption, SurvivorsStopTogetherWhenARankIsLostAfterItsAnswer) {
   const TemporaryFolder folder;
   DlaunchProcess job(Job(GetParam(), "told", folder.path()));
   WaitForAll(&job, kRanks, "under way");
@@ -61,7 +61,7 @@ TEST_P(ShrinkAndPreemption, ARankIsLostAfterItHasSaidItsStep) {
   EXPECT_NE(job.out().find("[0] stopped before step 3 among 3"), string::npos) << job.out();
 }
 
-TEST_P(ShrinkAndPreemption, ANoticeAfterTheLossReachesThoseLeft) {
+TEST_P(ShrinkAndPreemption, ANoticeAfterTheLossReachesTheSurvivors) {
   const TemporaryFolder folder;
   DlaunchProcess job(Job(GetParam(), "before", folder.path()));
   WaitForAll(&job, kRanks - 1, "goes on");

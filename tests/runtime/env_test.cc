@@ -53,7 +53,7 @@ class EnvironmentTest : public ::testing::Test {
   }
 };
 
-TEST_F(EnvironmentTest, NothingIsSet) {
+TEST_F(EnvironmentTest, AnEmptyEnvironmentSetsNothing) {
   const auto environment = Environment::Read();
   ASSERT_TRUE(environment.ok()) << environment.status();
   EXPECT_TRUE(environment->agent.empty());
@@ -88,7 +88,7 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   ExpectRefused("COHORT_ENCRYPT_DATA", "yes");
 }
 
-TEST_F(EnvironmentTest, DataAddressesAreSome) {
+TEST_F(EnvironmentTest, DataAddressesAreAList) {
   for (const char* address : {"10.0.0.1", "fe80::1%eth0", "::1"}) {
     setenv("COHORT_DATA_ADDRESS", address, 1);
     const auto environment = Environment::Read();
@@ -151,7 +151,7 @@ TEST_F(EnvironmentTest, APmixRankAboveZeroIsNotAlone) {
 }
 
 // A batch script of Slurm, where one process may well run by itself; and values that are no numbers.
-TEST_F(EnvironmentTest, VariablesThatAnybodyHasSayNothing) {
+TEST_F(EnvironmentTest, CommonVariablesDoNotMeanALauncher) {
   setenv("SLURM_NTASKS", "64", 1);
   setenv("SLURM_PROCID", "0", 1);
   setenv("RANK", "major", 1);

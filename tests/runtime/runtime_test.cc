@@ -29,7 +29,7 @@ using testing::TemporaryFolder;
 
 Deadline Soon() { return Deadline::After(seconds(20)); }
 
-TEST(WorldOfOneTest, KnowsItself) {
+TEST(WorldOfOneTest, AWorldOfOneKnowsItsIdentity) {
   auto runtime = Runtime::Init();
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   Runtime& one = **runtime;
@@ -207,7 +207,7 @@ TEST_F(StoreTest, OrderlyEndsAreNoNews) {
 }
 
 // Without a next epoch, a rank that asks for it must not stay behind as a peer that lives and says nothing.
-TEST_F(StoreTest, WhoAsksForANextEpochLeavesInOrder) {
+TEST_F(StoreTest, ARankThatAsksForANextEpochLeavesInOrder) {
   std::vector<Child> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([this, rank] {

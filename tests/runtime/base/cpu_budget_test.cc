@@ -34,7 +34,7 @@ class CpuQuota : public testing::Test {
   std::string root_;
 };
 
-TEST_F(CpuQuota, NoneIsNoLimit) {
+TEST_F(CpuQuota, NoQuotaIsNoLimit) {
   EXPECT_EQ(Cpus(), std::nullopt);
   Write("proc/self/cgroup", "0::/\n");
   Write("sys/fs/cgroup/cpu.max", "max 100000\n");
@@ -45,7 +45,7 @@ TEST_F(CpuQuota, NoneIsNoLimit) {
   EXPECT_EQ(Cpus(), std::nullopt);
 }
 
-TEST_F(CpuQuota, IsRoundedDownAndAtLeastOne) {
+TEST_F(CpuQuota, TheQuotaIsRoundedDownAndAtLeastOne) {
   const std::pair<const char*, int> cases[] = {{"150000 100000", 1}, {"200000 100000", 2}, {"299999 100000", 2},
                                                {"100000 100000", 1}, {"50000 100000", 1},  {"1000 100000", 1},
                                                {"800000 50000", 16}};
@@ -55,7 +55,7 @@ TEST_F(CpuQuota, IsRoundedDownAndAtLeastOne) {
   }
 }
 
-TEST_F(CpuQuota, OfVersion2CountsInEveryGroupAbove) {
+TEST_F(CpuQuota, CgroupVersion2CountsTheQuotaOfEveryGroupAbove) {
   Write("proc/self/cgroup", "0::/system.slice/job/step\n");
   Write("sys/fs/cgroup/system.slice/job/step/cpu.max", "max 100000\n");
   Write("sys/fs/cgroup/system.slice/job/cpu.max", "350000 100000\n");
@@ -64,7 +64,7 @@ TEST_F(CpuQuota, OfVersion2CountsInEveryGroupAbove) {
   EXPECT_EQ(Cpus(), 2);
 }
 
-TEST_F(CpuQuota, OfVersion1CountsInEveryGroupAbove) {
+TEST_F(CpuQuota, CgroupVersion1CountsTheQuotaOfEveryGroupAbove) {
   Write("proc/self/cgroup", "5:cpuset:/a\n4:cpu,cpuacct:/slurm/job_7\n1:name=systemd:/x\n");
   WriteOld("sys/fs/cgroup/cpu,cpuacct/slurm/job_7", "-1", "100000");
   WriteOld("sys/fs/cgroup/cpu,cpuacct/slurm", "250000", "100000");
@@ -74,7 +74,7 @@ TEST_F(CpuQuota, OfVersion1CountsInEveryGroupAbove) {
 }
 
 // A container without a namespace of cgroups: its path is the machine's, and only its own part is mounted.
-TEST_F(CpuQuota, OfAContainerIsAtTheTopOfItsMount) {
+TEST_F(CpuQuota, AContainersQuotaIsAtTheTopOfItsMount) {
   Write("proc/self/cgroup", "3:cpuacct,cpu:/docker/7f\n0::/docker/7f\n");
   WriteOld("sys/fs/cgroup/cpu", "400000", "100000");
   EXPECT_EQ(Cpus(), 4);
@@ -88,13 +88,13 @@ TEST_F(CpuQuota, OfAContainerIsAtTheTopOfItsMount) {
   EXPECT_EQ(Cpus(), 1);
 }
 
-TEST_F(CpuQuota, OutsideOfTheNamespaceIsNotLookedFor) {
+TEST_F(CpuQuota, GroupsOutsideOfTheNamespaceAreNotRead) {
   Write("proc/self/cgroup", "0::/../../other\n");
   Write("sys/fs/cgroup/cpu.max", "700000 100000\n");
   EXPECT_EQ(Cpus(), 7);
 }
 
-TEST(CpuBudget, IsWithinTheQuota) {
+TEST(CpuBudget, AvailableCpusAreWithinTheQuota) {
   EXPECT_GE(AvailableCpus(), 1);
   if (const auto quota = CpusOfQuota()) {
     EXPECT_LE(AvailableCpus(), *quota);

@@ -18,7 +18,7 @@ TEST(NearBytesTest, CountsAShareOfANearLevel3) {
             kMiB + kMiB / 2);
 }
 
-TEST(NearBytesTest, TakesWhatIsNotKnownOrNotCredibleForOrdinary) {
+TEST(NearBytesTest, TakesUnknownOrIncredibleCachesForOrdinaryOnes) {
   EXPECT_EQ(NearBytes({}), kMiB + kMiB / 2);
   EXPECT_EQ(NearBytes({.level2 = size_t{1} << 60}), 24 * kMiB);
   EXPECT_EQ(NearBytes({.level2 = kMiB, .level3 = size_t{1} << 60, .level3_cpus = 1, .level3_is_near = true}),
@@ -26,7 +26,7 @@ TEST(NearBytesTest, TakesWhatIsNotKnownOrNotCredibleForOrdinary) {
   EXPECT_EQ(NearBytes({.level2 = kMiB, .level3 = 32 * kMiB, .level3_is_near = true}), kMiB + kMiB / 2);
 }
 
-TEST(ReadCpuCachesTest, TellsWhatThisMachineHas) {
+TEST(ReadCpuCachesTest, ReadsTheCachesOfThisMachine) {
   const CpuCaches caches = ReadCpuCaches();
   EXPECT_EQ(caches.level3_is_near, caches.level3 > 0);
   EXPECT_EQ(caches.level3_is_near, caches.level3_cpus > 0);

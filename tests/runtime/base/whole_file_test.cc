@@ -59,7 +59,7 @@ class WholeFile : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(WholeFile, IsMadeAndReplaced) {
+TEST_F(WholeFile, AFileIsMadeAndReplaced) {
   for (const char* text : {"first", "second, longer", ""}) {
     ASSERT_TRUE(CheckWritable(Path("a")).ok());
     ASSERT_TRUE(WriteWholeFile(Path("a"), text).ok());
@@ -68,7 +68,7 @@ TEST_F(WholeFile, IsMadeAndReplaced) {
   }
 }
 
-TEST_F(WholeFile, OldOneStaysWhenTheNewOneDoesNotFit) {
+TEST_F(WholeFile, OldFileStaysWhenTheNewOneDoesNotFit) {
   ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
   // A limit on files' size stands for the full disk.
   rlimit before{};
@@ -86,7 +86,7 @@ TEST_F(WholeFile, OldOneStaysWhenTheNewOneDoesNotFit) {
   EXPECT_EQ(Entries(), 1);
 }
 
-TEST_F(WholeFile, KeepsItsMode) {
+TEST_F(WholeFile, AReplacedFileKeepsItsMode) {
   const auto mode = [&] {
     struct stat info{};
     EXPECT_EQ(stat(Path("a").c_str(), &info), 0);
@@ -101,7 +101,7 @@ TEST_F(WholeFile, KeepsItsMode) {
   umask(mask);
 }
 
-TEST_F(WholeFile, WhatAKilledProgramLeftIsInNobodysWay) {
+TEST_F(WholeFile, FilesOfAKilledProgramAreInNobodysWay) {
   // A process with our number, long ago.
   const std::string stale = Path("a") + ".part-" + std::to_string(getpid());
   std::ofstream(stale) << "half";
@@ -111,7 +111,7 @@ TEST_F(WholeFile, WhatAKilledProgramLeftIsInNobodysWay) {
   EXPECT_EQ(Read(stale), "half");
 }
 
-TEST_F(WholeFile, LinkStaysALink) {
+TEST_F(WholeFile, AReplacedLinkStaysALink) {
   ASSERT_TRUE(WriteWholeFile(Path("target"), "old").ok());
   ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
   ASSERT_TRUE(WriteWholeFile(Path("link"), "new").ok());
@@ -119,7 +119,7 @@ TEST_F(WholeFile, LinkStaysALink) {
   EXPECT_EQ(Read(Path("target")), "new");
 }
 
-TEST_F(WholeFile, LinkToNothingStaysALinkToo) {
+TEST_F(WholeFile, ALinkToNothingStaysALink) {
   ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
   ASSERT_TRUE(WriteWholeFile(Path("link"), "new").ok());
   EXPECT_TRUE(std::filesystem::is_symlink(Path("link")));
@@ -127,7 +127,7 @@ TEST_F(WholeFile, LinkToNothingStaysALinkToo) {
   EXPECT_EQ(Entries(), 2);
 }
 
-TEST_F(WholeFile, OldOneStaysWhereNothingIsToBeReplaced) {
+TEST_F(WholeFile, OldFileStaysWhereNothingMayBeReplaced) {
   const WholeFileOptions fresh = {.replace = false, .mode = 0600};
   ASSERT_TRUE(WriteWholeFile(Path("a"), "first", fresh).ok());
   struct stat info{};
@@ -161,7 +161,7 @@ TextSource Once(std::string_view text) {
 }
 
 // The file before its folder: the other way round a power failure leaves the name with half of the text.
-TEST_F(WholeFile, DurableOneIsSyncedWithItsName) {
+TEST_F(WholeFile, DurableFilesAreSyncedWithTheirName) {
   synced.clear();
   ASSERT_TRUE(WriteWholeFile(Path("a"), "text").ok());
   EXPECT_TRUE(synced.empty());
@@ -174,7 +174,7 @@ TEST_F(WholeFile, DurableOneIsSyncedWithItsName) {
   EXPECT_EQ(synced, std::vector<std::string>{folder_});
 }
 
-TEST_F(WholeFile, ErrorOfSyncingIsOne) {
+TEST_F(WholeFile, ErrorOfSyncingIsReported) {
   ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
   sync_error = EIO;
   const absl::Status status = WriteWholeFile(Path("a"), "new", {.durable = true});
@@ -190,7 +190,7 @@ TEST_F(WholeFile, ErrorOfSyncingIsOne) {
   EXPECT_EQ(Entries(), 1);
 }
 
-TEST_F(WholeFile, NewOneIsWrittenInItsPlaceAndTakesNobodysName) {
+TEST_F(WholeFile, WriteNewFileWritesInPlaceAndReplacesNothing) {
   synced.clear();
   ASSERT_TRUE(WriteNewFile(Path("a"), Once("first")).ok());
   EXPECT_EQ(synced, std::vector<std::string>{Path("a")});
@@ -216,7 +216,7 @@ std::pair<FileDescriptor, FileDescriptor> FullPipe() {
 
 std::string NameOf(const FileDescriptor& descriptor) { return "/proc/self/fd/" + std::to_string(descriptor.get()); }
 
-TEST_F(WholeFile, WaitsForTheReaderOfADescriptorThatDoesNotBlock) {
+TEST_F(WholeFile, WritingWaitsForTheReaderOfADescriptorThatDoesNotBlock) {
   auto [in, out] = FullPipe();
   const std::string text(size_t{1} << 22, 'x');
   std::string taken;
@@ -262,7 +262,7 @@ TEST_F(WholeFile, NamedPipeThatNobodyReadsIsAnErrorInTheEnd) {
 }
 
 // As in /tmp.
-TEST_F(WholeFile, FileOfAnotherUserInAStickyFolderIsKnownBefore) {
+TEST_F(WholeFile, FileOfAnotherUserInAStickyFolderIsRefusedBefore) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two other users";
   ASSERT_EQ(chmod(folder_.c_str(), 01777), 0);
   std::ofstream(Path("a")) << "another's";
@@ -277,7 +277,7 @@ TEST_F(WholeFile, FileOfAnotherUserInAStickyFolderIsKnownBefore) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(WholeFile, ErrorOfCloseIsOne) {
+TEST_F(WholeFile, ErrorOfCloseIsReported) {
   ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
   // A descriptor that is closed already cannot be closed again: it stands for a quota that is known only then.
   bool first = true;
@@ -367,7 +367,7 @@ TEST_F(WholeFile, DevicesAreWrittenToAndStay) {
   EXPECT_FALSE(WriteWholeFile("/dev/full", "text").ok());
 }
 
-TEST_F(WholeFile, WhatCannotBeWrittenIsKnownBefore) {
+TEST_F(WholeFile, PathsThatCannotBeWrittenAreRefusedBefore) {
   for (const std::string& path : {Path("no/such/folder"), folder_}) {
     EXPECT_FALSE(CheckWritable(path).ok()) << path;
     EXPECT_FALSE(WriteWholeFile(path, "text").ok()) << path;

@@ -88,7 +88,7 @@ TEST(AgentTest, RefusalsSayWhy) {
   EXPECT_NE(status.message().find("too late"), std::string::npos) << status;
 }
 
-TEST(AgentTest, ASilentAgentIsADeadline) {
+TEST(AgentTest, ASilentAgentEndsInTheDeadline) {
   FakeAgent agent(1, [](FakeAgent&, const v1::RankMessage&) {});
   EXPECT_EQ(Join(agent, 0, milliseconds(50)).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
@@ -147,7 +147,7 @@ TEST(AgentTest, NonsenseIsAnError) {
   }
 }
 
-TEST(AgentTest, StoreThroughTheAgent) {
+TEST(AgentTest, TheStoreIsReachedThroughTheAgent) {
   Agent agent(1);
   auto runtime = Join(agent.fake, 0);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
@@ -286,14 +286,14 @@ absl::StatusOr<std::unique_ptr<Runtime>> JoinToStay(const std::string& address, 
       {.progress_thread = progress_thread, .bootstrap = BootstrapFromAgent(address, 0), .stays = true});
 }
 
-TEST(NextEpoch, RefusesNothingAndWorldsThatHaveOnlyOne) {
+TEST(NextEpoch, NextEpochRefusesNoRuntimeAndWorldsOfOneEpoch) {
   EXPECT_EQ(Runtime::NextEpoch(nullptr).status().code(), absl::StatusCode::kInvalidArgument);
   auto runtime = Runtime::Init({.bootstrap = BootstrapWorldOfOne(), .stays = true});
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_EQ(Runtime::NextEpoch(*std::move(runtime)).status().code(), absl::StatusCode::kUnimplemented);
 }
 
-TEST(NextEpoch, IsNothingForAForkedChild) {
+TEST(NextEpoch, NextEpochIsRefusedToAForkedChild) {
   Agent agent(2);
   auto runtime = JoinToStay(agent.fake.address(), /*progress_thread=*/true);
   ASSERT_TRUE(runtime.ok()) << runtime.status();

@@ -75,7 +75,7 @@ class LocalDeadlocksTest : public ::testing::Test {
   std::unique_ptr<LocalDeadlocks> watch_;
 };
 
-TEST_F(LocalDeadlocksTest, AreTheRanksWhoseWaitsDoNotMove) {
+TEST_F(LocalDeadlocksTest, FindsTheRanksWhoseWaitsDoNotMove) {
   Wait(0, Call(0, CollectiveKind::kRecv, 1, kGroup, 1), 1);
   Wait(1, Call(1, CollectiveKind::kRecv, 0, kGroup, 1), 1);
   EXPECT_EQ(Look(100), std::vector<int>());
@@ -86,7 +86,7 @@ TEST_F(LocalDeadlocksTest, AreTheRanksWhoseWaitsDoNotMove) {
 }
 
 // A sleeping rank has been woken by its peer, but does not run yet: what it looked at before does not count.
-TEST_F(LocalDeadlocksTest, AreNotTheRanksThatHaveNotLookedSinceTheLastOneBeganToWait) {
+TEST_F(LocalDeadlocksTest, LeavesOutRanksThatHaveNotLookedSinceTheLastOneBeganToWait) {
   const uint64_t send = SendWithoutPlace();
   Wait(0, send, 5);
   EXPECT_EQ(Look(100), std::vector<int>());
@@ -100,7 +100,7 @@ TEST_F(LocalDeadlocksTest, AreNotTheRanksThatHaveNotLookedSinceTheLastOneBeganTo
 }
 
 // The send has no place still, now that both have looked: another wait holds it.
-TEST_F(LocalDeadlocksTest, AreTheSameRanksOnceTheyHaveLooked) {
+TEST_F(LocalDeadlocksTest, FindsRanksOnceTheyHaveLookedAgain) {
   const uint64_t send = SendWithoutPlace();
   Wait(0, send, 5);
   EXPECT_EQ(Look(100), std::vector<int>());
@@ -114,7 +114,7 @@ TEST_F(LocalDeadlocksTest, AreTheSameRanksOnceTheyHaveLooked) {
   EXPECT_EQ(Look(500), (std::vector<int>{0, 1}));
 }
 
-TEST_F(LocalDeadlocksTest, AreSeenAlthoughAnotherRankMovesAllTheTime) {
+TEST_F(LocalDeadlocksTest, FindsADeadlockWhileAnotherRankMoves) {
   Wait(0, Call(0, CollectiveKind::kRecv, 1, kGroup, 1), 1);
   Wait(1, Call(1, CollectiveKind::kRecv, 0, kGroup, 1), 1);
   std::vector<int> seen;

@@ -50,7 +50,7 @@ TEST(Preemption, WaitsForTheAgreedStepAndStopsThere) {
 }
 
 // It may wait in a call for a rank that has got the notice and does not begin the step.
-TEST(Preemption, AStepThatIsUnderWayIsToldOfFromWithin) {
+TEST(Preemption, AWaitingCallReportsTheStepUnderWay) {
   Agent agent(1);
   auto runtime = Join(agent.fake, 0);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
@@ -67,7 +67,7 @@ TEST(Preemption, AStepThatIsUnderWayIsToldOfFromWithin) {
   EXPECT_EQ(agent.Next().preempted(), 50u);
 }
 
-TEST(Preemption, GoesOnForGoodWhereNoStepIsLeft) {
+TEST(Preemption, TrainingGoesOnWhereNoStepIsLeft) {
   Agent agent(1);
   auto runtime = Join(agent.fake, 0);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
@@ -127,7 +127,7 @@ TEST(Preemption, AStepBeyondTheAgreedOneIsRefused) {
 }
 
 // The news of a failure do not come back to the rank that brings them.
-TEST(Preemption, WhoReportsAFailureMayGoBackAStepToo) {
+TEST(Preemption, ARankThatReportsAFailureMayGoBackAStep) {
   Agent agent(2);
   auto runtime = Join(agent.fake, 0);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
@@ -138,7 +138,7 @@ TEST(Preemption, WhoReportsAFailureMayGoBackAStepToo) {
 }
 
 // Its connection is the parent's, even where no other rank could be disturbed.
-TEST(Preemption, IsNothingForAForkedChild) {
+TEST(Preemption, OnPreemptionIsRefusedToAForkedChild) {
   Agent agent(1);
   auto runtime = Join(agent.fake, 0);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
@@ -159,7 +159,7 @@ TEST(Preemption, TheSameStepMayBeAskedForAgainAfterADeadline) {
   EXPECT_TRUE((*runtime)->OnPreemption(7).value());
 }
 
-TEST(Preemption, NobodyTellsAWorldOfOne) {
+TEST(Preemption, AWorldOfOneIsNeverPreempted) {
   auto runtime = Runtime::Init({.bootstrap = BootstrapWorldOfOne()});
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   for (uint64_t step = 0; step < 3; ++step) EXPECT_FALSE((*runtime)->OnPreemption(step).value());

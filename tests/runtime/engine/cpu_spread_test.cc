@@ -87,7 +87,7 @@ class Crowd {
 
 constexpr int kRounds = 40;
 
-TEST(CpuSpreadTest, ACrowdDissolves) {
+TEST(CpuSpreadTest, ACrowdOnOneCpuDissolves) {
   const cpu_set_t before = AffinityNow();
   if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "needs two CPUs";
   EXPECT_GT(Crowd(/*shared=*/true).Moves(kRounds), kRounds / 2);

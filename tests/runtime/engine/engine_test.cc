@@ -110,7 +110,7 @@ TEST_F(EngineTest, SourcesMayComeAndGoWhilePolled) {
   engine_->Remove(&first);
 }
 
-TEST_F(EngineTest, OwnershipNests) {
+TEST_F(EngineTest, OwnershipOfTheEngineNests) {
   EngineLock outer(*engine_);
   EngineLock inner(*engine_);
   int polls = 0;

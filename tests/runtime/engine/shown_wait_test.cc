@@ -83,7 +83,7 @@ class ShownWaitTest : public ::testing::Test {
   pid_t child_ = 0;
 };
 
-TEST_F(ShownWaitTest, OfOneQuietThreadIsBound) {
+TEST_F(ShownWaitTest, AWaitOfOneQuietThreadIsBound) {
   Start([](Rank& rank) { rank.Wait(); });
   const Wait wait = Await([](const Wait& shown) { return shown.bound; });
   EXPECT_EQ(wait.awaited.size(), 1u);
@@ -95,12 +95,12 @@ TEST_F(ShownWaitTest, OfOneQuietThreadIsBound) {
 
 constexpr uint64_t kLooks = 6;  // by which it would be bound
 
-TEST_F(ShownWaitTest, WithADeadlineIsNot) {
+TEST_F(ShownWaitTest, AWaitWithADeadlineIsNotBound) {
   Start([](Rank& rank) { rank.Wait(Deadline::After(seconds(100))); });
   EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= kLooks; }).bound);
 }
 
-TEST_F(ShownWaitTest, OfAProcessThatComputesIsNot) {
+TEST_F(ShownWaitTest, AWaitInAProcessThatComputesIsNotBound) {
   Start([](Rank& rank) {
     std::thread other([&rank] {
       while (!rank.Told()) {
@@ -113,7 +113,7 @@ TEST_F(ShownWaitTest, OfAProcessThatComputesIsNot) {
 }
 
 // It may make its first call when it has read what it waits for.
-TEST_F(ShownWaitTest, BesideAThreadThatSleepsIsNotSoon) {
+TEST_F(ShownWaitTest, AWaitBesideAThreadThatSleepsIsNotSoonBound) {
   Start([](Rank& rank) {
     std::thread other([&rank] {
       while (!rank.Told())
@@ -125,7 +125,7 @@ TEST_F(ShownWaitTest, BesideAThreadThatSleepsIsNotSoon) {
   EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= 2 * kLooks; }).bound);
 }
 
-TEST_F(ShownWaitTest, BesideThreadsOfCohortIsBound) {
+TEST_F(ShownWaitTest, AWaitBesideThreadsOfCohortIsBound) {
   Start([](Rank& rank) {
     rank.engine.StartProgressThread();
     rank.Wait();
@@ -134,7 +134,7 @@ TEST_F(ShownWaitTest, BesideThreadsOfCohortIsBound) {
   EXPECT_TRUE(Await([](const Wait& shown) { return shown.bound; }).bound);
 }
 
-TEST_F(ShownWaitTest, OfAnEngineThatDetectsNoDeadlocksIsNot) {
+TEST_F(ShownWaitTest, AWaitIsNotBoundWhereTheEngineDetectsNoDeadlocks) {
   Start([](Rank& rank) {
     rank.engine.set_detects_deadlocks(false);
     rank.Wait();
@@ -143,7 +143,7 @@ TEST_F(ShownWaitTest, OfAnEngineThatDetectsNoDeadlocksIsNot) {
 }
 
 // The thread that drove before ends its wait when it finds that another one drives.
-TEST_F(ShownWaitTest, OfAnotherThreadStaysWhenAnEarlierOneEnds) {
+TEST_F(ShownWaitTest, AWaitStaysShownWhenAnEarlierThreadsWaitEnds) {
   auto segment = Segment::Attach(dup(agent_->fd()), 0);
   ASSERT_TRUE(segment.ok()) << segment.status();
   std::optional<ShownWait> earlier(segment->get());
@@ -155,7 +155,7 @@ TEST_F(ShownWaitTest, OfAnotherThreadStaysWhenAnEarlierOneEnds) {
   EXPECT_EQ(ReadWaitNumber(agent_->control(0)).number, number);
 }
 
-TEST_F(ShownWaitTest, OfAProcessWithSeveralCallersIsNot) {
+TEST_F(ShownWaitTest, AWaitInAProcessWithSeveralCallersIsNotBound) {
   Start([](Rank& rank) {
     std::thread other([&rank] { (void)rank.segment.black_box().Start(CallRecord()); });
     other.join();
@@ -164,7 +164,7 @@ TEST_F(ShownWaitTest, OfAProcessWithSeveralCallersIsNot) {
   EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= kLooks; }).bound);
 }
 
-TEST_F(ShownWaitTest, OfAProcessWithSeveralWaitersIsNot) {
+TEST_F(ShownWaitTest, AWaitInAProcessWithSeveralWaitersIsNotBound) {
   Start([](Rank& rank) {
     std::thread other([&rank] { rank.engine.DriveUntil([] { return false; }, Deadline::Now()); });
     other.join();
@@ -174,7 +174,7 @@ TEST_F(ShownWaitTest, OfAProcessWithSeveralWaitersIsNot) {
   EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= kLooks; }).bound);
 }
 
-TEST_F(ShownWaitTest, WhileAListenerMayMakeCallsIsNot) {
+TEST_F(ShownWaitTest, AWaitIsNotBoundWhileAListenerMayMakeCalls) {
   class Pending final : public WorkState {
    public:
     Pending() { Reset(1); }
@@ -190,7 +190,7 @@ TEST_F(ShownWaitTest, WhileAListenerMayMakeCallsIsNot) {
   EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= kLooks; }).bound);
 }
 
-TEST_F(ShownWaitTest, GetsAnotherNumberWhenSomethingMoves) {
+TEST_F(ShownWaitTest, AWaitGetsAnotherNumberWhenSomethingMoves) {
   class Source final : public ProgressSource {
    public:
     bool Poll() override { return ++polls_ % 100 == 0; }

@@ -183,7 +183,7 @@ TEST_F(BlackBoxTest, ReadersBesideTheWriterSeeWholeRecords) {
   EXPECT_EQ(bad.load(), 0);
 }
 
-TEST_F(BlackBoxTest, SurvivesAnyContents) {
+TEST_F(BlackBoxTest, ReadersSurviveAnyContents) {
   const BlackBoxReader reader = agent_->black_box_of(0);
   CallRecord record;
   std::memset(static_cast<void*>(&record), 0xff, sizeof record);

@@ -51,7 +51,7 @@ TEST(CallCompareTest, TheMajorityNeedNotHoldTheLowestRank) {
   EXPECT_EQ(verdict.text.substr(0, 35), "calls do not match: ranks 1,2 calle");
 }
 
-TEST(CallCompareTest, WithoutMajorityTheLowestRankIsTheReference) {
+TEST(CallCompareTest, TheLowestRankIsTheReferenceWithoutAMajority) {
   const std::vector<CallView> views = {Seen(1, kSum), Seen(0, kBroadcast)};
   const CallVerdict verdict = CompareCalls(0xab, 7, views);
   EXPECT_FALSE(verdict.majority);
@@ -60,7 +60,7 @@ TEST(CallCompareTest, WithoutMajorityTheLowestRankIsTheReference) {
   EXPECT_EQ(verdict.blamed, std::vector<int>({1}));
 }
 
-TEST(CallCompareTest, NamesThoseWhoAreAbsent) {
+TEST(CallCompareTest, NamesTheAbsentRanks) {
   CallRecord earlier = kBroadcast;
   earlier.signature.sequence = 6;
   earlier.state = CallState::kDone;
@@ -79,7 +79,7 @@ TEST(CallCompareTest, NamesThoseWhoAreAbsent) {
   EXPECT_NE(verdict.text.find("rank 3 (node1) has made no call"), std::string::npos) << verdict.text;
 }
 
-TEST(CallCompareTest, OneWhoIsLongPastIsNotAbsent) {
+TEST(CallCompareTest, ARankThatIsFarAheadIsNotAbsent) {
   CallRecord later = kSum;
   later.signature.sequence = 2000;
   const std::vector<CallView> views = {Seen(0, kSum), MakeCallView(1, "node0", {}, true, later)};
@@ -95,7 +95,7 @@ TEST(CallCompareTest, EqualWordsWithAnotherAlgorithmAreAMismatch) {
   EXPECT_NE(verdict.text.find("with another algorithm"), std::string::npos) << verdict.text;
 }
 
-TEST(CallSignatureTest, EveryBitCounts) {
+TEST(CallSignatureTest, EveryBitOfASignatureChangesItsHash) {
   const auto seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -113,7 +113,7 @@ TEST(CallSignatureTest, EveryBitCounts) {
   }
 }
 
-TEST(CallCompareTest, RankLists) {
+TEST(CallCompareTest, RankListsAreWrittenAsRanges) {
   EXPECT_EQ(DescribeRanks(std::vector<int>{4}), "rank 4");
   EXPECT_EQ(DescribeRanks(std::vector<int>{0, 1, 3}), "ranks 0,1,3");
   EXPECT_EQ(DescribeRanks(std::vector<int>{0, 1, 2, 3, 7, 9, 10, 11}), "ranks 0-3,7,9-11");

@@ -11,7 +11,7 @@
 namespace cohort::runtime {
 namespace {
 
-TEST(CallNamesTest, AgreeWithComm) {
+TEST(CallNamesTest, NamesOfCallsAgreeWithComm) {
   for (int i = 1; i < comm::kCollectiveKinds; ++i) {
     EXPECT_EQ(CallKindName(static_cast<uint16_t>(i)), comm::Name(static_cast<comm::CollectiveKind>(i)));
   }

@@ -71,7 +71,7 @@ std::vector<std::vector<int>> Ranks(const std::vector<RankWait>& waits) {
 }
 using Sets = std::vector<std::vector<int>>;
 
-TEST(WaitGraph, BothReceiveFirst) {
+TEST(WaitGraph, RanksThatBothReceiveFirstAreADeadlock) {
   const std::vector<Deadlock> found =
       FindDeadlocks(std::vector<RankWait>{Waiting(0, Recv(1)), Waiting(1, Recv(0))}, kMembers);
   ASSERT_EQ(found.size(), 1u);
@@ -83,7 +83,7 @@ TEST(WaitGraph, BothReceiveFirst) {
   EXPECT_NE(found[0].text.find("rank 1 is in call 1 at a.cc:7 and waits for rank 0"), std::string::npos);
 }
 
-TEST(WaitGraph, AMessageThatIsOnItsWayIsNoReason) {
+TEST(WaitGraph, AMessageOnItsWayIsNoDeadlock) {
   RankWait sent = Waiting(1, Recv(0));
   sent.progress.latest.push_back(Made(Call(CollectiveKind::kSend, kGroup, 1, 0), /*done=*/true));
   EXPECT_EQ(Ranks({Waiting(0, Recv(1)), sent}), Sets());
@@ -92,13 +92,13 @@ TEST(WaitGraph, AMessageThatIsOnItsWayIsNoReason) {
   EXPECT_EQ(Ranks({wants_more, sent}), (Sets{{0, 1}}));
 }
 
-TEST(WaitGraph, WhoMayHaveForgottenIsNotBlamed) {
+TEST(WaitGraph, ARankThatMayHaveForgottenIsNotBlamed) {
   RankWait forgetful = Waiting(1, Recv(0));
   forgetful.progress.forgets = true;
   EXPECT_EQ(Ranks({Waiting(0, Recv(1)), forgetful}), Sets());
 }
 
-TEST(WaitGraph, WhoMayGoOnIsInNoDeadlock) {
+TEST(WaitGraph, ARankThatMayGoOnIsInNoDeadlock) {
   RankWait free = Waiting(1, Recv(0));
   free.bound = false;
   EXPECT_EQ(Ranks({Waiting(0, Recv(1)), free}), Sets());
@@ -122,7 +122,7 @@ TEST(WaitGraph, SendsWaitWhereNothingBuffersThem) {
   EXPECT_EQ(Ranks({Waiting(0, Send(1, large), 0), Waiting(1, Send(0, large), 1)}), (Sets{{0, 1}}));
 }
 
-TEST(WaitGraph, CallsOfTwoGroupsInOppositeOrder) {
+TEST(WaitGraph, CallsOfTwoGroupsInOppositeOrderAreADeadlock) {
   const std::vector<Deadlock> found =
       FindDeadlocks(std::vector<RankWait>{Waiting(0, Sum(kGroup)), Waiting(1, Sum(kOther))}, kMembers);
   ASSERT_EQ(found.size(), 1u);
@@ -130,7 +130,7 @@ TEST(WaitGraph, CallsOfTwoGroupsInOppositeOrder) {
   EXPECT_EQ(found[0].groups.size(), 2u);
 }
 
-TEST(WaitGraph, WhoOnlyWaitsForACycleIsNotInIt) {
+TEST(WaitGraph, ARankThatOnlyWaitsForACycleIsNotInIt) {
   // Rank 2 has called what ranks 0 and 1 wait for, and waits for rank 0.
   EXPECT_EQ(Ranks({Waiting(0, Recv(1)), Waiting(1, Recv(0)), Waiting(2, Recv(0))}), (Sets{{0, 1}}));
 }
@@ -183,7 +183,7 @@ std::vector<std::pair<int, size_t>> Late(const std::vector<RankWait>& waits) {
   return late;
 }
 
-TEST(WaitGraph, StragglersAreThoseWhomOthersWaitForThroughOthersToo) {
+TEST(WaitGraph, StragglersAreFoundThroughRanksThatWaitForOthers) {
   EXPECT_EQ(Late({Waiting(0, Sum(kGroup)), Waiting(1, Recv(0)), Computing(2)}),
             (std::vector<std::pair<int, size_t>>{{2, 2}}));
   RankWait unbound = Waiting(0, Sum(kGroup));

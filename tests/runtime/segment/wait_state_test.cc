@@ -40,7 +40,7 @@ class WaitState : public ::testing::Test {
   std::unique_ptr<Segment> rank_;
 };
 
-TEST_F(WaitState, ShowsTheCallsThatAreNotDone) {
+TEST_F(WaitState, AWaitShowsTheCallsThatAreNotDone) {
   EXPECT_FALSE(Read().has_value());
   const uint64_t first = Start(CollectiveKind::kRecv, 5, 1, 0);
   const uint64_t last = Start(CollectiveKind::kSend, 5, 1, 0);
@@ -58,7 +58,7 @@ TEST_F(WaitState, ShowsTheCallsThatAreNotDone) {
   EXPECT_EQ(ReadWaitNumber(agent_->control(1)).number, 0u);
 }
 
-TEST_F(WaitState, TheNumberStaysWhileTheSameWaitGoesOn) {
+TEST_F(WaitState, TheNumberOfAWaitStaysWhileItGoesOn) {
   ShowWait(control(), 1, 1, true);
   const WaitNumber first = ReadWaitNumber(agent_->control(1));
   ShowWait(control(), 1, 1, true);
@@ -74,7 +74,7 @@ TEST_F(WaitState, TheNumberStaysWhileTheSameWaitGoesOn) {
 }
 
 // A thread may hide its wait after another thread has become the engine's owner.
-TEST_F(WaitState, OnlyTheWaitThatIsNamedIsHidden) {
+TEST_F(WaitState, HideHidesOnlyTheNamedWait) {
   const uint64_t first = ShowWait(control(), 1, 1, true);
   const uint64_t second = ShowWait(control(), 2, 2, true);
   HideWait(control(), first);

@@ -149,7 +149,7 @@ TEST_F(BlackBoxTool, FindsAJobOnceAndKeepsItForLater) {
   EXPECT_LE(copy->now_ns, after);
 }
 
-TEST(BlackBoxJobs, AreFoundByTheBeginningOfTheirNames) {
+TEST(BlackBoxJobs, JobsAreFoundByTheBeginningOfTheirNames) {
   const std::vector<std::string> ids = {"job-5f3a", "job-5f3b", "job-5f3a", "single-5", "job-5f"};
   EXPECT_EQ(*ResolveJob(ids, "job-5f3a"), "job-5f3a");
   EXPECT_EQ(*ResolveJob(ids, "5f3a"), "job-5f3a");
@@ -162,7 +162,7 @@ TEST(BlackBoxJobs, AreFoundByTheBeginningOfTheirNames) {
 }
 
 // A limit on files' size stands for the full disk.
-TEST_F(BlackBoxTool, WhatDoesNotFitIsNotKeptByHalf) {
+TEST_F(BlackBoxTool, ABoxThatDoesNotFitIsNotKeptByHalf) {
   const auto found = FindInProcess(getpid());
   ASSERT_TRUE(found.ok()) << found.status();
   const std::filesystem::path folder =

@@ -122,7 +122,7 @@ TEST_F(CollperfDevice, EveryOperationIsChecked) {
   }
 }
 
-TEST_F(CollperfDevice, LevelsAreCompared) {
+TEST_F(CollperfDevice, DeterminismLevelsAreCompared) {
   for (const Result& result : RunRanks(2, OptionsOf({"all_reduce", "-e", "4K", "--determinism", "order_invariant"}))) {
     EXPECT_EQ(result.wrong, 0);
     EXPECT_GT(result.fast_us, 0);

@@ -20,7 +20,7 @@ Parsed Parse(std::vector<const char*> arguments) {
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
 
-TEST(CollperfOptions, HabitsOfNcclTests) {
+TEST(CollperfOptions, OptionsOfNcclTestsAreTaken) {
   const Parsed parsed = Parse({"all_reduce", "-b", "8", "-e", "4K", "-f", "8", "-n", "20", "-w", "5", "-c", "0", "-d",
                                "half", "-o", "max", "-r", "1"});
   ASSERT_FALSE(parsed.ends) << parsed.text;
@@ -35,7 +35,7 @@ TEST(CollperfOptions, HabitsOfNcclTests) {
   EXPECT_EQ(options.root, 1);
 }
 
-TEST(CollperfOptions, StepsAndAll) {
+TEST(CollperfOptions, SizesMayBeStepsAndAllMeansEveryType) {
   const Parsed parsed = Parse({"all", "-b", "1K", "-e", "3K", "-i", "1K", "-d", "all", "-o", "all"});
   ASSERT_FALSE(parsed.ends) << parsed.text;
   EXPECT_EQ(parsed.options.operations.size(), static_cast<size_t>(measure::kOperations));
@@ -55,7 +55,7 @@ TEST(CollperfOptions, DeviceMemoryIsForOperationsWithBuffers) {
   EXPECT_FALSE(Parse({"send_recv", "--memory", "cuda", "--algorithm", "staged"}).ends);
 }
 
-TEST(CollperfOptions, SizesEndWhateverTheyAre) {
+TEST(CollperfOptions, ListsOfSizesAlwaysEnd) {
   const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.sizes; };
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807"}).size(), 1u);
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807", "-i", "9223372036854775807"})
@@ -127,7 +127,7 @@ TEST(CollperfOptions, MessagesAreShortWhateverWasTyped) {
   }
 }
 
-TEST(CollperfReport, CommandNeedNotBeText) {
+TEST(CollperfReport, TheReportTakesCommandsThatAreNoText) {
   const Parsed parsed = Parse({"all_reduce"});
   RunFacts facts;
   facts.command = "collperf --csv b\xff";
@@ -136,7 +136,7 @@ TEST(CollperfReport, CommandNeedNotBeText) {
   EXPECT_EQ(read["command"], "collperf --csv b\xef\xbf\xbd");
 }
 
-TEST(CollperfReport, CostOfDeterminism) {
+TEST(CollperfReport, TheReportShowsTheCostOfDeterminism) {
   const Parsed parsed = Parse({"all_reduce", "--determinism", "order_invariant"});
   ASSERT_FALSE(parsed.ends) << parsed.text;
   const Result dear{.us = {1, 3, 4}, .fast_us = 1.5};
@@ -149,7 +149,7 @@ TEST(CollperfReport, CostOfDeterminism) {
   EXPECT_EQ(DeterminismText(parsed.options, {uncompared}), "");
 }
 
-TEST(CollperfReport, MeanBandwidthOfEachOperation) {
+TEST(CollperfReport, TheReportHasTheMeanBandwidthOfEachOperation) {
   Result result{.operation = measure::Operation::kAllReduce, .us = {1, 2, 3}};
   std::vector<Result> results;
   for (const double busbw : {1.0, 2.0, 6.0}) {
@@ -177,7 +177,7 @@ TEST(CollperfReport, SaysWhenTheMachineIsBusy) {
   EXPECT_THAT(SummaryText({quiet, late, slow}), HasSubstr("# the machine is busy: at 2 of 3 points"));
 }
 
-TEST(CollperfReport, CsvColumns) {
+TEST(CollperfReport, CsvRowsHaveTheColumnsOfTheirHead) {
   Result result{.operation = measure::Operation::kAllReduce,
                 .bytes = 1024,
                 .count = 256,

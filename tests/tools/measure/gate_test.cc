@@ -38,7 +38,7 @@ void RunRanks(const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Gate, SharedMemory) {
+TEST(Gate, RanksMeetAtAGateInSharedMemory) {
   const auto memory = SharedMemory::Create(GateBytes(kRanks));
   ASSERT_TRUE(memory.ok());
   const auto mapped = SharedMemory::Open((*memory)->Path(), GateBytes(kRanks));
@@ -51,7 +51,7 @@ TEST(Gate, SharedMemory) {
   });
 }
 
-TEST(Gate, BrokenSharedMemoryLetsGo) {
+TEST(Gate, ABrokenGateInSharedMemoryLetsRanksGo) {
   const auto memory = SharedMemory::Create(GateBytes(2));
   ASSERT_TRUE(memory.ok());
   auto* data = static_cast<GateMemory*>((*memory)->data());
@@ -61,14 +61,14 @@ TEST(Gate, BrokenSharedMemoryLetsGo) {
   EXPECT_EQ(waiting.Wait().code(), absl::StatusCode::kAborted);
 }
 
-TEST(Gate, OtherMemoryIsRefused) {
+TEST(Gate, MemoryOfAnotherSizeIsRefused) {
   const auto memory = SharedMemory::Create(4096);
   ASSERT_TRUE(memory.ok());
   EXPECT_FALSE(SharedMemory::Open((*memory)->Path(), 8192).ok());
   EXPECT_FALSE(SharedMemory::Open("/proc/self/fd/1000000", 4096).ok());
 }
 
-TEST(Gate, Tcp) {
+TEST(Gate, RanksMeetAtAGateOverTcp) {
   auto listener = TcpGate::Listen("127.0.0.1");
   ASSERT_TRUE(listener.ok());
   const uint16_t port = listener->port;
@@ -85,7 +85,7 @@ TEST(Gate, Tcp) {
   });
 }
 
-TEST(Gate, NobodyWaitsOverTcpForWhoWontCome) {
+TEST(Gate, AGateOverTcpDoesNotWaitForALostRank) {
   auto listener = TcpGate::Listen("127.0.0.1");
   ASSERT_TRUE(listener.ok());
   const TcpGate::Patience patience{runtime::Deadline::After(std::chrono::seconds(60)),

@@ -7,7 +7,7 @@
 namespace cohort::measure {
 namespace {
 
-TEST(Statistics, Summary) {
+TEST(Statistics, ASummaryHasMinimumMedianAndP99) {
   std::vector<double> samples;
   for (int i = 200; i > 0; --i) samples.push_back(i);
   const Summary summary = Summarize(samples);
@@ -19,7 +19,7 @@ TEST(Statistics, Summary) {
   EXPECT_DOUBLE_EQ(Summarize({}).median, 0);
 }
 
-TEST(Statistics, GeometricMean) {
+TEST(Statistics, GeometricMeanOfAValueAndItsInverseIsOne) {
   const std::vector<double> values = {0.5, 2};
   EXPECT_DOUBLE_EQ(GeometricMean(values), 1);
   EXPECT_DOUBLE_EQ(GeometricMean({}), 0);

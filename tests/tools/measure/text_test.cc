@@ -7,7 +7,7 @@
 namespace cohort::measure {
 namespace {
 
-TEST(Text, Sizes) {
+TEST(Text, SizesAreParsedAndWritten) {
   EXPECT_EQ(*ParseBytes("8"), 8);
   EXPECT_EQ(*ParseBytes("4K"), 4096);
   EXPECT_EQ(*ParseBytes("128MiB"), 128 << 20);
@@ -21,7 +21,7 @@ TEST(Text, Sizes) {
   EXPECT_EQ(MicrosecondsText(8227.4), "8,227");
 }
 
-TEST(Text, Quoting) {
+TEST(Text, JsonAndXmlTextsAreQuoted) {
   EXPECT_EQ(JsonString("a\"b\\\n"), "\"a\\\"b\\\\\\n\"");
   EXPECT_EQ(JsonString("a\xff\x01"), "\"a\xef\xbf\xbd\\u0001\"") << "bytes that are no UTF-8";
   EXPECT_EQ(XmlText("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");

@@ -19,7 +19,7 @@ uint64_t OpenDescriptors() {
 }
 
 // Whatever standard streams are closed, the body finds all three open, and nothing else besides what was open before.
-TEST(RunProgram, HoldsTheStandardStreamsAndNothingElse) {
+TEST(RunProgram, AProgramHoldsTheStandardStreamsAndNothingElse) {
   for (int closed = 0; closed < 8; ++closed) {
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);

@@ -43,7 +43,7 @@ TEST(Comparison, RatiosAreThoseOfEachAlternation) {
   EXPECT_DOUBLE_EQ(Ratio(nullptr, point.Find("mpich")), 0);
 }
 
-TEST(Comparison, OverTcpTheBestOfAllPeersCountsBesideTheBestThatUsesUcx) {
+TEST(Comparison, TcpTargetsNameTheBestPeerAndTheBestUcxPeer) {
   PointResult point = Point(10, 10, 20);
   point.transport = Transport::kTcp;
   point.contestants[0].name = "private";
