@@ -8,7 +8,7 @@
 namespace cohort::launcher {
 namespace {
 
-TEST(LinkLife, HasNoOtherTransitionsThanThese) {
+TEST(LinkLife, OnlyTheListedTransitionsAreLegal) {
   using enum LinkLife;
   const std::set<std::pair<LinkLife, LinkLife>> legal = {
       {kApart, kJoining},  {kApart, kJoined},     {kJoining, kJoined},   {kJoining, kWaiting}, {kJoining, kLost},

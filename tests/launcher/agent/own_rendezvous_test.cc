@@ -73,7 +73,7 @@ class OwnRendezvousTest : public ::testing::Test {
   std::optional<absl::Status> lost_;
 };
 
-TEST_F(OwnRendezvousTest, RunsAJobToItsEnd) {
+TEST_F(OwnRendezvousTest, AnAgentThatHostsTheRendezvousRunsAJobToItsEnd) {
   std::vector<v1::Assignment> assignments;
   Run(MakePlan(1, 3), [&](const v1::ToAgent& message) {
     if (!message.has_assignment()) return;
@@ -89,7 +89,7 @@ TEST_F(OwnRendezvousTest, RunsAJobToItsEnd) {
   EXPECT_TRUE(lost_.has_value() && lost_->ok());
 }
 
-TEST_F(OwnRendezvousTest, AStopThatIsAskedForEndsIt) {
+TEST_F(OwnRendezvousTest, AStopEndsTheJobOfAnAgentThatHostsTheRendezvous) {
   bool stopped = false;
   Run(MakePlan(1, 1), [&](const v1::ToAgent& message) {
     if (message.has_assignment()) rendezvous_->OnEvent(StopRequested{"stopped by a test", 130});
@@ -117,7 +117,7 @@ TEST_F(OwnRendezvousTest, ALoopThatWasBlockedLosesNothing) {
   EXPECT_TRUE(news_.empty());
 }
 
-TEST_F(OwnRendezvousTest, AnOfferThatIsRefusedIsItsEnd) {
+TEST_F(OwnRendezvousTest, ARefusedOfferEndsTheRendezvous) {
   std::string refused;
   v1::JobPlan plan = MakePlan(1, 1);
   auto created = OwnRendezvous::Create(&loop_, plan, [](const v1::FromNode&) {}, [](const v1::JobReport&) {});

@@ -280,7 +280,7 @@ TEST(RendezvousLink, ListensOnTheInterfaceThatWasNamedAndNowhereElse) {
 }
 
 // The first address of the list leads to another job, as those of private networks may.
-TEST(RendezvousLink, PassesOverAnAddressOfAnotherJob) {
+TEST(RendezvousLink, PassesOverTheAddressOfAnotherJob) {
   const JobAuthority authority = *JobAuthority::Create();
   const JobAuthority others = *JobAuthority::Create();
   Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
@@ -307,7 +307,7 @@ TEST(RendezvousLink, PassesOverAnAddressOfAnotherJob) {
 }
 
 // Abandoned while it dials the next host: what comes of that counts no more, nor does a host that comes later.
-TEST(RendezvousLink, IsAbandonedOnItsWayToAnotherHost) {
+TEST(RendezvousLink, MayBeAbandonedOnItsWayToAnotherHost) {
   const JobAuthority authority = *JobAuthority::Create();
   Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
   const std::string there = first.Host();
@@ -354,7 +354,7 @@ TEST(RendezvousLinkDeathTest, ASecondJoinIsCaught) {
   EXPECT_DEATH(join_twice(), "MayFollow");
 }
 
-TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {
+TEST(RendezvousLink, LeavesAHostThatDoesNotAnswerWhenCalledAway) {
   const JobAuthority authority = *JobAuthority::Create();
   Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
   const std::string there = first.Host();

@@ -87,7 +87,7 @@ class StayingReader : public Staying {
   }
 };
 
-TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
+TEST_F(Staying, AFailureDoesNotEndAStayingRankThatHasNotJoinedAgain) {
   std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
   ASSERT_TRUE(kept.at(0).has_value());
   Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
@@ -101,7 +101,7 @@ TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
   EXPECT_TRUE(second.TakeStaying().at(0).has_value());
 }
 
-TEST_F(StayingReader, GoesOnReadingInTheNextEpoch) {
+TEST_F(StayingReader, AStayingRankGoesOnReadingInTheNextEpoch) {
   v1::StandardInput input;
   input.set_bytes("one\n");
   first_->TakeInput(input);
@@ -121,7 +121,7 @@ TEST_F(StayingReader, GoesOnReadingInTheNextEpoch) {
   EXPECT_EQ(NextLine(), "end");
 }
 
-TEST_F(Staying, WhoWasToldToEndAndDoesNotIsKilledInsteadOfKept) {
+TEST_F(Staying, ARankThatIgnoresTheOrderToEndIsKilledInsteadOfKept) {
   first_->Stop(seconds(100));
   EXPECT_FALSE(first_->TakeStaying().at(0).has_value());
   const pid_t pid = pid_;

@@ -112,7 +112,7 @@ class SupervisorTest : public ::testing::Test {
   std::map<pid_t, runtime::FileDescriptor> ends_;
 };
 
-TEST_F(SupervisorTest, WhoEndsWhenAskedWasAsked) {
+TEST_F(SupervisorTest, ARankThatEndsWhenAskedWasAsked) {
   Start(2, false);
   supervisor_.Stop(seconds(60));
   Run();
@@ -125,7 +125,7 @@ TEST_F(SupervisorTest, WhoEndsWhenAskedWasAsked) {
   }
 }
 
-TEST_F(SupervisorTest, WhoDoesNotIsKilledAndWasAsked) {
+TEST_F(SupervisorTest, ARankThatDoesNotEndWhenAskedIsKilled) {
   Start(1, true);
   supervisor_.Stop(milliseconds(20));
   Run();
@@ -134,7 +134,7 @@ TEST_F(SupervisorTest, WhoDoesNotIsKilledAndWasAsked) {
   EXPECT_EQ(exits_[0].signal(), SIGKILL);
 }
 
-TEST_F(SupervisorTest, WithoutGraceNobodyIsAsked) {
+TEST_F(SupervisorTest, WithoutGraceRanksAreKilledUnasked) {
   Start(1, false);
   supervisor_.Stop(milliseconds(0));
   Run();
@@ -143,7 +143,7 @@ TEST_F(SupervisorTest, WithoutGraceNobodyIsAsked) {
   EXPECT_FALSE(exits_[0].asked_to_end());
 }
 
-TEST_F(SupervisorTest, WhoGaveCauseIsNotAsked) {
+TEST_F(SupervisorTest, ARankThatGaveCauseIsKilledUnasked) {
   Start(2, false);
   supervisor_.KillAsAsked(1, "it asked for it");
   supervisor_.Stop(seconds(60));
@@ -155,7 +155,7 @@ TEST_F(SupervisorTest, WhoGaveCauseIsNotAsked) {
 }
 
 // It has left its agent, as one that waits for the next epoch would, but lives and does not say so.
-TEST_F(SupervisorTest, WhoMayStayIsKilledWhenItsTimeIsOverWithoutBeingAsked) {
+TEST_F(SupervisorTest, ARankThatMayStayIsKilledUnaskedWhenItsTimeIsOver) {
   Start(1, true);
   supervisor_.OnProgramJoined(0, ::getpid(), true);  // some process that lives
   supervisor_.Stop(milliseconds(100), true);
@@ -167,7 +167,7 @@ TEST_F(SupervisorTest, WhoMayStayIsKilledWhenItsTimeIsOverWithoutBeingAsked) {
 }
 
 // On a busy machine the order to end may be read before the end that came first.
-TEST_F(SupervisorTest, WhoHasEndedByItselfWasNotEndedByUs) {
+TEST_F(SupervisorTest, ARankThatHasEndedByItselfWasNotEndedByUs) {
   Start(2, false);
   const pid_t killed = started_.pids(0).pid();  // in the order in which they came to run
   const int rank = static_cast<int>(started_.pids(0).rank());
@@ -213,7 +213,7 @@ class Debugger {
   int error_ = ECHILD;
 };
 
-TEST_F(SupervisorTest, WhomADebuggerHasStoppedIsLetBeAndNamed) {
+TEST_F(SupervisorTest, ARankStoppedByADebuggerIsLeftAloneAndNamed) {
   Start(1, false);
   const Debugger debugger(started_.pids(0).pid());
   if (debugger.error() != 0) GTEST_SKIP() << "no ptrace here: " << std::strerror(debugger.error());
@@ -275,7 +275,7 @@ class StuckStart : public SupervisorTest {
   StuckProgram program_;
 };
 
-TEST_F(StuckStart, TheLoopGoesOnUntilTheProgramsRun) {
+TEST_F(StuckStart, TheLoopGoesOnWhileProgramsStart) {
   loop_.After(milliseconds(50), [this] {
     EXPECT_EQ(times_started_, 0);
     program_.Release();
@@ -286,7 +286,7 @@ TEST_F(StuckStart, TheLoopGoesOnUntilTheProgramsRun) {
   EXPECT_EQ(started_.failed_size(), 0);
 }
 
-TEST_F(StuckStart, AllHaveOneDeadline) {
+TEST_F(StuckStart, AllStartingRanksShareOneDeadline) {
   const auto began = EventLoop::Clock::now();
   Run();
   EXPECT_LT(EventLoop::Clock::now() - began, 2 * kExecLimit);
@@ -297,7 +297,7 @@ TEST_F(StuckStart, AllHaveOneDeadline) {
 }
 
 // A node that ends while its ranks are being started.
-TEST_F(StuckStart, WhoIsEndedMeanwhileWasStarted) {
+TEST_F(StuckStart, ARankEndedWhileItStartsCountsAsStarted) {
   loop_.After(milliseconds(50), [this] { supervisor_.Stop(milliseconds(0)); });
   Run();
   ASSERT_EQ(times_started_, 1);

@@ -21,14 +21,14 @@ using runtime::FileDescriptor;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(BoundedCall, TellsWhatItsCallReturned) {
+TEST(BoundedCall, ReturnsTheResultOfTheCall) {
   BoundedCall call([] { return absl::NotFoundError("nowhere"); });
   EXPECT_EQ(call.Await(Deadline::After(seconds(60))), absl::NotFoundError("nowhere"));
   EXPECT_EQ(call.Await(Deadline::Now()), absl::NotFoundError("nowhere")) << "asked again";
 }
 
 // A named pipe that nobody reads stands for a file server that is gone.
-TEST(BoundedCall, LeavesACallBehindThatBlocks) {
+TEST(BoundedCall, LeavesABlockedCallBehind) {
   char folder[] = "/tmp/cohort-bounded-call-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/pipe";

@@ -50,7 +50,7 @@ TEST(MessageReader, CutsAStreamHoweverItArrives) {
   EXPECT_EQ(message.output().rank(), 300u);
 }
 
-TEST(MessageReader, RefusesWhatIsNoMessage) {
+TEST(MessageReader, RefusesBytesThatAreNoMessage) {
   v1::FromNode message;
   for (const std::string& bytes :
        {std::string("\xff\xff\xff\xff\xff\xff"), std::string("\xff\xff\xff\x7f"), std::string("\x03\xff\xff\xff", 4)}) {
@@ -109,7 +109,7 @@ TEST(MessageWriter, NeverBlocksAndLosesNothing) {
   for (int i = 0; i < kMessages; ++i) EXPECT_EQ(seen[i], static_cast<uint32_t>(i));
 }
 
-TEST(MessageWriter, TellsWhenTheOtherEndHasGone) {
+TEST(MessageWriter, ReportsThatTheOtherEndHasGone) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   ::signal(SIGPIPE, SIG_IGN);

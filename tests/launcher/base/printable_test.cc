@@ -14,7 +14,7 @@ namespace {
 
 using std::string;
 
-TEST(Printable, LeavesTextAndShowsWhatWouldSteer) {
+TEST(Printable, LeavesTextAndShowsControlCharacters) {
   EXPECT_EQ(Printable("caf\xc3\xa9 \xe2\x86\x92 ok"), "caf\xc3\xa9 \xe2\x86\x92 ok");
   EXPECT_EQ(Printable("a\x1b[2Jb\r\n\tc"), "a\\x1b[2Jb\\x0d\\x0a  c");
   EXPECT_EQ(Printable("\xc2\x9b\xff\xe2\x80\xae"), "\\xc2\\x9b\\xff\\xe2\\x80\\xae");
@@ -23,13 +23,13 @@ TEST(Printable, LeavesTextAndShowsWhatWouldSteer) {
   EXPECT_EQ(Printable("abc", 3), "abc");
 }
 
-TEST(Printable, LinesStayLines) {
+TEST(Printable, PrintableLinesStayLines) {
   EXPECT_EQ(PrintableLines(""), "");
   EXPECT_EQ(PrintableLines("\na\x07\n\n  b"), "\na\\x07\n\n  b");
   EXPECT_EQ(PrintableLines("a\n"), "a\n");
 }
 
-TEST(Printable, WhatIsSaidCanNotSteerATerminal) {
+TEST(Printable, MessagesCanNotSteerATerminal) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(Refuse("host evil\x1b]0;title\x07 left", 2), 2);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "dlaunch: host evil\\x1b]0;title\\x07 left\n");

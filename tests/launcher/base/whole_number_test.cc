@@ -5,7 +5,7 @@
 namespace cohort::launcher {
 namespace {
 
-TEST(WholeNumber, IsDigitsAloneWithinTheBounds) {
+TEST(WholeNumber, AWholeNumberIsDigitsWithinTheBounds) {
   EXPECT_EQ(ReadWholeNumber("0", 0, 9), 0);
   EXPECT_EQ(ReadWholeNumber("007", 1, 9), 7);
   EXPECT_EQ(ReadWholeNumber("2147483647", 0, 2147483647), 2147483647);

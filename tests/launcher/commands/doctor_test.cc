@@ -74,7 +74,7 @@ TEST(Doctor, NamesALoopbackThatIsDown) {
   EXPECT_NE(OnlyProblem(facts).remedy.find("ip link set lo up"), std::string::npos);
 }
 
-TEST(Doctor, WarnsOfWhatOnlyCostsSomething) {
+TEST(Doctor, WarnsOfShortcomingsThatRanksCanDoWithout) {
   MachineFacts facts = GoodMachine();
   facts.ptrace_scope = 2;
   EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
@@ -99,7 +99,7 @@ TEST(Doctor, NamesLibrariesThatRanksWouldMiss) {
   EXPECT_EQ(OnlyProblem(facts).subject, "NCCL");
 }
 
-TEST(Doctor, SaysWhatTheFindingsComeTo) {
+TEST(Doctor, SummarizesTheFindings) {
   MachineFacts facts = GoodMachine();
   EXPECT_EQ(Verdict(Judge(facts)), "verdict: jobs run on this machine");
   facts.ssh = false;

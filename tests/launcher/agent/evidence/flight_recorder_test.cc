@@ -19,7 +19,7 @@ namespace {
 using std::chrono::seconds;
 using testing::ElementsAre;
 
-TEST(FlightRecorder, PathsAreThoseOfPyTorch) {
+TEST(FlightRecorder, PathsOfDumpsAreThoseOfPyTorch) {
   EXPECT_THAT(DumpPaths({.rank = 12}), ElementsAre("/tmp/nccl_trace_rank_12"));
   EXPECT_THAT(DumpPaths({.rank = 0, .environment = {"HOME=/users", "XDG_CACHE_HOME=/c"}}),
               ElementsAre("/c/torch/comm_lib_trace_rank_0", "/users/.cache/torch/comm_lib_trace_rank_0",
@@ -65,7 +65,7 @@ class FlightRecorderDumps : public testing::Test {
   const std::chrono::system_clock::time_point begun_ = std::chrono::system_clock::now() - seconds(10);
 };
 
-TEST_F(FlightRecorderDumps, AreNamedWithTheirRanks) {
+TEST_F(FlightRecorderDumps, DumpsAreNamedWithTheirRanks) {
   const std::string one = Write("of_1", "12345");
   const std::string other = Write("of_3", "123");
   const std::vector<Evidence> found = Ask({Rank(0), Rank(1), Rank(3)});
@@ -75,9 +75,9 @@ TEST_F(FlightRecorderDumps, AreNamedWithTheirRanks) {
                                                         testing::HasSubstr("of_1: 5 bytes"), "  and 1 more lines"));
 }
 
-TEST_F(FlightRecorderDumps, NothingIsSaidWithoutOne) { EXPECT_TRUE(Ask({Rank(0), Rank(1)}).empty()); }
+TEST_F(FlightRecorderDumps, WithoutADumpThereIsNoEvidence) { EXPECT_TRUE(Ask({Rank(0), Rank(1)}).empty()); }
 
-TEST_F(FlightRecorderDumps, ThoseOfAnotherJobOrOwnerAreNot) {
+TEST_F(FlightRecorderDumps, DumpsOfAnotherJobOrOwnerAreNotNamed) {
   const std::string path = Write("of_1", "12345");
   EXPECT_NE(DescribeDump(path, 1, begun_), "");
   EXPECT_EQ(DescribeDump(path, 1, begun_ + seconds(600)), "");

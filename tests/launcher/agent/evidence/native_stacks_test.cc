@@ -85,7 +85,7 @@ class NativeStacksOfChild : public testing::Test {
 
 int NativeStacksOfChild::told_ = -1;
 
-TEST_F(NativeStacksOfChild, AreUnwoundToTheirFunctions) {
+TEST_F(NativeStacksOfChild, StacksAreUnwoundToTheirFunctions) {
   const ProcessSnapshot snapshot = SnapshotOfSleepers();
   if (snapshot.threads.empty()) GTEST_SKIP() << "ptrace is forbidden here, or this is no x86-64";
   EXPECT_EQ(snapshot.threads.size(), 2u);
@@ -96,7 +96,7 @@ TEST_F(NativeStacksOfChild, AreUnwoundToTheirFunctions) {
   EXPECT_EQ(UnwindSnapshot(SnapshotOfSleepers()), text);
 }
 
-TEST_F(NativeStacksOfChild, TheProcessGoesOnAndLosesNoSignal) {
+TEST_F(NativeStacksOfChild, ASnapshotLetsTheProcessGoOnAndLosesNoSignal) {
   for (int i = 0; i < 200; ++i) {
     std::thread trace([&] { TakeSnapshot(child_); });
     ::kill(child_, SIGUSR1);
@@ -119,7 +119,7 @@ TEST_F(NativeStacksOfChild, StoppedProcessesAreLeftAlone) {
   std::thread([&] { EXPECT_TRUE(TakeSnapshot(child_).threads.empty()); }).join();
 }
 
-TEST(NativeStacks, NothingIsKnownOfNoProcess) {
+TEST(NativeStacks, ANumberWithoutAProcessHasNoStacks) {
   EXPECT_TRUE(TakeSnapshot(0).threads.empty());
   EXPECT_EQ(UnwindSnapshot({}), "");
 }
@@ -168,7 +168,7 @@ TEST(NativeStacks, AnswersOfAnUnwinderAreReadByRank) {
   EXPECT_EQ(ranks[2].text, "thread b:\n  half\n");
 }
 
-TEST(NativeStacks, AreNotGatheredWhereNoUnwinderIsOffered) {
+TEST(NativeStacks, StacksAreNotGatheredWhereNoUnwinderIsOffered) {
   EventLoop loop;
   NativeStacks stacks("native stacks", &loop);
   const EvidenceQuestion question{.ranks = {{.rank = 0, .group = ::getpgrp(), .program = ::getpid()}},

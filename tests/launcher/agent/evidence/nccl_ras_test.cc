@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-TEST(NcclRas, PortIsThatOfTheEnvironment) {
+TEST(NcclRas, TheRasPortIsThatOfTheEnvironment) {
   EXPECT_EQ(RasPort({}), 28028);
   EXPECT_EQ(RasPort({"NCCL_RAS_ENABLE=1", "NCCL_RAS_ADDR=localhost:17"}), 17);
   EXPECT_EQ(RasPort({"NCCL_RAS_ADDR=[fe80::1%eth0]:4711"}), 4711);
@@ -35,7 +35,7 @@ TEST(NcclRas, PortIsThatOfTheEnvironment) {
   }
 }
 
-TEST(NcclRas, AnswerIsWhatIsSaidToPeople) {
+TEST(NcclRas, TheAnswerIsTheTextForPeople) {
   const std::string begin = "SERVER PROTOCOL 2\nOK\n\n";
   EXPECT_EQ(ReadRasAnswer(begin + "Job summary\r\n\n  OK\n\n\n", true), "Job summary\n\n  OK\n");
   EXPECT_EQ(ReadRasAnswer(begin, true), "");
@@ -129,7 +129,7 @@ class AskedRas : public testing::Test {
   }
 };
 
-TEST_F(AskedRas, AnswersWithTheRankThatListens) {
+TEST_F(AskedRas, TheAnswerNamesTheRankThatListens) {
   answer_ = "SERVER PROTOCOL 2\nOK\nJob summary\n===\n";
   const auto found = Gather({{1, ::getpgrp() + 1, Self().environment, 1}, Self()}, seconds(60));
   ASSERT_TRUE(found.has_value());
@@ -140,7 +140,7 @@ TEST_F(AskedRas, AnswersWithTheRankThatListens) {
   EXPECT_EQ(asked_, "CLIENT PROTOCOL 2\nTIMEOUT 1\nSTATUS\n");
 }
 
-TEST_F(AskedRas, IsLeftAtTheLimitWithWhatCame) {
+TEST_F(AskedRas, ASlowAnswerIsCutAtTheLimit) {
   answer_ = "SERVER PROTOCOL 2\nOK\nJob summary\n";
   closes_ = false;
   const auto found = Gather({Self()}, seconds(2));
@@ -148,7 +148,7 @@ TEST_F(AskedRas, IsLeftAtTheLimitWithWhatCame) {
   EXPECT_THAT((*found)[0].text, HasSubstr("Job summary\n... ("));
 }
 
-TEST_F(AskedRas, TellsNothingWhenItIsMute) {
+TEST_F(AskedRas, AMuteServiceIsNoEvidence) {
   const auto found = Gather({Self()}, milliseconds(100));
   ASSERT_TRUE(found.has_value());
   EXPECT_TRUE(found->empty());

@@ -33,7 +33,7 @@ std::string Host(const TcpListener& listener) {
   return inet_ntop(listener.address.ss_family, address, text, sizeof(text)) == nullptr ? "" : text;
 }
 
-TEST(TcpListeners, AreReadFromTheKernelsTable) {
+TEST(TcpListeners, ListenersAreReadFromTheKernelsTable) {
   const auto listeners = ParseTcpListeners(kTable);
   ASSERT_EQ(listeners.size(), 3u);
   EXPECT_EQ(listeners[0].port, 28028);
@@ -59,7 +59,7 @@ TEST(TcpListeners, DamagedTablesDoNoHarm) {
   }
 }
 
-TEST(TcpListeners, AreFoundWithTheirOwner) {
+TEST(TcpListeners, ListenersAreFoundWithTheirOwner) {
   const runtime::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -61,7 +61,7 @@ TEST_F(LastLinesTest, AFloodBeforeTheErrorKeepsTheErrorLast) {
 }
 
 // The error is read while much of the flood still lies in the other pipe.
-TEST_F(LastLinesTest, WhatWaitsInTheOtherPipeComesBefore) {
+TEST_F(LastLinesTest, TheErrorComesAfterAFloodThatWaitsInTheOtherPipe) {
   for (const bool flood_is : {kOutput, kError}) {
     lines_ = LastLines();
     std::string flood;
@@ -81,7 +81,7 @@ TEST_F(LastLinesTest, ManyLinesOfOutputDoNotPushTheErrorOut) {
   EXPECT_EQ(lines_.Words(), "no licence file");
 }
 
-TEST_F(LastLinesTest, OutputThatIsClearlyLaterSaysIt) {
+TEST_F(LastLinesTest, OutputThatIsClearlyLaterIsTheLastWord) {
   Print(kError, "NCCL version 2.20\n");
   Print(kOutput, "no licence file\n", 0, kAtOnce + std::chrono::seconds(10));
   EXPECT_EQ(lines_.Words(), "no licence file");

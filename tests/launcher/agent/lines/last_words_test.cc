@@ -5,7 +5,7 @@
 namespace cohort::launcher {
 namespace {
 
-TEST(LastWords, MeaningIsWhatAReaderSees) {
+TEST(LastWords, TheMeaningOfALineIsTheTextThatAReaderSees) {
   EXPECT_EQ(Meaning("\x1b[1;31m  no licence file \x1b[0m\x1b[K"), "no licence file");
   EXPECT_EQ(Meaning("\x1b]0;a title\a\x1b]8;;http://x\x1b\\see here\x1b]8;;\x1b\\"), "see here");
   EXPECT_EQ(Meaning("Fehler: größer"), "Fehler: größer");
@@ -15,7 +15,7 @@ TEST(LastWords, MeaningIsWhatAReaderSees) {
   }
 }
 
-TEST(LastWords, ABarSaysNothingButWhatStandsBehindIt) {
+TEST(LastWords, OnlyTheTextBehindAProgressBarHasMeaning) {
   EXPECT_EQ(MeaningOfDrawn(" 50%|#####     | 5/10 [00:01<00:01,  4.9it/s]"), "");
   EXPECT_EQ(MeaningOfDrawn("[===>   ] 30%"), "");
   EXPECT_EQ(MeaningOfDrawn(" 50%|#####     | 5/10 [00:01<00:01,  4.9it/s]no licence file"), "no licence file");
@@ -31,7 +31,7 @@ TEST(LastWords, NamesTheExceptionOfCpp) {
   EXPECT_EQ(UncaughtException({"  what():  is this"}), "");
 }
 
-TEST(LastWords, KnowsRemarks) {
+TEST(LastWords, WarningsAreRemarksAndErrorsAreNot) {
   EXPECT_TRUE(IsRemark("[W socket.cpp:601] Warning: retrying"));
   EXPECT_TRUE(IsRemark("x.py:3: DeprecationWarning: old"));
   EXPECT_FALSE(IsRemark("no licence file"));

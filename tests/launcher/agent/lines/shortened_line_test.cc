@@ -32,7 +32,7 @@ TEST(ShortenedLine, CutsBetweenCharacters) {
   EXPECT_EQ(text, "aä ... [32 bytes left out] ... üb");
 }
 
-TEST(ShortenedLine, AReturnBeginsItAnew) {
+TEST(ShortenedLine, AReturnBeginsALineAgain) {
   for (const size_t piece : {1, 2, 100}) {
     const std::string text = "\r10 %\r20 %\r\r30 %\r";
     ShortenedLine line(100);

@@ -154,7 +154,7 @@ TEST_F(CloneChild, LeavesErrnoAlone) {
   EXPECT_EQ(ExitCodeOf(*pid), 0);
 }
 
-TEST_F(CloneChild, ItsChildrenDieWithTheProcess) {
+TEST_F(CloneChild, ChildrenDieWithTheProcess) {
   int tell[2];
   ASSERT_EQ(::pipe(tell), 0);
   const pid_t parent = ::fork();

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(ErrorFile, HasTheTracebackThatRecordWrote) {
+TEST(ErrorFile, LinesAreTheTracebackThatRecordWrote) {
   EXPECT_THAT(LinesOfErrorFile(R"({"message": {"message": "ValueError: no \u2764", "extraInfo": {"py_callstack": )"
                                R"("Traceback (most recent call last):\n  File \"train.py\", line 3, in main\n    f()\n)"
                                R"(ValueError: no \u2764\n", "timestamp": "1700000000"}, "errorCode": 1}})"),
@@ -22,7 +22,7 @@ TEST(ErrorFile, HasTheTracebackThatRecordWrote) {
                           "ValueError: no \u2764"));
 }
 
-TEST(ErrorFile, HasTheMessageWhereThereIsNoTraceback) {
+TEST(ErrorFile, LinesAreTheMessageWhereThereIsNoTraceback) {
   EXPECT_THAT(LinesOfErrorFile(R"({"message": "signal 11"})"), ElementsAre("signal 11"));
   EXPECT_THAT(LinesOfErrorFile(R"({"message": {"message": "lost a disk", "extraInfo": {"py_callstack": 3}}})"),
               ElementsAre("lost a disk"));
@@ -30,7 +30,7 @@ TEST(ErrorFile, HasTheMessageWhereThereIsNoTraceback) {
               ElementsAre("why"));
 }
 
-TEST(ErrorFile, OfAnythingElseHasNoLines) {
+TEST(ErrorFile, AFileOfAnythingElseHasNoLines) {
   for (const std::string text :
        {"", "{", "[]", "3", R"({"message": 4})", R"({"massage": "x"})", R"({"message": ["x"]})", "\xff\xfe"}) {
     EXPECT_THAT(LinesOfErrorFile(text), IsEmpty()) << text;
@@ -38,7 +38,7 @@ TEST(ErrorFile, OfAnythingElseHasNoLines) {
   EXPECT_THAT(LinesOfErrorFile(std::string(200'000, '[')), IsEmpty());  // deeper than a stack
 }
 
-TEST(ErrorFile, IsWrittenByItsPathAndNamesNoFileOfTheDisk) {
+TEST(ErrorFile, AnErrorFileIsWrittenByItsPathAndIsNoFileOfTheDisk) {
   const ErrorFile file = ErrorFile::Make();
   ASSERT_TRUE(file.valid());
   EXPECT_THAT(file.Lines(), IsEmpty());

@@ -55,7 +55,7 @@ TEST(LineSplitter, PassesOnEmptyLinesAndAnUnfinishedEnd) {
 }
 
 // As a terminal shows them, however they arrive.
-TEST(LineSplitter, LinesThatBeginAnewShowTheirLatestState) {
+TEST(LineSplitter, LinesThatBeginAgainShowTheirLatestState) {
   const std::string stream = "plain\n\rstep 1\rstep 2\rstep 3\nloss 1\rloss 2\r\ndos\r\n\r\n50 %\r60 %";
   for (size_t piece = 1; piece <= stream.size(); ++piece) {
     Lines lines;
@@ -74,7 +74,7 @@ TEST(LineSplitter, LinesThatBeginAnewShowTheirLatestState) {
 }
 
 // As programs write them to a terminal's other end, or with ends of lines of Windows there.
-TEST(LineSplitter, ReturnsAtTheEndDropNothing) {
+TEST(LineSplitter, ReturnsAtTheEndOfALineDropNothing) {
   const std::string stream = "abc\r\r\nold\rnew\r\r\r\n\r\r\nx\r\r\rdef\r\r\n50 %\r\r";
   for (size_t piece = 1; piece <= stream.size(); ++piece) {
     Lines lines;
@@ -120,7 +120,7 @@ TEST(LineSplitter, PassesOnAPromptWhenItIsTold) {
 }
 
 // Text that was shown as a prompt turns out to be the first state of a bar.
-TEST(LineSplitter, WhatWasPassedOnIsALineWhereItBeginsAnew) {
+TEST(LineSplitter, APromptThatWasPassedOnIsALineWhereItBeginsAgain) {
   Lines lines;
   LineSplitter splitter([&](std::string_view text, bool partial) { lines.emplace_back(text, partial); });
   splitter.Append("10 ");
@@ -131,7 +131,7 @@ TEST(LineSplitter, WhatWasPassedOnIsALineWhereItBeginsAnew) {
   EXPECT_EQ(lines, (Lines{{"10 ", true}, {"%", false}, {"30 %", false}}));
 }
 
-TEST(LineSplitter, OnlyALineThatBeganAnewIsProgress) {
+TEST(LineSplitter, OnlyALineThatBeganAgainIsProgress) {
   LineSplitter splitter([](std::string_view, bool) {});
   splitter.Append("name? ");
   EXPECT_EQ(splitter.progress(), "");

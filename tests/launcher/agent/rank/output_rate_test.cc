@@ -38,7 +38,7 @@ TEST_F(OutputRateTest, WithoutALimitEveryLineGoesAtOnce) {
   EXPECT_FALSE(rate.waiting());
 }
 
-TEST_F(OutputRateTest, WhatIsAboveTheRateWaitsAndFollows) {
+TEST_F(OutputRateTest, LinesAboveTheRateWaitAndFollow) {
   OutputRate rate(10, now_);
   rate.Take(Line("123456789"), now_, sink_);  // all of the first second
   rate.Take(Line("second"), now_, sink_);
@@ -54,7 +54,7 @@ TEST_F(OutputRateTest, WhatIsAboveTheRateWaitsAndFollows) {
   EXPECT_FALSE(rate.waiting());
 }
 
-TEST_F(OutputRateTest, TheOldestAreDroppedAndCountedByStream) {
+TEST_F(OutputRateTest, TheOldestLinesAreDroppedAndCountedByStream) {
   OutputRate rate(1, now_);
   rate.Take(Line("x"), now_, sink_);  // saves nothing more for the others
   const std::string kilobyte(1023, 'k');

@@ -16,7 +16,7 @@ namespace {
 using Lines = std::vector<std::pair<std::string, bool>>;  // text, and whether the line goes on
 
 // A rank that stays for another epoch prints there as before.
-TEST(RankOutput, UnfinishedLinesGoOnInTheNextEpochToo) {
+TEST(RankOutput, UnfinishedLinesGoOnInTheNextEpoch) {
   int fds[2];
   ASSERT_EQ(::pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
   const runtime::FileDescriptor rank(fds[1]);

@@ -63,7 +63,7 @@ TEST(RankProcess, RunsTheProgramInAGroupOfItsOwnWithDefaultSignals) {
   ::sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
 }
 
-TEST(RankProcess, IsFoundWithWhatItStartsWhereEnvironmentAndSessionAreLost) {
+TEST(RankProcess, ARanksChildIsFoundWhereEnvironmentAndSessionAreLost) {
   const std::string mark = "COHORT_AGENT=rank_process_test." + std::to_string(::getpid());
   RankCommand command = Shell("env -i setsid sleep 1000 >/dev/null 2>&1 & echo $!");
   command.environment.push_back(mark);

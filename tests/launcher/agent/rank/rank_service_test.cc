@@ -235,7 +235,7 @@ TEST_F(RankServiceTest, ARankIsOneProcess) {
   EXPECT_NE(second.Receive().refused().find("already"), std::string::npos);
 }
 
-TEST_F(RankServiceTest, AProcessThatIsStillARankIsToldSo) {
+TEST_F(RankServiceTest, AProcessThatIsStillARankIsRefusedWithThatReason) {
   Client first(address_);
   first.SayHello(0);
   ASSERT_TRUE(first.Receive().has_welcome());
@@ -246,7 +246,7 @@ TEST_F(RankServiceTest, AProcessThatIsStillARankIsToldSo) {
 }
 
 // The second hello may come before the agent has read the goodbye, and while the first connection is open.
-TEST_F(RankServiceTest, AfterItsGoodbyeARankMayJoinAgainInASegmentOfItsOwn) {
+TEST_F(RankServiceTest, ARankMayJoinAgainAfterItsGoodbyeInASegmentOfItsOwn) {
   v1::RankMessage goodbye;
   goodbye.mutable_goodbye();
   std::vector<std::unique_ptr<Client>> clients;
@@ -303,7 +303,7 @@ TEST_F(RankServiceTest, ARankIsNotFarAheadOfAnother) {
   EXPECT_EQ(opened, runtime::EpochSegments::kMostAhead + 2);
 }
 
-TEST_F(RankServiceTest, ARankThatJoinsLateHearsOfEarlierFailures) {
+TEST_F(RankServiceTest, ARankThatJoinsLateIsToldOfEarlierFailures) {
   loop_.Post([this] {
     v1::GroupFailure failure;
     failure.set_group(7);
@@ -384,7 +384,7 @@ TEST_F(RankServiceTest, TellsAnOrderlyEndFromAVanishedRank) {
 
 // Survivors read what a dead rank left in the store once they know of its death: all of it must have arrived by then,
 // and nothing may come later.
-TEST_F(RankServiceTest, WhatADeadRankHadSentComesBeforeItsEndAndNothingAfter) {
+TEST_F(RankServiceTest, MessagesOfADeadRankComeBeforeItsEndAndNoneAfter) {
   Client client(address_);
   client.SayHello(0);
   ASSERT_TRUE(client.Receive().has_welcome());
@@ -446,7 +446,7 @@ TEST_F(RankServiceTest, SilentConnectionsLoseTheirPlacesToRanks) {
 }
 
 // This job is not restarted, so there is no next epoch.
-TEST_F(RankServiceTest, TheNextEpochIsRefusedWhereThereIsNone) {
+TEST_F(RankServiceTest, NextEpochIsRefusedWhereThereIsNone) {
   Client client(address_);
   client.SayHello(0);
   ASSERT_TRUE(client.Receive().has_welcome());

@@ -409,7 +409,7 @@ std::set<int> World::InCycles() const {
 
 constexpr int kPrograms = 60;
 
-TEST(RandomPrograms, ThatAlwaysEndAreNeverSaidToWaitForEachOther) {
+TEST(RankWaitsTest, RandomProgramsThatEndAreNeverSaidToDeadlock) {
   for (unsigned seed = 1; seed <= kPrograms && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
@@ -420,7 +420,7 @@ TEST(RandomPrograms, ThatAlwaysEndAreNeverSaidToWaitForEachOther) {
   }
 }
 
-TEST(RandomPrograms, ThatDeadlockAreToldOfExactlyThoseRanks) {
+TEST(RankWaitsTest, RandomProgramsThatDeadlockNameExactlyThoseRanks) {
   int deadlocked = 0;
   for (unsigned seed = 1; seed <= kPrograms && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -470,7 +470,7 @@ TEST(RankWaitsTest, WatchersAreToldOfTheGroupsThatAreWaitedInAndOfTheLatestCalls
   EXPECT_EQ(wait.latest(63).group(), 37u);
 }
 
-TEST(RandomPrograms, OfRanksWithMoreThreadsAreLeftAlone) {
+TEST(RankWaitsTest, RandomProgramsOfSeveralThreadsAreLeftAlone) {
   for (unsigned seed = 1; seed <= kPrograms / 2 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);

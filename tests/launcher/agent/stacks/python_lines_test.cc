@@ -25,7 +25,7 @@ void Expect(LineTable form, const std::string& table, const Starts& starts, int 
   EXPECT_EQ(LineOfInstruction(form, table, 7, -1), 7) << "before the first instruction";
 }
 
-TEST(PythonLines, AreThoseOfThePythonThatMadeTheTable) {
+TEST(PythonLines, LinesAreThoseOfThePythonThatMadeTheTable) {
   using std::string_literals::operator""s;
   const Starts starts = {{0, 2}, {4, 3}, {10, 4}, {12, 3}, {18, 6}, {22, 8}, {24, 6}, {28, 9}};
   Expect(LineTable::kLnotab, "\x00\x01\x04\x01\x06\x01\x02\xff\x06\x03\x04\x02\x02\xfe\x04\x03"s, starts, 32);
@@ -37,7 +37,7 @@ TEST(PythonLines, AreThoseOfThePythonThatMadeTheTable) {
          {{0, 1}, {2, 2}, {6, 3}, {10, 4}, {12, 3}, {30, 6}, {44, 8}, {46, 6}, {62, 9}}, 66);
 }
 
-TEST(PythonLines, AnyBytesGiveSomeLine) {
+TEST(PythonLines, AnyBytesGiveALine) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 3000; ++trial) {
     std::string table(random() % 40, '\0');
@@ -49,7 +49,7 @@ TEST(PythonLines, AnyBytesGiveSomeLine) {
   EXPECT_EQ(LineOfInstruction(LineTable::kDeltas, "", 5, 0), 0);
 }
 
-TEST(PythonLayout, IsKnownForVersionsThatAre) {
+TEST(PythonLayout, TheLayoutOfKnownVersionsIsFound) {
   for (const int minor : {8, 9, 10, 11, 12}) {
     EXPECT_TRUE(LayoutOfVersion(0x030000f0u | static_cast<unsigned>(minor) << 16)) << minor;
   }
@@ -58,7 +58,7 @@ TEST(PythonLayout, IsKnownForVersionsThatAre) {
   }
 }
 
-TEST(PythonLayout, ThatAPythonTellsIsTakenWhereItsOrderIsKnown) {
+TEST(PythonLayout, ALayoutThatAPythonPublishesIsTakenWhereItsOrderIsKnown) {
   std::vector<uint64_t> numbers(kDebugOffsets);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
   EXPECT_FALSE(LayoutFromOffsets(numbers));

@@ -109,7 +109,7 @@ std::vector<std::string> LinesOfMain(pid_t pid, bool main_only) {
   return lines;
 }
 
-TEST(PythonThreads, OfEachVersionAreRead) {
+TEST(PythonThreads, ThreadsOfEachPythonVersionAreRead) {
   const std::vector<std::string> pythons = Pythons();
   if (pythons.empty()) GTEST_SKIP() << "no Python is installed here";
   const std::vector<std::string> expected = {"<string>:9 generate", "<string>:15 sink",     "<string>:13 sink",
@@ -135,7 +135,7 @@ TEST(PythonThreads, OfEachVersionAreRead) {
   }
 }
 
-TEST(PythonThreads, OfAProcessThatIsNoneAreAbsent) {
+TEST(PythonThreads, AProcessThatIsNoPythonHasNoPythonThreads) {
   const Child child({"/bin/sh", "-c", "echo; exec sleep 600"});
   ASSERT_TRUE(child.ready());
   EXPECT_EQ(ReadPythonThreads(child.pid(), false), std::nullopt);
@@ -144,7 +144,7 @@ TEST(PythonThreads, OfAProcessThatIsNoneAreAbsent) {
 }
 
 // Frames come and go as they are read: whatever is read, it is what the program has.
-TEST(PythonThreads, OfABusyProgramAreWhatItHas) {
+TEST(PythonThreads, FramesOfABusyProgramAreThoseThatItHas) {
   if (Pythons().empty()) GTEST_SKIP() << "no Python is installed here";
   const Child child({Pythons().front(), "-c",
                      "import os\ndef a(n): return n and b(n - 1)\ndef b(n): return n and a(n - 1)\n"

@@ -51,7 +51,7 @@ class CgroupTest : public testing::Test {
   std::string root_;
 };
 
-TEST_F(CgroupTest, TheOwnOneIsFoundWhereverItIsMounted) {
+TEST_F(CgroupTest, TheOwnCgroupIsFoundWhereverItIsMounted) {
   const std::string plain = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
   const std::string hybrid =
       "31 30 0:27 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory\n"
@@ -70,7 +70,7 @@ TEST_F(CgroupTest, TheOwnOneIsFoundWhereverItIsMounted) {
   EXPECT_EQ(Own("", ""), "none");
 }
 
-TEST_F(CgroupTest, WithoutOneEverythingIsAsItWas) {
+TEST_F(CgroupTest, ACgroupThatCannotBeMadeChangesNothing) {
   Cgroup none("");
   EXPECT_TRUE(none.Make().ok());
   EXPECT_EQ(none.fd(), -1);
@@ -85,7 +85,7 @@ TEST_F(CgroupTest, WithoutOneEverythingIsAsItWas) {
 }
 
 // As in most containers. An agent would look for its cgroup until its limits are over, at the end of each job.
-TEST_F(CgroupTest, OnAReadOnlyMountThereIsNothingToRemove) {
+TEST_F(CgroupTest, ACgroupOnAReadOnlyMountNeedsNoRemoval) {
   constexpr int kNotPermitted = 2;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -152,7 +152,7 @@ class RealCgroup : public CgroupTest {
 };
 
 // A process that has dropped its environment, left its session and lost its parents is still there.
-TEST_F(RealCgroup, HoldsWhateverARankStarts) {
+TEST_F(RealCgroup, ACgroupHoldsEveryProcessThatARankStarts) {
   const RankCommand command{.argv = {"sh", "-c", "(setsid env -i sleep 1000 &); setsid sleep 1000 & echo up; wait"},
                             .path = "/bin/sh",
                             .environment = {"PATH=/usr/bin:/bin"},
@@ -178,7 +178,7 @@ TEST_F(RealCgroup, HoldsWhateverARankStarts) {
 }
 
 // A restart: what is started after a kill lives.
-TEST_F(RealCgroup, MayBeMadeAgainAfterAKill) {
+TEST_F(RealCgroup, ACgroupMayBeMadeAgainAfterAKill) {
   for (int epoch = 0; epoch < 3; ++epoch) {
     ASSERT_TRUE(cgroup_->Make().ok());
     const pid_t stays = ForkInto(cgroup_->fd());
@@ -195,12 +195,12 @@ TEST_F(RealCgroup, MayBeMadeAgainAfterAKill) {
   }
 }
 
-TEST_F(RealCgroup, OnesBelowAreRemovedToo) {
+TEST_F(RealCgroup, CgroupsBelowAreRemoved) {
   std::filesystem::create_directories(cgroup_->folder() + "/one/two");
   EXPECT_TRUE(cgroup_->Remove(seconds(60)));
 }
 
-TEST_F(RealCgroup, TheNextRemovesWhatAKilledOneHasLeft) {
+TEST_F(RealCgroup, TheNextCgroupRemovesThoseOfAKilledAgent) {
   Cgroup lost(parent_);
   const pid_t maker = ::fork();
   if (maker == 0) {

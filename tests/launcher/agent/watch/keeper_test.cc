@@ -202,7 +202,7 @@ TEST_F(KeeperTest, OutlivesItsSentinelAndWaitsForTheAgent) {
   EXPECT_TRUE(WaitUntil([this] { return ReadText(folder_ + "/cgroup.kill") == "1"; }));
 }
 
-TEST_F(KeeperTest, IsReplacedWhenItIsKilledAndLeavesTheCgroupAloneWhenItsSentinelEndsIt) {
+TEST_F(KeeperTest, AKilledKeeperIsReplacedAndOneThatItsSentinelEndsKillsNothing) {
   Write("cgroup.kill", "");
   StartAll(folder_);
   ::kill(keeper_, SIGKILL);

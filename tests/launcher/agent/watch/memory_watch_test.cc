@@ -29,7 +29,7 @@ class MemoryWatchTest : public testing::Test {
   std::string root_;
 };
 
-TEST_F(MemoryWatchTest, ACgroupsCountIsCertainAndItsLimitTold) {
+TEST_F(MemoryWatchTest, ACgroupsCountIsCertainAndItsLimitNamed) {
   Write("proc/self/cgroup", "0::/job.slice\n");
   Write("sys/fs/cgroup/job.slice/memory.events", "low 0\noom 0\noom_kill 0\n");
   Write("sys/fs/cgroup/job.slice/memory.max", "536870912\n");
@@ -59,7 +59,7 @@ TEST_F(MemoryWatchTest, TheRanksOwnCgroupComesBeforeThisProcess) {
   EXPECT_EQ(watch.Verdict(), "out of memory (limit of its cgroup: 512 MiB)") << "the limit is above it";
 }
 
-TEST_F(MemoryWatchTest, TheFirstVersionOfCgroupsToo) {
+TEST_F(MemoryWatchTest, TheFirstVersionOfCgroupsIsRead) {
   Write("proc/self/cgroup", "5:cpu:/other\n4:memory:/job\n0::/\n");
   Write("sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
   Write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
@@ -75,7 +75,7 @@ TEST_F(MemoryWatchTest, TheMachinesCountIsOnlyLikely) {
   EXPECT_NE(watch.Verdict().find("most likely out of memory"), std::string::npos);
 }
 
-TEST_F(MemoryWatchTest, WithoutFilesNothingIsSaid) {
+TEST_F(MemoryWatchTest, WithoutFilesThereIsNoVerdict) {
   MemoryWatch watch(root_ + "nowhere/");
   watch.Look();
   EXPECT_EQ(watch.Verdict(), "");

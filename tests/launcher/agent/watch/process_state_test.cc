@@ -104,7 +104,7 @@ bool Waits(pid_t pid) {
   return place == "do_wait";
 }
 
-TEST(ProcessState, AWrapperIsWhatWaitsAndDoesNothingElse) {
+TEST(ProcessState, AWrapperIsAProcessThatOnlyWaits) {
   if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "TSan gives the wrapper a second thread";
   for (const bool with_thread : {false, true}) {
     pid_t program = 0;
@@ -139,7 +139,7 @@ pid_t StartMarked(const char* mark) {
   return child;
 }
 
-TEST(Sweep, KillsExactlyTheMarked) {
+TEST(Sweep, KillsExactlyTheMarkedProcesses) {
   const std::string mark = "COHORT_SWEEP_TEST=" + std::to_string(::getpid());
   const pid_t marked = StartMarked(mark.c_str());
   const pid_t longer = StartMarked((mark + "7").c_str());

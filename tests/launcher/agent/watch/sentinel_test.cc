@@ -59,7 +59,7 @@ TEST_F(SentinelTest, AGroupIsForgottenWithItsLastProcess) {
   EXPECT_TRUE(sentinel_.groups().empty()) << "the number may be anybody's now";
 }
 
-TEST_F(SentinelTest, ItWatchesFromItsStartUntilItsDeath) {
+TEST_F(SentinelTest, ASentinelWatchesFromItsStartUntilItsDeath) {
   EXPECT_FALSE(sentinel_.watches());
   ASSERT_TRUE(sentinel_.Start());
   EXPECT_TRUE(sentinel_.watches());

@@ -32,7 +32,7 @@ struct Tree {
 };
 using Pids = std::vector<pid_t>;
 
-TEST(SignalTargets, WhatDiesOfTheSignalDoesNotPassItOn) {
+TEST(SignalTargets, AProgramThatDiesOfTheSignalDoesNotPassItOn) {
   Tree tree;
   tree.Add(10, 1, "bash");
   tree.Add(11, 10, "sh");
@@ -40,7 +40,7 @@ TEST(SignalTargets, WhatDiesOfTheSignalDoesNotPassItOn) {
   EXPECT_EQ(tree.ToEnd(), (Pids{10, 11, 12}));
 }
 
-TEST(SignalTargets, WhatHoldsAChildsTerminalEndsWithTheChild) {
+TEST(SignalTargets, AProgramThatHoldsAChildsTerminalEndsWithTheChild) {
   Tree tree;
   tree.Add(10, 1, "bash");
   tree.Add(11, 10, "expect");
@@ -50,7 +50,7 @@ TEST(SignalTargets, WhatHoldsAChildsTerminalEndsWithTheChild) {
   EXPECT_EQ(tree.ToEnd(), (Pids{10, 12}));
 }
 
-TEST(SignalTargets, AProgramThatHandlesItDecidesAboutItsHelpers) {
+TEST(SignalTargets, AProgramThatHandlesTheSignalDecidesAboutItsHelpers) {
   Tree tree;
   tree.Add(10, 1, "python3.11").caught = Bit(SIGTERM);
   tree.Add(11, 10, "python3.11");
@@ -58,14 +58,14 @@ TEST(SignalTargets, AProgramThatHandlesItDecidesAboutItsHelpers) {
   EXPECT_EQ(tree.ToEnd(), (Pids{10}));
 }
 
-TEST(SignalTargets, WhatIgnoresItIsPassedOver) {
+TEST(SignalTargets, AProgramThatIgnoresTheSignalIsPassedOver) {
   Tree tree;
   tree.Add(10, 1, "bash").ignored = Bit(SIGTERM);
   tree.Add(11, 10, "python3.11").caught = Bit(SIGTERM);
   EXPECT_EQ(tree.ToEnd(), (Pids{11}));
 }
 
-TEST(SignalTargets, AShellsTrapWaitsForWhatIsInTheForeground) {
+TEST(SignalTargets, AShellsTrapWaitsForTheForegroundProgram) {
   Tree tree;
   tree.Add(10, 1, "dash").caught = Bit(SIGTERM);
   tree.Add(11, 10, "python3.11").caught = Bit(SIGTERM);
@@ -75,7 +75,7 @@ TEST(SignalTargets, AShellsTrapWaitsForWhatIsInTheForeground) {
   EXPECT_EQ(tree.ToEnd(), (Pids{10})) << "later children are the trap's";
 }
 
-TEST(SignalTargets, WhatReadsTheOutputOfAnotherEndsWithThat) {
+TEST(SignalTargets, AProgramThatReadsTheOutputOfAnotherEndsWithThat) {
   Tree tree;
   tree.Add(10, 1, "bash");
   tree.Add(11, 10, "python3.11").outputs = {PipeId{7, 70}, PipeId{7, 70}};
@@ -96,7 +96,7 @@ TEST(SignalTargets, AProgramThatReadsFromAPipeAndHandlesTheSignalGetsIt) {
   EXPECT_EQ(tree.ToEnd(), (Pids{10, 11, 12}));
 }
 
-TEST(SignalTargets, AScriptThatOnlyWaitsOnHasKeptIt) {
+TEST(SignalTargets, ALateSignalReachesTheChildOfAScriptThatOnlyWaits) {
   Tree tree;
   RankMember& script = tree.Add(10, 1, "python3.11");
   script.caught = Bit(SIGTERM);
@@ -108,7 +108,7 @@ TEST(SignalTargets, AScriptThatOnlyWaitsOnHasKeptIt) {
   EXPECT_EQ(tree.ToEnd(/*late=*/true), (Pids{10})) << "a program with helpers";
 }
 
-TEST(SignalTargets, OrphansAreOnTheirOwn) {
+TEST(SignalTargets, OrphansGetTheSignalThemselves) {
   Tree tree;
   tree.Add(11, 1, "python3.11").caught = Bit(SIGTERM);
   tree.Add(12, 11, "helper");
@@ -116,7 +116,7 @@ TEST(SignalTargets, OrphansAreOnTheirOwn) {
   EXPECT_EQ(tree.ToEnd(), (Pids{11, 20}));
 }
 
-TEST(SignalTargets, ANoticeIsForThoseThatHandleIt) {
+TEST(SignalTargets, ANoticeReachesProgramsThatHandleIt) {
   Tree tree;
   tree.Add(10, 1, "bash");
   EXPECT_TRUE(tree.ToNotice(SIGUSR1).empty());
