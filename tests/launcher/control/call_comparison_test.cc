@@ -53,7 +53,7 @@ TEST(CallComparison, TwoRanksThatDifferAreBothNamedAndNeitherBlamed) {
   EXPECT_THAT(result.verdict->text, HasSubstr("rank 1 called call2(float32, 8) at x.cc:2"));
 }
 
-TEST(CallComparison, CallsThatReadTheSameAreSaidToDifferElsewhere) {
+TEST(CallComparison, CallsThatReadTheSameAreReportedToDifferElsewhere) {
   InspectedMember other = Member(1, 1);
   other.call.set_signature(99);
   const auto result = CompareCalls(1, 1, 5, {Member(0, 1), other}, kStalled);
@@ -61,7 +61,7 @@ TEST(CallComparison, CallsThatReadTheSameAreSaidToDifferElsewhere) {
   EXPECT_THAT(result.verdict->text, HasSubstr("algorithm or tuning table"));
 }
 
-TEST(CallComparison, AMemberThatIsFurtherOnIsNotAbsent) {
+TEST(CallComparison, AMemberThatIsAheadIsNotAbsent) {
   InspectedMember ahead = Member(1, 1);
   ahead.call.set_sequence_seen(false);
   ahead.call.set_sequence(900);
@@ -99,7 +99,7 @@ TEST(CallComparison, ACallThatEndedJustAfterItsTimeEndsNoGroup) {
 }
 
 // Members that gave up are done with the call, and may have ended.
-TEST(CallComparison, AfterATimeoutWhoNeverCalledIsNamedThoughNobodyWaitsAnyMore) {
+TEST(CallComparison, ARankThatNeverCalledIsNamedAfterATimeoutThoughNobodyWaits) {
   InspectedMember gone = Member(1, 1, true);
   gone.ended = true;
   gone.call.set_failed(true);
@@ -134,7 +134,7 @@ TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
   EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, kStalled).verdict.has_value());
 }
 
-TEST(CallComparison, WhoEndsBeforeItsCallIsCompleteIsNamedWhileOthersWait) {
+TEST(CallComparison, ARankThatEndsBeforeItsCallIsCompleteIsNamedWhileOthersWait) {
   InspectedMember ended = Member(1, 1);
   ended.ended = true;
   ended.end = "exited with code 0";
@@ -150,7 +150,7 @@ TEST(CallComparison, WhoEndsBeforeItsCallIsCompleteIsNamedWhileOthersWait) {
   EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, kStalled).verdict.has_value());
 }
 
-TEST(CallComparison, WithoutAnyRecordAnExpiredOperationStillGetsAnAnswer) {
+TEST(CallComparison, AnExpiredOperationWithoutAnyRecordGetsAnAnswer) {
   const auto result = CompareCalls(1, 1, 5, {Absent(0), Absent(1)}, kExpired);
   ASSERT_TRUE(result.verdict.has_value());
   EXPECT_THAT(result.verdict->text, HasSubstr("operation #5"));
@@ -158,7 +158,7 @@ TEST(CallComparison, WithoutAnyRecordAnExpiredOperationStillGetsAnAnswer) {
 
 // Whatever the members say: different signatures are always a mismatch that names everyone who called, equal ones
 // never; an expired operation always gets a verdict.
-TEST(CallComparison, HoldsForRandomGroups) {
+TEST(CallComparison, ComparisonsHoldForRandomGroups) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);

@@ -84,7 +84,7 @@ class DeadlocksTest : public ::testing::Test {
   Driver job_;
 };
 
-TEST_F(DeadlocksTest, IsToldToAllMembersAfterTwoEqualAnswers) {
+TEST_F(DeadlocksTest, ADeadlockIsToldToAllMembersAfterTwoEqualAnswers) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   EXPECT_EQ(Questions(0), 0);
@@ -114,7 +114,7 @@ TEST_F(DeadlocksTest, IsToldToAllMembersAfterTwoEqualAnswers) {
   EXPECT_EQ(job_.report()->culprit_rank(), -1);
 }
 
-TEST_F(DeadlocksTest, AMovementBetweenTheQuestionsIsNone) {
+TEST_F(DeadlocksTest, AMovementBetweenTheQuestionsIsNoDeadlock) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   job_.Pass(milliseconds(30));
@@ -131,7 +131,7 @@ TEST_F(DeadlocksTest, AMovementBetweenTheQuestionsIsNone) {
   EXPECT_EQ(Questions(0), 3);
 }
 
-TEST_F(DeadlocksTest, ARankThatNoLongerWaitsIsNone) {
+TEST_F(DeadlocksTest, ARankThatNoLongerWaitsIsInNoDeadlock) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   job_.Pass(milliseconds(30));
@@ -142,7 +142,7 @@ TEST_F(DeadlocksTest, ARankThatNoLongerWaitsIsNone) {
   EXPECT_EQ(Questions(0), 1);
 }
 
-TEST_F(DeadlocksTest, WhoHasNotLookedSinceIsAskedAgain) {
+TEST_F(DeadlocksTest, ARankThatHasNotLookedSinceIsAskedAgain) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   job_.Pass(milliseconds(30));
@@ -157,7 +157,7 @@ TEST_F(DeadlocksTest, WhoHasNotLookedSinceIsAskedAgain) {
 }
 
 // The new wait must be asked about twice as the old one was.
-TEST_F(DeadlocksTest, AWaitThatIsReportedBetweenTheQuestionsIsNotTheOneThatWasAskedAbout) {
+TEST_F(DeadlocksTest, AWaitReportedBetweenTheQuestionsIsAnotherWait) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   job_.Pass(milliseconds(30));
@@ -177,7 +177,7 @@ TEST_F(DeadlocksTest, AWaitThatIsReportedBetweenTheQuestionsIsNotTheOneThatWasAs
   EXPECT_NE(Verdict(0), nullptr);
 }
 
-TEST_F(DeadlocksTest, AWaitThatIsReportedAfterItsRanksAnswerIsNotForgotten) {
+TEST_F(DeadlocksTest, AWaitReportedAfterItsRanksAnswerIsNotForgotten) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   job_.Pass(milliseconds(30));
@@ -195,7 +195,7 @@ TEST_F(DeadlocksTest, AWaitThatIsReportedAfterItsRanksAnswerIsNotForgotten) {
 }
 
 // On a busy machine a rank looks rarely, and others keep reporting waits.
-TEST_F(DeadlocksTest, OtherRanksWaitsDoNotStartItAnew) {
+TEST_F(DeadlocksTest, WaitsOfOtherRanksDoNotBeginTheQuestionsAgain) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
   job_.Pass(milliseconds(30));
@@ -238,7 +238,7 @@ TEST_F(DeadlocksTest, AnAgentThatIsLateWithItsSecondAnswerIsAskedAgain) {
   EXPECT_NE(Verdict(0), nullptr);
 }
 
-TEST_F(DeadlocksTest, ARankThatHasEndedIsInNone) {
+TEST_F(DeadlocksTest, ARankThatHasEndedIsInNoDeadlock) {
   Report(Receiving(0, 1));
   job_.Exit(Exited(1, 0));
   Report(Receiving(1, 0));
@@ -246,7 +246,7 @@ TEST_F(DeadlocksTest, ARankThatHasEndedIsInNone) {
   EXPECT_EQ(Questions(0), 0);
 }
 
-TEST_F(DeadlocksTest, WhatIsSaidOfOtherNodesRanksIsIgnored) {
+TEST_F(DeadlocksTest, ReportsAboutRanksOfOtherNodesAreIgnored) {
   v1::FromAgent message;
   *message.mutable_waits()->add_waits() = Receiving(0, 1);
   *message.mutable_waits()->add_waits() = Receiving(1, 0);

@@ -18,7 +18,7 @@ v1::CallState Call() {
   return call;
 }
 
-TEST(DescribeCallTest, TellsWhatIsUnderWayFromWhatIsDoneOrFailed) {
+TEST(DescribeCallTest, DistinguishesCallsUnderWayFromDoneAndFailedOnes) {
   v1::CallState call = Call();
   EXPECT_EQ(DescribeCall(call), "in all_reduce #7 at train.cc:88 for 9 ms");
   call.set_done(true);
@@ -34,7 +34,7 @@ TEST(DescribeCallTest, NamesTheGroupWhereCallsOfSeveralStandSideBySide) {
             "in all_reduce #7 of group 000000000000ab12 at train.cc:88 for 9 ms");
 }
 
-TEST(DescribeCallTest, TellsARankWithoutCallsFromOneThatUsesNoCohort) {
+TEST(DescribeCallTest, DistinguishesARankWithoutCallsFromOneWithoutCohort) {
   v1::CallState call;
   EXPECT_EQ(DescribeCall(call), "not visible to Cohort");
   call.set_joined(true);
@@ -74,7 +74,7 @@ TEST(DescribeFailureTest, NamesTheLastLineWhereThereIsNoException) {
   EXPECT_EQ(DescribeFailure(python), "exited with code 1: ValueError: no at train.py:1");
 }
 
-TEST(DescribeFailureTest, NoOtherLineIsTakenForAnException) {
+TEST(DescribeFailureTest, TakesNoOtherLineForAnException) {
   EXPECT_EQ(DescribeFailure(Failed({"ValueError: told by a logger", "bye"})), "exited with code 1");
   EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "    x = = 1"})), "exited with code 1");
   EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "step 1, loss: 2"})), "exited with code 1");
@@ -92,7 +92,7 @@ std::string EndWithCode(int code) {
   return DescribeEnd(exit);
 }
 
-TEST(DescribeEndTest, ACodeThatAWrapperGivesForASignalIsSaidToBeThat) {
+TEST(DescribeEndTest, AWrappersExitCodeIsDescribedAsItsSignal) {
   EXPECT_EQ(EndWithCode(139), "exited with code 139, which a shell gives when its program was killed by SIGSEGV");
   EXPECT_EQ(EndWithCode(130), "exited with code 130, which a shell gives when its program was killed by SIGINT");
   EXPECT_EQ(EndWithCode(245),

@@ -34,14 +34,14 @@ TEST_F(GroupFailures, AStallIsInspectedAndAMismatchToldToAll) {
   EXPECT_EQ(job_.report()->exit_code(), 1);
 }
 
-TEST_F(GroupFailures, EqualReportsAreOneQuestion) {
+TEST_F(GroupFailures, EqualReportsLeadToOneQuestion) {
   for (uint32_t rank = 0; rank < nodes_; ++rank) Report(rank, Stall(42));
   EXPECT_EQ(Inspections(2), 1);
   for (uint32_t rank = 0; rank < nodes_; ++rank) Report(rank, Stall(42));
   EXPECT_EQ(Inspections(2), 1);
 }
 
-TEST_F(GroupFailures, WhoIsAbsentIsAskedAgainUntilTheyCallSomethingElse) {
+TEST_F(GroupFailures, AbsentRanksAreAskedAgainUntilTheyCallSomethingElse) {
   Report(0, Stall(42));
   bool found = false;
   int rounds = 0;
@@ -105,7 +105,7 @@ TEST_F(GroupFailures, AnAnswerThatHasArrivedCountsHoweverLateItIsRead) {
   EXPECT_THAT(Verdict(0)->text(), HasSubstr("is in recv #7 of group 0000000000000005 at b.cc:2"));
 }
 
-TEST_F(GroupFailures, AnExpiredOperationNamesWhoNeverCalledAndWhatItDoes) {
+TEST_F(GroupFailures, AnExpiredOperationNamesTheRankThatNeverCalledAndItsState) {
   Report(1, Stall(42));
   for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
   Answer(Elsewhere(3, 7, "recv(float32, 4)", "b.cc:2"));
@@ -236,7 +236,7 @@ TEST_F(GroupFailures, AnExpiredOperationEndsTheGroupOnlyWhenAMemberSaysSo) {
   EXPECT_EQ(Verdict(2)->text(), "barrier is not complete");
 }
 
-TEST_F(GroupFailures, AFailureWithoutWordsGetsSome) {
+TEST_F(GroupFailures, AFailureWithoutATextGetsOne) {
   Fail(1, Failure(1, -1, kUnavailable, ""));
   ASSERT_NE(Verdict(0), nullptr);
   EXPECT_THAT(Verdict(0)->text(), HasSubstr("no reason was given"));

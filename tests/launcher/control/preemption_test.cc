@@ -64,7 +64,7 @@ v1::JobPlan TwoRanksAndRestarts() {
   return plan;
 }
 
-TEST(StepAgreement, IsTheGreatestStepWhateverTheOrderOfAnswers) {
+TEST(StepAgreement, TheGreatestStepIsAgreedOnInAnyOrderOfAnswers) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
@@ -140,7 +140,7 @@ TEST(Preemption, AllRanksStopAtTheGreatestStepAndTheJobIsPreempted) {
   EXPECT_EQ(job.report()->headline(), "preempted (SIGUSR1): all ranks stopped before step 9, as agreed");
 }
 
-TEST(Preemption, IsNoFailureToRestartAfter) {
+TEST(Preemption, APreemptedJobIsNotRestarted) {
   v1::JobPlan plan = MakePlan(1, 1, "restart");
   plan.mutable_job()->set_max_restarts(5);
   Driver job(plan);
@@ -156,7 +156,7 @@ TEST(Preemption, IsNoFailureToRestartAfter) {
   EXPECT_TRUE(job.restarts().empty());
 }
 
-TEST(Preemption, ARankThatFailsInsteadIsTheCause) {
+TEST(Preemption, ARankThatFailsInsteadOfStoppingIsTheCause) {
   Driver job(1, 2);
   job.JoinAll();
   Wish(job, 0);
@@ -172,7 +172,7 @@ TEST(Preemption, ARankThatFailsInsteadIsTheCause) {
   EXPECT_EQ(job.report()->preempted_by(), 0);
 }
 
-TEST(Preemption, GoesOnWhereARankHasEndedBefore) {
+TEST(Preemption, PreemptionGoesOnWhereARankHasEndedBefore) {
   Driver job(2, 1);
   job.JoinAll();
   Wish(job, 0);
@@ -201,7 +201,7 @@ TEST(Preemption, SurvivorsAgreeWithoutALostNode) {
   EXPECT_EQ(StopStepOf(job, 0)->step(), 6u);
 }
 
-TEST(Preemption, WhatALostRankHasAnsweredCounts) {
+TEST(Preemption, TheAnswerOfALostRankCounts) {
   Driver job(2, 2, "continue");
   job.JoinAll();
   Wish(job, 0);
@@ -240,7 +240,7 @@ TEST(Preemption, SigtermLeavesRanksTheGraceAndNoMore) {
   EXPECT_THAT(job.report()->headline(), HasSubstr("had not stopped by themselves within the grace"));
 }
 
-TEST(Preemption, AFailureMeanwhileDoesNotBeginTheGraceAnew) {
+TEST(Preemption, AFailureMeanwhileDoesNotBeginTheGraceAgain) {
   Driver job(TwoRanksAndRestarts());
   job.JoinAll();
   Wish(job, 0);
@@ -260,7 +260,7 @@ TEST(Preemption, AFailureMeanwhileDoesNotBeginTheGraceAnew) {
   EXPECT_EQ(job.report()->not_restarted(), "the job had been told to end");
 }
 
-TEST(Preemption, SigtermAtAnAgentIsAnOrderToo) {
+TEST(Preemption, SigtermAtAnAgentIsAnOrderToStop) {
   Driver job(TwoRanksAndRestarts());
   job.JoinAll();
   Wish(job, 0);
@@ -296,7 +296,7 @@ TEST(Preemption, ASecondSignalDoesNotWait) {
   EXPECT_EQ(job.report()->exit_code(), 130);
 }
 
-TEST(Preemption, TheNextEpochIsToldOfANoticeToo) {
+TEST(Preemption, TheNextEpochIsToldOfANotice) {
   v1::JobPlan plan = MakePlan(1, 1, "restart");
   plan.mutable_job()->set_max_restarts(5);
   Driver job(plan);
@@ -327,7 +327,7 @@ void BeginASecondEpochAfterANotice(Driver& job) {
   job.Forget();
 }
 
-TEST(Preemption, AnAnswerOfAnotherEpochIsNotTakenForThePresentOnes) {
+TEST(Preemption, AnAnswerOfAnotherEpochIsIgnored) {
   Driver job(OneRankAndRestarts());
   BeginASecondEpochAfterANotice(job);
   ASSERT_EQ(job.epoch(), 2u);
@@ -340,7 +340,7 @@ TEST(Preemption, AnAnswerOfAnotherEpochIsNotTakenForThePresentOnes) {
   EXPECT_EQ(StopStepOf(job, 0)->step(), 7u);
 }
 
-TEST(Preemption, ARankThatHasStoppedInAnotherEpochDoesNotEndThePresentOneAsPreempted) {
+TEST(Preemption, ARankThatStoppedInAnotherEpochDoesNotEndThisOneAsPreempted) {
   Driver job(OneRankAndRestarts());
   BeginASecondEpochAfterANotice(job);
   Answer(job, 0, At(7));
@@ -401,7 +401,7 @@ TEST(Preemption, ANoticeWhileTheRanksEndIsForTheNextEpoch) {
   EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kPreemption)->preemption().signal(), SIGUSR2);
 }
 
-TEST(Preemption, ANodeThatIsDoneMeanwhileNeedNotAnswer) {
+TEST(Preemption, ANodeThatIsDoneNeedNotAnswer) {
   Driver job(2, 1);
   job.JoinAll();
   Wish(job, 0);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(Joining, AssignsWhenEveryNodeIsThere) {
+TEST(Joining, RanksAreAssignedWhenEveryNodeIsThere) {
   Driver job(3, 2);
   v1::NodeOffer first = MakeOffer(0);
   first.set_master_port(29500);
@@ -44,7 +44,7 @@ TEST(Joining, AssignsWhenEveryNodeIsThere) {
   }
 }
 
-TEST(Joining, RefusesAnotherProtocolAndNamesBoth) {
+TEST(Joining, AnotherProtocolIsRefusedAndBothAreNamed) {
   Driver job(1, 1);
   v1::NodeOffer offer = MakeOffer(0);
   offer.set_protocol(7);
@@ -55,7 +55,7 @@ TEST(Joining, RefusesAnotherProtocolAndNamesBoth) {
   EXPECT_TRUE(job.Closed(9));
 }
 
-TEST(Joining, RefusesUnknownNodesDuplicatesAndLatecomers) {
+TEST(Joining, UnknownNodesDuplicatesAndLatecomersAreRefused) {
   Driver job(2, 1);
   job.JoinAs(8, MakeOffer(2));
   EXPECT_THAT(job.Last(8, v1::ToAgent::kRefused)->refused(), HasSubstr("node 2 does not belong to this job"));
@@ -72,7 +72,7 @@ TEST(Joining, RefusesUnknownNodesDuplicatesAndLatecomers) {
   EXPECT_NE(job.Last(Driver::Of(1), v1::ToAgent::kAssignment), nullptr);
 }
 
-TEST(Joining, TheTimeoutNamesWhoIsMissing) {
+TEST(Joining, TheTimeoutNamesTheMissingNodes) {
   Driver job(3, 1);
   job.Join(1);
   v1::NodeOffer wrong = MakeOffer(2);
@@ -106,7 +106,7 @@ TEST(Joining, TheFirstMessageMustBeAnOffer) {
   EXPECT_TRUE(job.Closed(5));
 }
 
-TEST(Ending, SuccessWhenAllRanksEndWell) {
+TEST(Ending, TheJobSucceedsWhenAllRanksEndWell) {
   Driver job(2, 2);
   job.JoinAll();
   for (uint32_t rank = 0; rank < 4; ++rank) job.Exit(Exited(rank, 0));  // without goodbye: an ordinary program
@@ -161,7 +161,7 @@ TEST(Ending, AKilledRankEndsTheJobAndIsNamed) {
                                      "rank 2 (node1): in all_reduce #42 at train.cc:88 for 120 ms"));
 }
 
-TEST(Ending, GroupsAreNamedWhereCallsOfSeveralAreTold) {
+TEST(Ending, GroupsAreNamedWhereCallsOfSeveralAreReported) {
   Driver job(1, 3);
   job.JoinAll();
   job.Exit(Killed(2, SIGSEGV));
@@ -182,7 +182,7 @@ TEST(Ending, GroupsAreNamedWhereCallsOfSeveralAreTold) {
                                      "rank 1 (node0): in all_reduce #109 of group 00000000000000a1 for 120 ms"));
 }
 
-TEST(Ending, WhoWasKilledIsToldAsItWas) {
+TEST(Ending, TheReportSaysHowEachRankWasKilled) {
   Driver job(2, 2);
   job.JoinAll();
   job.Exit(Killed(3, SIGSEGV));
@@ -205,7 +205,7 @@ TEST(Ending, WhoWasKilledIsToldAsItWas) {
                   "rank 2 (node1): not visible to Cohort, killed by its agent: it stayed stopped (SIGSTOP)"));
 }
 
-TEST(Ending, WithContinueTheOthersGoOn) {
+TEST(Ending, TheOtherRanksGoOnWithContinue) {
   Driver job(2, 2, "continue");
   job.JoinAll();
   job.Exit(Exited(1, 3));
@@ -363,7 +363,7 @@ TEST(Liveness, ASilentNodeIsLostWithItsRanks) {
   EXPECT_NE(job.report()->exit_code(), 0);
 }
 
-TEST(Liveness, WhoIsGivenUpIsToldSo) {
+TEST(Liveness, ANodeThatIsGivenUpIsToldSo) {
   Driver job(3, 1);
   job.JoinAll();
   job.Pass(seconds(5), {0, 1});
@@ -373,7 +373,7 @@ TEST(Liveness, WhoIsGivenUpIsToldSo) {
   EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kRefused), 0);
 }
 
-TEST(Liveness, NobodyIsBlamedForOurOwnStop) {
+TEST(Liveness, NoNodeIsBlamedForAStopOfTheRendezvous) {
   Driver job(2, 1);
   job.JoinAll();
   job.Pass(seconds(2));
@@ -419,7 +419,7 @@ TEST(Peers, UnknownKindsOfMessagesAreIgnored) {
   EXPECT_FALSE(job.Closed(Driver::Of(0)));
 }
 
-TEST(Store, AnswersAtOnceLaterOrNever) {
+TEST(Store, TheStoreAnswersAtOnceLaterOrNever) {
   Driver job(2, 1);
   job.JoinAll();
   const auto get = [&job](uint64_t request, const std::string& key, uint32_t timeout_ms) {
@@ -456,7 +456,7 @@ TEST(Store, AnswersAtOnceLaterOrNever) {
   EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 3);
 }
 
-TEST(Ending, LeavesNothingDue) {
+TEST(Ending, AnEndedJobHasNoTimersDue) {
   Driver job(2, 1);
   job.JoinAll();
   v1::FromAgent get;
@@ -483,7 +483,7 @@ TEST(Ending, LeavesNothingDue) {
   EXPECT_GT(job.rendezvous().NextTick() - job.now(), seconds(60));
 }
 
-TEST(Plan, IsCheckedBeforeItIsUsed) {
+TEST(Plan, APlanIsCheckedBeforeItIsUsed) {
   EXPECT_TRUE(CheckPlan(MakePlan(3, 2)).ok());
   EXPECT_FALSE(CheckPlan(v1::JobPlan()).ok());
   EXPECT_FALSE(CheckPlan(MakePlan(2, 0)).ok());

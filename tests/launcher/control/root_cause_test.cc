@@ -65,7 +65,7 @@ TEST_F(GroupFailures, BlamingALivingPeerMakesTheFailureItselfTheCause) {
 }
 
 // All members fail by it, the one that aborted like the others, in any order.
-TEST_F(GroupFailures, WhoAbortedTheGroupIsTheCause) {
+TEST_F(GroupFailures, TheRankThatAbortedTheGroupIsTheCause) {
   Fail(2, Failure(2, 2, kAborted, "rank 2 aborted the group: the loss is no number"));
   for (const uint32_t rank : {1u, 0u, 3u, 2u}) job_.Exit(Exited(rank, 1));
   End();
@@ -149,7 +149,7 @@ TEST_F(GroupFailures, TheEndOfAJobDoesNotWaitForeverForAnExplanation) {
   EXPECT_THAT(job_.report()->headline(), HasSubstr("rank 3 (node3) is unknown, its agent did not answer"));
 }
 
-TEST_F(GroupFailures, WhatWeKilledIsNeverTheCulprit) {
+TEST_F(GroupFailures, ARankKilledByDlaunchIsNeverTheCulprit) {
   job_.Exit(Exited(2, 5));
   job_.Pass(milliseconds(150));
   job_.Exit(Killed(0, SIGKILL, /*by_us=*/true));
@@ -173,7 +173,7 @@ class CopingPrograms : public GroupFailures {
   CopingPrograms() : GroupFailures(4, "continue") {}
 };
 
-TEST_F(CopingPrograms, AFailureTheyCopedWithIsNotReported) {
+TEST_F(CopingPrograms, AFailureThatProgramsCopedWithIsNotReported) {
   Fail(1, Failure(1, -1, kFailedPrecondition, "calls do not match: ..."));
   for (uint32_t rank = 0; rank < nodes_; ++rank) job_.Exit(Exited(rank, 0));
   for (uint32_t node = 0; node < nodes_; ++node) job_.Done(node);
@@ -182,7 +182,7 @@ TEST_F(CopingPrograms, AFailureTheyCopedWithIsNotReported) {
   EXPECT_EQ(job_.report()->headline(), "");
 }
 
-TEST_F(CopingPrograms, ADeathLongAfterIsItsOwn) {
+TEST_F(CopingPrograms, ADeathLongAfterAFailureIsACauseOfItsOwn) {
   Fail(1, Failure(1, -1, kFailedPrecondition, "calls do not match: ..."));
   job_.Pass(std::chrono::minutes(6));
   job_.Exit(Killed(2, SIGSEGV));

@@ -50,7 +50,7 @@ void LoseNode1(Driver* job) {
   job->Done(2);
 }
 
-TEST(Spares, TakeTheRanksOfALostNodeWhenItsLeaseIsOver) {
+TEST(Spares, ASpareTakesTheRanksOfALostNodeWhenItsLeaseIsOver) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   job.Join(3);
@@ -84,7 +84,7 @@ void FailOneAndGoOn(Driver* job) {
 }
 
 // A table of thousands of nodes for each of thousands of agents is most of what a restart sends.
-TEST(NodeTables, AreSentWhereTheNodesAreNewAlone) {
+TEST(NodeTables, NodeTablesAreSentOnlyWhereNodesAreNew) {
   Driver same(PlanWithSpares(3, 2, 0));
   FailOneAndGoOn(&same);
   for (const uint32_t agent : {0u, 1u, 2u}) {
@@ -105,7 +105,7 @@ TEST(NodeTables, AreSentWhereTheNodesAreNewAlone) {
 }
 
 // An agent that comes to another host of the rendezvous may lack it.
-TEST(NodeTables, AreSentAgainWhereThereAreStandbys) {
+TEST(NodeTables, NodeTablesAreSentAgainWhereThereAreStandbys) {
   v1::JobPlan plan = PlanWithSpares(3, 2, 0);
   plan.set_standbys(1);
   Driver job(std::move(plan));
@@ -115,7 +115,7 @@ TEST(NodeTables, AreSentAgainWhereThereAreStandbys) {
   EXPECT_EQ(job.All(Driver::Of(1), v1::ToAgent::kNodes).size(), 2u);
 }
 
-TEST(Spares, NeedNotWaitForANodeWhoseEndIsKnown) {
+TEST(Spares, ASpareDoesNotWaitForANodeWhoseEndIsKnown) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   job.Join(3);
@@ -125,7 +125,7 @@ TEST(Spares, NeedNotWaitForANodeWhoseEndIsKnown) {
   EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
 }
 
-TEST(Spares, DoNotWaitLongerWhereTheRendezvousIsStoppedNowAndThen) {
+TEST(Spares, ASpareWaitsNoLongerWhereTheRendezvousIsStoppedNowAndThen) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   job.Join(3);
@@ -140,7 +140,7 @@ TEST(Spares, DoNotWaitLongerWhereTheRendezvousIsStoppedNowAndThen) {
   EXPECT_EQ(AssignmentOf(job, 0).epoch(), 2u);
 }
 
-TEST(Spares, TakeThePlaceOfANodeThatDoesNotSayThatItsRanksAreGone) {
+TEST(Spares, ASpareTakesThePlaceOfANodeThatDoesNotConfirmItsEnd) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   job.Join(3);
@@ -164,7 +164,7 @@ TEST(Spares, TakeThePlaceOfANodeThatDoesNotSayThatItsRanksAreGone) {
   EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
 }
 
-TEST(Spares, ThatHaveYetToJoinAreWaitedFor) {
+TEST(Spares, TheRestartWaitsForASpareThatHasYetToJoin) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   LoseNode1(&job);
@@ -178,7 +178,7 @@ TEST(Spares, ThatHaveYetToJoinAreWaitedFor) {
   EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
 }
 
-TEST(Spares, AreNotWaitedForLongerThanForNodes) {
+TEST(Spares, TheRestartWaitsForASpareNoLongerThanForANode) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   LoseNode1(&job);
@@ -190,7 +190,7 @@ TEST(Spares, AreNotWaitedForLongerThanForNodes) {
   EXPECT_THAT(job.report()->headline(), HasSubstr("there is no spare left"));
 }
 
-TEST(Spares, AreNotWaitedForWhenTheyHaveEnded) {
+TEST(Spares, TheRestartDoesNotWaitForASpareThatHasEnded) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   LoseNode1(&job);
@@ -199,7 +199,7 @@ TEST(Spares, AreNotWaitedForWhenTheyHaveEnded) {
   EXPECT_THAT(job.report()->headline(), HasSubstr("the agent of node3 has ended, before the job was started again"));
 }
 
-TEST(Spares, AreNotWaitedForWhereTheJobCanShrink) {
+TEST(Spares, TheRestartDoesNotWaitForASpareWhereTheJobCanShrink) {
   Driver job(PlanWithSpares(3, 2, 1, 2));
   job.JoinAll();
   LoseNode1(&job);
@@ -209,7 +209,7 @@ TEST(Spares, AreNotWaitedForWhereTheJobCanShrink) {
   EXPECT_EQ(AssignmentOf(job, 0).epoch(), 2u);
 }
 
-TEST(Spares, ALostOneTakesNobodysPlace) {
+TEST(Spares, ALostSpareTakesNobodysPlace) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   job.Join(3);
@@ -221,7 +221,7 @@ TEST(Spares, ALostOneTakesNobodysPlace) {
   EXPECT_THAT(job.report()->not_restarted(), HasSubstr("there is no spare left"));
 }
 
-TEST(Spares, ThatAreIdleAreToldOfTheEnd) {
+TEST(Spares, IdleSparesAreToldOfTheEnd) {
   Driver job(PlanWithSpares(1, 1, 1));
   job.JoinAll();
   job.JoinAs(Driver::Of(1), MakeOffer(1));
@@ -232,7 +232,7 @@ TEST(Spares, ThatAreIdleAreToldOfTheEnd) {
   EXPECT_TRUE(job.Closed(Driver::Of(1)));
 }
 
-TEST(Spares, WhoWasGivenUpDoesNotComeBack) {
+TEST(Spares, ANodeThatASpareReplacedDoesNotComeBack) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
   job.Join(3);
@@ -243,7 +243,7 @@ TEST(Spares, WhoWasGivenUpDoesNotComeBack) {
   EXPECT_THAT(job.Last(98, v1::ToAgent::kRefused)->refused(), HasSubstr("already joined"));
 }
 
-TEST(FewerNodes, RanksAreNumberedAnewDownToTheLeast) {
+TEST(FewerNodes, RanksAreNumberedAgainDownToTheLeast) {
   Driver job(PlanWithSpares(3, 2, 0, 2));
   job.JoinAll();
   LoseNode1(&job);
@@ -264,7 +264,7 @@ TEST(FewerNodes, RanksAreNumberedAnewDownToTheLeast) {
   EXPECT_THAT(job.report()->not_restarted(), HasSubstr("fewer than the 2"));
 }
 
-TEST(FewerNodes, OneThatWasGivenUpDoesNotComeBack) {
+TEST(FewerNodes, ANodeThatWasGivenUpDoesNotComeBack) {
   Driver job(PlanWithSpares(3, 2, 0, 2));
   job.JoinAll();
   LoseNode1(&job);
@@ -279,7 +279,7 @@ TEST(FewerNodes, OneThatWasGivenUpDoesNotComeBack) {
   }
 }
 
-TEST(FewerNodes, ALossWhileTheJobPausesCountsToo) {
+TEST(FewerNodes, ALossWhileTheJobPausesCounts) {
   Driver job(PlanWithSpares(3, 2, 0, 2));
   job.JoinAll();
   LoseNode1(&job);
@@ -289,7 +289,7 @@ TEST(FewerNodes, ALossWhileTheJobPausesCountsToo) {
   EXPECT_THAT(job.report()->headline(), HasSubstr("fewer than the 2"));
 }
 
-TEST(FewerNodes, NeverWithoutTheRendezvousHost) {
+TEST(FewerNodes, TheJobDoesNotShrinkWithoutTheRendezvousHost) {
   Driver job(PlanWithSpares(2, 1, 1, 1));
   job.JoinAll();
   job.Handle(Disconnected{Driver::Of(0), "its connection broke"});
@@ -300,7 +300,7 @@ TEST(FewerNodes, NeverWithoutTheRendezvousHost) {
   EXPECT_THAT(job.report()->not_restarted(), HasSubstr("hosts the rendezvous"));
 }
 
-TEST(Plan, SaysHowSparesTakeEveryPlace) {
+TEST(Plan, APlanWhoseSparesCannotTakeAPlaceIsRefused) {
   EXPECT_TRUE(CheckPlan(PlanWithSpares(2, 2, 1, 1)).ok());
   v1::JobPlan uneven = PlanWithSpares(2, 2, 1);
   uneven.mutable_placements(1)->mutable_ranks()->RemoveLast();
@@ -308,7 +308,7 @@ TEST(Plan, SaysHowSparesTakeEveryPlace) {
   EXPECT_FALSE(CheckPlan(PlanWithSpares(2, 2, 0, 3)).ok());
 }
 
-TEST(Lease, RunsFromTheSendingOfTheLatestAnsweredBeat) {
+TEST(Lease, ALeaseRunsFromTheSendingOfTheLatestAnsweredBeat) {
   const TimePoint start{seconds(100)};
   Lease lease(start);
   EXPECT_EQ(lease.End(), start + kSilenceTimeout);

@@ -178,7 +178,7 @@ class Worlds : public SimulatedJob<Agent> {
   uint32_t lost_ = 0;
 };
 
-TEST(Worlds, AreNeverTwo) {
+TEST(Worlds, ThereAreNeverTwoWorldsOfOneJob) {
   const auto count = static_cast<uint32_t>(testing::Trials(1000, 100'000));
   const uint32_t first = std::random_device()();
   for (uint32_t i = 0; i < count; ++i) {

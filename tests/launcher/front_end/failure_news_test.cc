@@ -52,7 +52,7 @@ class FailureNewsTest : public ::testing::Test {
 };
 
 // A rank has failed, says its agent; the rendezvous still asks for the cause.
-TEST_F(FailureNewsTest, ALineIsHeldForASecondAtMostWhereNoCauseIsTold) {
+TEST_F(FailureNewsTest, ALineIsHeldForASecondAtMostWithoutACause) {
   Print("before", false);
   Print("after", true);
   Pass(kAtMost + milliseconds(200));

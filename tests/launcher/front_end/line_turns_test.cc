@@ -59,7 +59,7 @@ TEST_F(LineTurnsTest, ALongLineWhoseWriterStallsStaysWhole) {
   EXPECT_EQ(Output(), "[0] " + part + "shortend\n[1] of another\n");
 }
 
-TEST_F(LineTurnsTest, ABarOfManyReturnsIsNoLongLine) {
+TEST_F(LineTurnsTest, AProgressBarOfManyReturnsIsNoLongLine) {
   Begin({.prefix = true});
   for (int k = 0; k < 100; ++k) Print(0, "\r" + std::string(80, '#'), true);
   Print(1, "of another");
@@ -108,7 +108,7 @@ TEST_F(LineTurnsTest, StreamsOfOnePlaceAreKeptApart) {
   EXPECT_EQ(error_, "\n[0] a warning\ndlaunch: a word\n") << "the newline between them goes to the same place";
 }
 
-TEST_F(LineTurnsTest, WithoutPrefixesAllIsAsItWasWritten) {
+TEST_F(LineTurnsTest, OutputWithoutPrefixesIsAsItWasWritten) {
   Begin({.prefix = false, .output_beside_error = true});
   Print(0, "a", true);
   Print(0, "err", true, STDERR_FILENO);
@@ -118,7 +118,7 @@ TEST_F(LineTurnsTest, WithoutPrefixesAllIsAsItWasWritten) {
   EXPECT_EQ(error_, "err");
 }
 
-TEST_F(LineTurnsTest, WithoutPrefixesRanksLinesAreWholeToo) {
+TEST_F(LineTurnsTest, LinesOfRanksAreWholeWithoutPrefixes) {
   Begin({.prefix = false});
   Print(0, "{\"loss\": ", true);
   Print(1, "{}");
@@ -129,7 +129,7 @@ TEST_F(LineTurnsTest, WithoutPrefixesRanksLinesAreWholeToo) {
   EXPECT_EQ(Output(), "{\"loss\": 0.5}\n{}\nfoofoo");
 }
 
-TEST_F(LineTurnsTest, ATerminalsLinesAreKeptApartWithoutPrefixesToo) {
+TEST_F(LineTurnsTest, LinesOnATerminalAreKeptApartWithoutPrefixes) {
   Begin({.prefix = false, .terminals = {false, true, true}});
   Print(0, "foo", true);
   Print(1, "bar");
@@ -137,7 +137,7 @@ TEST_F(LineTurnsTest, ATerminalsLinesAreKeptApartWithoutPrefixesToo) {
   EXPECT_EQ(Output(), "foo\nbar\n");
 }
 
-TEST_F(LineTurnsTest, AnEchoBeginsALine) {
+TEST_F(LineTurnsTest, AnEchoedKeyBeginsALine) {
   Begin({.prefix = true, .terminals = {true, true, true}});
   Print(0, "Name? ", true);
   turns_->OnEcho();
@@ -145,7 +145,7 @@ TEST_F(LineTurnsTest, AnEchoBeginsALine) {
   EXPECT_EQ(Output(), "[0] Name? [0] hello Bob\n") << "the terminal itself has printed a newline between them";
 }
 
-TEST_F(LineTurnsTest, WhatWaitsIsBounded) {
+TEST_F(LineTurnsTest, WaitingOutputIsBounded) {
   Begin({.prefix = true});
   Print(0, "Name? ", true);
   const std::string line(1 << 20, 'x');

@@ -11,7 +11,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-TEST(ScreenLines, ShowTheNewestOfARank) {
+TEST(ScreenLines, TheScreenShowsTheNewestLinesOfARank) {
   ScreenLines screen(/*output_beside_error=*/true);
   screen.Add({STDOUT_FILENO, 1, "step 1"});
   screen.Add({STDERR_FILENO, 1, "no tensor"});
@@ -31,7 +31,7 @@ TEST(ScreenLines, OutputThatGoesElsewhereIsNotShown) {
   EXPECT_FALSE(screen.Show(1, {"no tensor"}));
 }
 
-TEST(ScreenLines, WhatHasScrolledAwayIsNotShown) {
+TEST(ScreenLines, LinesThatHaveScrolledAwayAreNotShown) {
   for (const std::string& other : {std::string("step"), std::string(500, 'x')}) {
     ScreenLines screen(/*output_beside_error=*/true);
     screen.Add({STDERR_FILENO, 1, "no tensor"});
@@ -42,7 +42,7 @@ TEST(ScreenLines, WhatHasScrolledAwayIsNotShown) {
   }
 }
 
-TEST(ScreenLines, LinesThatWereShortenedAreKnown) {
+TEST(ScreenLines, ShortenedLinesAreRecognized) {
   ScreenLines screen(/*output_beside_error=*/true);
   const std::string line(2100, 'x');
   screen.Add({STDERR_FILENO, 1, line, /*goes_on=*/true});
@@ -66,7 +66,7 @@ TEST(HeldOutput, ReleasesOneRankAndThenTheOthersInOrder) {
   EXPECT_EQ(printed, (Lines{"1b", "0a", "0c"}));
 }
 
-TEST(HeldOutput, IsBounded) {
+TEST(HeldOutput, HeldOutputIsBounded) {
   size_t printed = 0;
   HeldOutput held([&](const RankLine&) { ++printed; });
   for (int i = 0; i < 200 && held.holding(); ++i) held.Keep({STDERR_FILENO, 0, std::string(1 << 16, 'x')});

@@ -63,14 +63,14 @@ TEST(WaitTally, CountsTheTimeBetweenLooks) {
   EXPECT_EQ(tally.WaitedFor(3), milliseconds(700) + WaitTally::kLongestGap);
 }
 
-TEST(WaitTally, OfANodeThatDidNotAnswerNothingIsKnown) {
+TEST(WaitTally, ANodeThatDidNotAnswerAddsNothing) {
   const v1::NodeView first = View(0, 3);
   WaitTally tally;
   tally.Count({&first, nullptr}, 4, kStart);
   EXPECT_EQ(tally.WaitingFor(3), 0u);
 }
 
-TEST(LiveView, CountsWhenAllHaveAnswered) {
+TEST(LiveView, WaitsAreCountedWhenAllHaveAnswered) {
   std::vector<v1::NodePlacement> nodes(2);
   for (uint32_t i = 0; i < 4; ++i) nodes[i / 2].add_ranks()->set_rank(i);
   const std::vector<size_t> agents = {0, 1};

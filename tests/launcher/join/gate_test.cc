@@ -157,7 +157,7 @@ size_t BytesWritten(pid_t pid) {
 }
 
 // As with --iface, where this machine has other addresses too.
-TEST(GateAddresses, ItListensWhereItIsToldToAndNowhereElse) {
+TEST(GateAddresses, TheGateListensAtItsAddressesAndNowhereElse) {
   const auto answers = [](const string& host, int port) {
     return ConnectToFirst(host + ":" + std::to_string(port), Deadline::After(seconds(20))).ok();
   };
@@ -209,7 +209,7 @@ TEST_F(Gate, ANodeThatTakesAnothersPlaceLeavesTheOthersAlone) {
 }
 
 // An observer of a node's knock can repeat it, and gets a carrier each time.
-TEST_F(Gate, ThoseWhoKnockWithoutTheKeyAreBounded) {
+TEST_F(Gate, StrangersThatKnockWithoutTheKeyAreBounded) {
   constexpr size_t kCarriers = 64;
   ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));
   vector<pollfd> strangers;
@@ -259,7 +259,7 @@ TEST_F(Gate, APartOfAKnockIsWaitedForAtNoCost) {
   EXPECT_TRUE(Says("joined: 2 of 2"));
 }
 
-TEST_F(Gate, WithoutDescriptorsTheOldestStrangerGoesAndElseOthersWaitAtNoCost) {
+TEST_F(Gate, TheOldestStrangerGoesWhereDescriptorsRunOut) {
   ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));
   auto oldest = Knock();  // once it has a carrier, the gate has begun
   ASSERT_TRUE(WaitUntil([&] { return Carriers().size() == 1; }));
@@ -315,7 +315,7 @@ string RefusalTo(SecureStream* stream) {
   return first.ok() ? ParseJoinRefusal(*first).value_or("none") : string(first.status().message());
 }
 
-TEST_F(Gate, ANodeThatCantBeUsedIsToldWhyAndAnotherTakesItsPlace) {
+TEST_F(Gate, AnUnusableNodeIsToldWhyAndAnotherTakesItsPlace) {
   ASSERT_NO_FATAL_FAILURE(Open({.count = 1, .least = 0, .check = &RefuseOld}));
   auto old = Enter();
   ASSERT_TRUE(old.ok()) << old.status();
@@ -328,7 +328,7 @@ TEST_F(Gate, ANodeThatCantBeUsedIsToldWhyAndAnotherTakesItsPlace) {
   EXPECT_TRUE(Says("joined: 2 of 2"));
 }
 
-TEST_F(Gate, WhereAllAreNeededOneThatCantBeUsedEndsTheWait) {
+TEST_F(Gate, AnUnusableNodeEndsTheWaitWhereAllAreNeeded) {
   ASSERT_NO_FATAL_FAILURE(Open({.count = 2, .check = &RefuseOld}));
   auto old = Enter();
   ASSERT_TRUE(old.ok()) << old.status();
@@ -337,7 +337,7 @@ TEST_F(Gate, WhereAllAreNeededOneThatCantBeUsedEndsTheWait) {
   EXPECT_EQ(RefusalTo(&*old), "host relic is old");
 }
 
-TEST_F(Gate, ANodeTooManyIsToldSo) {
+TEST_F(Gate, ANodeBeyondTheCountIsToldSo) {
   ASSERT_NO_FATAL_FAILURE(Open({.count = 1, .farewell = seconds(30)}));
   auto surplus = Enter(), needed = Enter();
   ASSERT_TRUE(needed.ok() && surplus.ok()) << needed.status() << surplus.status();
@@ -346,7 +346,7 @@ TEST_F(Gate, ANodeTooManyIsToldSo) {
   EXPECT_EQ(RefusalTo(&*surplus), "the job starts without it, with 2 nodes");
 }
 
-TEST(JoinRefusal, ComesBackShortenedAndAnAgentsMessageIsNone) {
+TEST(JoinRefusal, ARefusalIsReadBackShortenedAndAnAgentsMessageIsNone) {
   EXPECT_EQ(ParseJoinRefusal(FormatJoinRefusal("too old")), "too old");
   EXPECT_LE(FormatJoinRefusal(string(100'000, 'x')).size(), size_t{4096});
   EXPECT_EQ(ParseJoinRefusal("\x05hello"), std::nullopt);

@@ -42,7 +42,7 @@ string RandomBytes(std::mt19937* random, size_t size) {
   return bytes;
 }
 
-TEST(Token, ComesBackWholeOrNotAtAll) {
+TEST(Token, ATokenIsReadBackWholeOrNotAtAll) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -71,7 +71,7 @@ TEST(Token, KnocksAndKeysDifferBySecret) {
   EXPECT_EQ(KnockOf(MakeJoinKey("a")).size(), kKnockBytes);
 }
 
-TEST(JoinHello, ComesBackAndAnyBytesAreAnswered) {
+TEST(JoinHello, AHelloIsReadBackAndAnyBytesAreAnswered) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -91,7 +91,7 @@ TEST(JoinHello, ComesBackAndAnyBytesAreAnswered) {
   EXPECT_FALSE(ParseJoinHello("cohort-join 99999999999\n" + FormatInventory(inventory)).ok());
 }
 
-TEST(Network, HoldsTheAddressesOfItsPrefix) {
+TEST(Network, ANetworkHoldsTheAddressesOfItsPrefix) {
   EXPECT_TRUE(InNetwork("10.1.2.3", "10.0.0.0/8"));
   EXPECT_TRUE(InNetwork("10.1.2.3", "10.1.2.3/32"));
   EXPECT_TRUE(InNetwork("10.1.2.3", "0.0.0.0/0"));
@@ -124,13 +124,13 @@ TEST(Kubernetes, PodsOfAnIndexedJobFindTheFirstByItsName) {
   EXPECT_EQ(ReadPod({{"JOB_COMPLETION_INDEX", "0"}}, "train-0")->index, 0) << "needs no name";
 }
 
-TEST(Kubernetes, PodsOfAJobSetToo) {
+TEST(Kubernetes, PodsOfAJobSetFindTheFirstByItsName) {
   const auto pod = ReadPod({{"JOB_COMPLETION_INDEX", "1"}}, "set-workers-0-1.set.lab.svc.cluster.local");
   ASSERT_TRUE(pod.ok()) << pod.status();
   EXPECT_EQ(pod->first, "set-workers-0-0.set.lab.svc.cluster.local");
 }
 
-TEST(Kubernetes, PodsOfALeaderWorkerSetAreTold) {
+TEST(Kubernetes, PodsOfALeaderWorkerSetReadTheFirstsAddress) {
   const auto pod =
       ReadPod({{"LWS_LEADER_ADDRESS", "lws-0.lws.default"}, {"LWS_WORKER_INDEX", "3"}, {"LWS_GROUP_SIZE", "4"}},
               "lws-0-3.lws.default");
@@ -140,7 +140,7 @@ TEST(Kubernetes, PodsOfALeaderWorkerSetAreTold) {
   EXPECT_EQ(pod->first, "lws-0.lws.default");
 }
 
-TEST(Kubernetes, WhatCanNotWorkNamesTheRemedy) {
+TEST(Kubernetes, PodsWithoutANameOrIndexAreRefusedWithTheRemedy) {
   EXPECT_THAT(string(ReadPod({{"JOB_COMPLETION_INDEX", "1"}}, "train-1").status().message()),
               HasSubstr("headless Service"));
   EXPECT_THAT(string(ReadPod({{"JOB_COMPLETION_INDEX", "1"}}, "own-name.svc").status().message()),

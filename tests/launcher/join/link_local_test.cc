@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 absl::Status Dial(const string& address) { return ConnectToFirst(address, Deadline::After(seconds(1))).status(); }
 
-TEST(LinkLocal, NeedsAnInterfaceThatThereIs) {
+TEST(LinkLocal, ALinkLocalAddressNeedsAnInterfaceThatExists) {
   const absl::Status bare = Dial("[fe80::1]:4711");
   EXPECT_EQ(bare.code(), absl::StatusCode::kInvalidArgument) << bare;
   EXPECT_NE(bare.message().find("[fe80::1%eth0]:4711"), string::npos) << bare;
@@ -35,7 +35,7 @@ TEST(LinkLocal, NeedsAnInterfaceThatThereIs) {
 }
 
 // A pod whose name has such an address beside another is reached at the other.
-TEST(LinkLocal, IsLeftOutWithoutScopeWhereThereIsAnother) {
+TEST(LinkLocal, AnUnscopedAddressIsLeftOutWhereThereIsAnother) {
   using Addresses = std::vector<string>;
   EXPECT_EQ(WithoutUnscoped({"fe80::1", "10.0.0.1", "fe80::2%eth0", "fd00::1", "febf::1"}),
             (Addresses{"10.0.0.1", "fe80::2%eth0", "fd00::1"}));
@@ -43,7 +43,7 @@ TEST(LinkLocal, IsLeftOutWithoutScopeWhereThereIsAnother) {
   EXPECT_EQ(WithoutUnscoped({}), Addresses{});
 }
 
-TEST(LinkLocal, MayBeAHostOfAList) {
+TEST(LinkLocal, ALinkLocalAddressMayBeAHostOfAList) {
   const auto hosts = ParseHostList("fe80::1%eth0,[fe80::2%ens-3.7]:4", "--hosts");
   ASSERT_TRUE(hosts.ok()) << hosts.status();
   ASSERT_EQ(hosts->size(), 2u);
@@ -56,7 +56,7 @@ TEST(LinkLocal, MayBeAHostOfAList) {
   }
 }
 
-TEST(LinkLocal, IsNeverGivenToOthers) {
+TEST(LinkLocal, LinkLocalAddressesAreNeverGivenToOthers) {
   struct if_nameindex* const all = ::if_nameindex();
   ASSERT_NE(all, nullptr);
   for (const struct if_nameindex* one = all; one->if_index != 0; ++one) {

@@ -13,7 +13,7 @@ namespace {
 using runtime::Deadline;
 using std::chrono::milliseconds;
 
-TEST(Reminder, SaysForHowLongItWaitsAndStillWill) {
+TEST(Reminder, TheReminderSaysHowLongItHasWaitedAndWillWait) {
   absl::StatusOr<JoinGate> gate = JoinGate::Open({0, 0});
   ASSERT_TRUE(gate.ok()) << gate.status();
   std::vector<std::string> said;

@@ -65,7 +65,7 @@ bool Send(const JoinKey& key) {
   return !stream->Pump(std::move(zeros), runtime::FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)), {}).ok();
 }
 
-TEST(StreamLoss, IsKnownToWhoSendsAndToWhoHears) {
+TEST(StreamLoss, ALostConnectionIsReportedToSenderAndReceiver) {
   const auto made = LinkedNamespaces::Create();
   if (!made.ok()) GTEST_SKIP() << made.status().message();
   LinkedNamespaces& namespaces = **made;

@@ -30,7 +30,7 @@ std::vector<int> Indices(const std::vector<v1::Device>& devices) {
   return indices;
 }
 
-TEST(CudaDevices, HonourTheVariable) {
+TEST(CudaDevices, VisibleDevicesFollowTheVariable) {
   EXPECT_EQ(Indices(*SelectVisibleDevices(kFour, std::nullopt)), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(Indices(*SelectVisibleDevices(kFour, "3,1")), (std::vector<int>{3, 1}));
   EXPECT_EQ(Indices(*SelectVisibleDevices(kFour, " 2 , 0")), (std::vector<int>{2, 0}));
@@ -44,20 +44,20 @@ TEST(CudaDevices, HonourTheVariable) {
   EXPECT_TRUE(SelectVisibleDevices({}, "0,1")->empty()) << "no driver, no devices, whatever the variable says";
 }
 
-TEST(CudaDevices, MaskNamesExactlyTheRanksOwn) {
+TEST(CudaDevices, TheMaskOfDevicesNamesExactlyTheRanksOwn) {
   const auto devices = *SelectVisibleDevices(kFour, "3,1");
   EXPECT_EQ(VisibleDevicesMask(devices), "3,1");
   EXPECT_EQ(VisibleDevicesMask(*SelectVisibleDevices(kFour, "MIG-7,2")), "MIG-7,2");
 }
 
-TEST(Cpus, ThereAreSomeToShare) {
+TEST(Cpus, ThereAreCpusToShare) {
   const std::vector<int> cpus = AvailableCpus();
   ASSERT_FALSE(cpus.empty());
   EXPECT_GE(CpusWithinQuota(1), 1);
   EXPECT_EQ(CpusToShare(), CpusWithinQuota(static_cast<int>(cpus.size())));
 }
 
-TEST(Cpus, TheShareIsEvenWithinTheRanksOwnAndAtLeastOne) {
+TEST(Cpus, TheShareOfCpusIsEvenAndAtLeastOne) {
   EXPECT_EQ(CpuShare(64, 1, 64), 64);
   EXPECT_EQ(CpuShare(64, 3, 64), 21);
   EXPECT_EQ(CpuShare(8, 3, 64), 8);
@@ -66,7 +66,7 @@ TEST(Cpus, TheShareIsEvenWithinTheRanksOwnAndAtLeastOne) {
   EXPECT_EQ(CpuShare(0, 0, 0), 1);
 }
 
-TEST(Cpus, CoresHoldThemAllInTheirOrder) {
+TEST(Cpus, CoresHoldAllCpusInTheirOrder) {
   std::vector<int> flat;
   for (const std::vector<int>& core : AvailableCores()) {
     EXPECT_FALSE(core.empty());
@@ -77,7 +77,7 @@ TEST(Cpus, CoresHoldThemAllInTheirOrder) {
   EXPECT_EQ(Restrict({{0, 4}, {1, 5}, {2, 6}}, {4, 1, 5}), (Groups{{4}, {1, 5}}));
 }
 
-TEST(NumaNodes, AreThoseOfTheMachineAndOfTheseCpus) {
+TEST(NumaNodes, NumaNodesAreThoseOfTheGivenCpus) {
   using Groups = std::vector<std::vector<int>>;
   ASSERT_EQ(::setenv("HWLOC_SYNTHETIC", "pack:2 numa:1 core:2 pu:2", 1), 0);  // instead of this machine
   EXPECT_EQ(FindNumaNodes({0, 1, 2, 3, 4, 5, 6, 7}), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));

@@ -62,14 +62,14 @@ string MakeProgram(const string& first, const string& second) {
   return bytes(header) + bytes(segments) + bytes(entries) + names;
 }
 
-TEST_F(LinkedLibrary, IsFoundByTheBeginningOfItsName) {
+TEST_F(LinkedLibrary, ALibraryIsFoundByTheBeginningOfItsName) {
   EXPECT_EQ(Found(MakeProgram("libc.so.6", "libmpi.so.40")), "libmpi.so.40");
   EXPECT_EQ(Found(MakeProgram("libmpich.so.12", "libc.so.6")), "libmpich.so.12");
   EXPECT_EQ(Found(MakeProgram("libm.so.6", "libc.so.6")), "");
   EXPECT_EQ(FindNeededLibrary("/proc/self/exe", {"libc.so"}).substr(0, 7), "libc.so");
 }
 
-TEST_F(LinkedLibrary, OfWhatIsNoProgramThereIsNone) {
+TEST_F(LinkedLibrary, FilesThatAreNoProgramHaveNoLibrary) {
   EXPECT_EQ(FindNeededLibrary("/nowhere", kMpi), "");
   EXPECT_EQ(FindNeededLibrary("/dev/zero", kMpi), "");
   EXPECT_EQ(FindNeededLibrary("/tmp", kMpi), "");
@@ -78,7 +78,7 @@ TEST_F(LinkedLibrary, OfWhatIsNoProgramThereIsNone) {
 }
 
 // Each claim of the file may be any number; there is nothing to be believed, and nothing to fall over.
-TEST_F(LinkedLibrary, DamageDoesNoHarm) {
+TEST_F(LinkedLibrary, DamagedProgramsDoNoHarm) {
   const string whole = MakeProgram("libc.so.6", "libmpi.so.40");
   for (size_t size = 0; size < whole.size(); ++size) Found(whole.substr(0, size));
   std::mt19937 random(7);

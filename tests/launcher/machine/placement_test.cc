@@ -31,7 +31,7 @@ std::vector<int> DevicesOf(const v1::RankPlacement& rank) {
   return devices;
 }
 
-TEST(Placement, EightGpusTwoPerRankOnTwoNodes) {
+TEST(Placement, EightGpusWithTwoPerRankMakeFourRanks) {
   const auto placement =
       Place({MakeNode("a", 8, 16), MakeNode("b", 8, 16)}, {.ranks_per_node = std::nullopt, .devices_per_rank = 2});
   ASSERT_TRUE(placement.ok()) << placement.status();
@@ -54,7 +54,7 @@ TEST(Placement, LeftOverGpusAreNamed) {
   EXPECT_TRUE(Place({MakeNode("a", 7, 4)}, {.ranks_per_node = 3, .devices_per_rank = 2}).ok());
 }
 
-TEST(Placement, Defaults) {
+TEST(Placement, DefaultsFollowTheGivenRanksAndGpus) {
   const auto none = Place({MakeNode("a", 0, 4)}, {});
   EXPECT_EQ(none->world_size, 1);
   EXPECT_EQ(none->devices_per_rank, 0);
@@ -80,7 +80,7 @@ TEST(Placement, RefusesWhatCanNotWork) {
 
 // For any resources and options: ranks counted through, no device twice, groups whole, CPUs the node's own, disjoint
 // unless shared by all.
-TEST(Placement, PropertiesHoldForAnyResources) {
+TEST(Placement, PlacementsHoldTheirPropertiesForAnyResources) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);

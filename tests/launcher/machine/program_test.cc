@@ -56,7 +56,7 @@ TEST_F(FindProgramTest, NamesWithASlashAreRelativeToTheWorkingDirectory) {
   EXPECT_EQ(Find("./other").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(FindProgramTest, NamesWhatIsNoFile) {
+TEST_F(FindProgramTest, RefusesPathsThatAreNoFile) {
   ASSERT_EQ(::mkfifo((root_ + "/here/train").c_str(), 0755), 0);
   const absl::Status status = Find("./train").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
@@ -97,7 +97,7 @@ TEST_F(FindProgramTest, RefusesScriptsWithTheLineEndsOfWindows) {
   EXPECT_TRUE(Find("./run").ok()) << "the interpreter sees to it";
 }
 
-TEST_F(FindProgramTest, NamesWhatMayHaveBeenMeant) {
+TEST_F(FindProgramTest, SuggestsSimilarNames) {
   Add("here/train.py", 0644);
   EXPECT_NE(Find("./train").status().message().find("did you mean ./train.py?"), std::string::npos);
   EXPECT_NE(Find("train").status().message().find("did you mean train.py?"), std::string::npos);
@@ -106,7 +106,7 @@ TEST_F(FindProgramTest, NamesWhatMayHaveBeenMeant) {
   EXPECT_NE(Find("C:\\work\\train").status().message().find("a path has slashes here"), std::string::npos);
 }
 
-TEST_F(FindProgramTest, TroubleIsReadFromTheFile) {
+TEST_F(FindProgramTest, ReadsFromTheFileWhyItCanNotRun) {
   const auto trouble = [&](const std::string& text) {
     Add("here/file", 0755, text);
     return TroubleWithProgram(root_ + "/here/file");
@@ -132,7 +132,7 @@ TEST_F(FindProgramTest, TroubleIsReadFromTheFile) {
   EXPECT_NE(trouble(program).find(", and this machine is "), std::string::npos) << trouble(program);
 }
 
-TEST_F(FindProgramTest, PassesOverWhatCanNotBeExecuted) {
+TEST_F(FindProgramTest, PassesOverFilesThatCanNotBeExecuted) {
   Add("first/train", 0644);
   std::filesystem::create_directory(root_ + "/second/train");
   EXPECT_EQ(Find("train").status().code(), absl::StatusCode::kPermissionDenied);
@@ -140,7 +140,7 @@ TEST_F(FindProgramTest, PassesOverWhatCanNotBeExecuted) {
   EXPECT_EQ(Find("train")->path, root_ + "/own/train");
 }
 
-TEST_F(FindProgramTest, NamesThePlacesWhenThereIsNone) {
+TEST_F(FindProgramTest, NamesThePlacesWhereItHasLooked) {
   const absl::Status status = Find("train").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(std::string(status.message()).find(root_ + "/own"), std::string::npos) << status;

@@ -20,7 +20,7 @@ bool IsListeningAt(int port) {
 }
 
 // They look up every two seconds, for which no job should wait. Had they been waited for, the port would be free.
-TEST(MetricsServer, ItsEndDoesNotWaitForItsThreads) {
+TEST(MetricsServer, TheServerEndsWithoutWaitingForItsThreads) {
   auto server = MetricsServer::Start("127.0.0.1:0", [] {});
   ASSERT_TRUE(server.ok()) << server.status();
   const int port = (*server)->port();

@@ -23,7 +23,7 @@ string Hosts(const string& text) {
   return words;
 }
 
-TEST(HostFile, HasAHostALine) {
+TEST(HostFile, AFileHasAHostALine) {
   EXPECT_EQ(Hosts("# the rack\na\n\nb:4   # big\nc slots=8\nn[1-2] slots=3\r\n"), "a b=4 c=8 n1=3 n2=3");
   EXPECT_EQ(Hosts("a,b:2"), "a b=2");
 }
@@ -60,7 +60,7 @@ TEST(HostFile, TakesTheFormsOfOtherLaunchers) {
   for (const auto& [text, hosts] : cases) EXPECT_EQ(Hosts(text), hosts) << text;
 }
 
-TEST(HostFile, TellsOfKeysThatChangeNothing) {
+TEST(HostFile, ReportsKeysThatChangeNothing) {
   const auto file = ParseHostFile("a:4 binding=user:0,1 ifname=ib0\nb:4 binding=rr\n", "hosts.txt");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->idle_keys, (vector<string>{"binding", "ifname"}));

@@ -37,7 +37,7 @@ string Refusal(const string& text) {
   return string(hosts.status().message());
 }
 
-TEST(HostList, ReadsWhatPeopleAndSlurmWrite) {
+TEST(HostList, ReadsListsOfPeopleAndOfSlurm) {
   EXPECT_EQ(Names("a"), vector<string>{"a"});
   EXPECT_EQ(Names("b, a:8"), (vector<string>{"b", "a=8"}));
   EXPECT_EQ(Names("node[8-11,3]:2"), (vector<string>{"node8=2", "node9=2", "node10=2", "node11=2", "node3=2"}));
@@ -94,7 +94,7 @@ TEST(NaturalLess, OrdersNumbersAsNumbers) {
   EXPECT_EQ(names, (vector<string>{"a", "a2b9", "a2b10", "a10", "host-09", "host-9", "host-9a", "host-10"}));
 }
 
-TEST(NaturalLess, IsAStrictOrder) {
+TEST(NaturalLess, NaturalOrderIsStrict) {
   std::mt19937 random(3);
   const auto word = [&] {
     string text;
@@ -109,7 +109,7 @@ TEST(NaturalLess, IsAStrictOrder) {
   }
 }
 
-TEST(Inventory, TellsCoresAndNumaNodesOrNothingOfThem) {
+TEST(Inventory, AnInventoryHasCoresAndNumaNodesOrNeither) {
   v1::NodeInventory inventory;
   inventory.set_version(COHORT_VERSION);
   inventory.set_cpus("0-3");
@@ -127,7 +127,7 @@ TEST(Inventory, TellsCoresAndNumaNodesOrNothingOfThem) {
 }
 
 // Before anything is started there.
-TEST(Inventory, MustHaveTheNetworkThatIsNamed) {
+TEST(Inventory, AHostNeedsTheNamedNetwork) {
   v1::NodeInventory inventory;
   inventory.set_version(COHORT_VERSION);
   inventory.set_cpus("0");
@@ -148,7 +148,7 @@ TEST(Inventory, MustHaveTheNetworkThatIsNamed) {
   }
 }
 
-TEST(Inventory, IsFoundAmongNoise) {
+TEST(Inventory, AnInventoryIsFoundAmongNoise) {
   v1::NodeInventory inventory;
   inventory.set_version("9");
   inventory.set_host("h\xff\n");
@@ -208,7 +208,7 @@ TEST(RunCommands, RunsManyAndReportsEach) {
   }
 }
 
-TEST(RunCommands, EndsWhatTakesTooLongAndWhatIsCancelled) {
+TEST(RunCommands, EndsCommandsThatTakeTooLongOrAreCancelled) {
   const auto late = RunCommands({{"sleep", "60"}, {"sh", "-c", "exec >&- 2>&-; sleep 60"}, {"/no/such/program"}},
                                 {.limit = std::chrono::milliseconds(200)});
   EXPECT_FALSE(late[0].ended);
@@ -228,7 +228,7 @@ TEST(RunCommands, EndsWhatTakesTooLongAndWhatIsCancelled) {
   EXPECT_FALSE(cancelled[1].cancelled_after || late[0].cancelled_after);
 }
 
-TEST(RunCommands, TellsOfWhatEndsBeforeItMayCancel) {
+TEST(RunCommands, ReportsCommandsThatEndBeforeItMayCancel) {
   std::vector<size_t> told;
   RunCommands({{"sleep", "60"}, {"true"}, {"sleep", "0.1"}}, {.at_once = 2,
                                                               .on_end =

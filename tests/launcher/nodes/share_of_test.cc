@@ -11,7 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(ShareOf, CutsOrSharesAll) {
+TEST(ShareOf, CutsOrSharesAllThings) {
   const std::vector<int> eight = {0, 1, 2, 3, 4, 5, 6, 7};
   EXPECT_THAT(ShareOf(eight, 0, 2), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(ShareOf(eight, 1, 2), ElementsAre(4, 5, 6, 7));
@@ -19,7 +19,7 @@ TEST(ShareOf, CutsOrSharesAll) {
   EXPECT_THAT(ShareOf(std::vector<int>{}, 0, 2), ElementsAre());
 }
 
-TEST(ShareOf, LeavesNothingOut) {
+TEST(ShareOf, SharesLeaveNothingOut) {
   for (int things = 1; things < 40; ++things) {
     std::vector<int> all(static_cast<size_t>(things));
     std::iota(all.begin(), all.end(), 0);

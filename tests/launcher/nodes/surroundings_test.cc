@@ -64,7 +64,7 @@ TEST(Slurm, AStepOfOneTaskHasTheAllocation) {  // salloc's interactive step, sru
   EXPECT_THAT(Names(nodes->hosts), ElementsAre("v0", "v1"));
 }
 
-TEST(Slurm, OfAStepWithATaskOnEachNodeTheFirstRunsTheJob) {
+TEST(Slurm, TheFirstTaskOfAStepOnSeveralNodesRunsTheJob) {
   for (const bool first : {true, false}) {
     const auto nodes = ReadSlurm({{"SLURM_JOB_NODELIST", "v[0-7]"},
                                   {"SLURM_STEP_NODELIST", "v[2-3]"},
@@ -76,7 +76,7 @@ TEST(Slurm, OfAStepWithATaskOnEachNodeTheFirstRunsTheJob) {
   }
 }
 
-TEST(Slurm, AListThatIsMissingIsNamedWithTheWayOut) {
+TEST(Slurm, AMissingNodeListIsNamedWithTheWayOut) {
   for (const char* const list : std::initializer_list<const char*>{"", nullptr}) {
     auto variables = std::map<string, string>{{"SLURM_JOB_ID", "1"}};
     if (list != nullptr) variables["SLURM_JOB_NODELIST"] = list;
@@ -96,7 +96,7 @@ TEST(Slurm, MoreTasksThanNodesAreRefusedWithTheCommand) {
 }
 
 // All tasks would take themselves for another than the first, and end.
-TEST(Slurm, NumbersOfTasksThatAreNoneAreRefusedByName) {
+TEST(Slurm, TaskNumbersThatAreNoneAreRefusedByName) {
   std::map<string, string> variables = {
       {"SLURM_STEP_NODELIST", "v[0-1]"}, {"SLURM_JOB_NODELIST", "v[0-1]"}, {"SLURM_STEP_NUM_TASKS", "2"}};
   for (const char* task : {"2", "99", "-1", "abc", "", "0 ", "00x", "99999999999999999999"}) {
@@ -140,7 +140,7 @@ TEST(Slurm, AShellOfAPtyHasTheAllocationAndItsTasks) {
   EXPECT_FALSE(ReadSlurm(variables).ok()) << "a usual step";
 }
 
-TEST(Slurm, TasksAreThoseThatWereAskedFor) {
+TEST(Slurm, TasksAreThoseOfTheRequest) {
   const auto slots = [](std::map<string, string> variables) {
     variables["SLURM_JOB_NODELIST"] = "v[0-2]";
     vector<int> tasks;
@@ -160,7 +160,7 @@ TEST(Slurm, TasksAreThoseThatWereAskedFor) {
   EXPECT_THAT(slots({{"SLURM_NTASKS", "6"}, {"SLURM_TASKS_PER_NODE", "2(x3"}}), ElementsAre()) << "refused";
 }
 
-TEST(TaskCounts, AreReadAsSlurmWritesThem) {
+TEST(TaskCounts, TaskCountsAreReadAsSlurmWritesThem) {
   EXPECT_THAT(*ParseTaskCounts("4", "T"), ElementsAre(4));
   EXPECT_THAT(*ParseTaskCounts("4(x2),2", "T"), ElementsAre(4, 4, 2));
   for (const char* bad : {"", "0", "4(x0)", "4(x2", "4x2", "4,", ",4", "-1", "4(x99999999)", "4(x2)3", "a"}) {
@@ -170,14 +170,14 @@ TEST(TaskCounts, AreReadAsSlurmWritesThem) {
   }
 }
 
-TEST(Slurm, TheTimeAfterWhichSrunKillsTheLastTasksStandsInItsConfiguration) {
+TEST(Slurm, TheWaitOfSrunIsReadFromItsConfiguration) {
   EXPECT_EQ(WaitTimeIn("UsePam                  = No\nWaitTime                = 30 sec\nX11Parameters = (null)\n"),
             "30");
   EXPECT_EQ(WaitTimeIn("BatchStartWaitTime      = 10 sec\n"), "");
   EXPECT_EQ(WaitTimeIn(""), "");
 }
 
-TEST(Slurm, AStepDividesNothing) {
+TEST(Slurm, TheStepOfAnAgentTakesAllResourcesOfItsNode) {
   const vector<string> command = SrunCommand(Options(), "/opt/dlaunch", "v1", {"agent", "--node=1"});
   EXPECT_EQ(command[0], "env");
   for (const char* variable :
@@ -208,7 +208,7 @@ TEST(Lsf, HostsAndSlotsAreReadInPairs) {
   }
 }
 
-TEST(Names, AreReadFromListsOfAllForms) {
+TEST(Names, NamesAreReadFromListsOfAllForms) {
   EXPECT_THAT(NamesIn("a,b;c d\ne"), ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_THAT(NamesIn("[\"algo-1\", \"algo-2\"]"), ElementsAre("algo-1", "algo-2"));
   EXPECT_THAT(NamesIn("a:29500,fd00::1,[fd00::2]"), ElementsAre("a", "fd00::1", "fd00::2"));
@@ -227,7 +227,7 @@ TEST(NodeFile, KeepsEachHostOnce) {
   }
 }
 
-TEST(PortableEnvironment, KeepsWhatMeansTheSameElsewhereAndWhatIsNamed) {
+TEST(PortableEnvironment, KeepsPortableAndNamedVariables) {
   const vector<string> shell = {
       "PATH=/bin",   "HOME=/root",      "XDG_A=1",         "XDG_B=2", "RANK=4", "SLURM_PROCID=1",
       "SLURM_FOO=x", "TMPDIR=/scratch", "PET_NODE_RANK=0", "odd",     "=C"};
@@ -236,7 +236,7 @@ TEST(PortableEnvironment, KeepsWhatMeansTheSameElsewhereAndWhatIsNamed) {
               ElementsAre("PATH=/bin", "HOME=/root", "XDG_A=1", "XDG_B=2", "SLURM_FOO=x"));
 }
 
-TEST(Launcher, NamesTheSourceOrIsRefused) {
+TEST(Launcher, TheLauncherOptionNamesTheSourceOrIsRefused) {
   Options options;
   options.launcher = "local";
   options.simulate_nodes = 2;
@@ -282,7 +282,7 @@ TEST(RankOrder, AFileOrdersTheNodesOfAnySource) {
   EXPECT_EQ(found->nodes[0].name + found->nodes[1].name + found->nodes[2].name, "node2node0node1");
 }
 
-TEST(RankOrder, NaturalSortsByName) {
+TEST(RankOrder, NaturalOrderSortsByName) {
   Options options;
   options.simulate_nodes = 12;
   options.rank_order = RankOrder::kNatural;

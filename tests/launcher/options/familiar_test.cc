@@ -21,7 +21,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<string> arguments) {
   return ParseCommandLine(arguments);
 }
 
-TEST(Familiar, NamesOfOtherLaunchersAreTaken) {
+TEST(Familiar, OptionNamesOfOtherLaunchersAreTaken) {
   const auto line = Parse({"-H", "a,b", "--ppn", "4", "--gpus-per-task", "2", "--launcher", "auto"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->options.hosts, "a,b");
@@ -170,7 +170,7 @@ TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
   EXPECT_EQ(program->options.command[0], "-hosts");
 }
 
-TEST(Familiar, WhatIsLikeNothingIsNotGuessed) {
+TEST(Familiar, UnknownOptionsWithoutALikenessAreNotGuessed) {
   for (const char* const name : {"--quiet", "--jobid", "--verbose", "--cpus"}) {
     const absl::Status status = Parse({name}).status();
     EXPECT_NE(status.message().find("unknown option"), string::npos) << status;

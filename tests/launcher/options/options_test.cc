@@ -29,7 +29,7 @@ Options ParseOk(const vector<string>& arguments) {
   return parsed.ok() ? parsed->options : Options();
 }
 
-TEST(Options, DefaultsAreNotSet) {
+TEST(Options, OptionsThatAreNotGivenAreNotSet) {
   const Options options = ParseOk({"train"});
   EXPECT_FALSE(options.nodes || options.ranks_per_node || options.gpus_per_rank || options.simulate_nodes ||
                options.simulate_gpus || options.dry_run);
@@ -87,7 +87,7 @@ TEST(Options, EveryTimeHasOneForm) {
   }
 }
 
-TEST(Options, ReadsWhatRanksAreBoundTo) {
+TEST(Options, ReadsTheBindingOfRanks) {
   EXPECT_EQ(ParseOk({"train"}).bind, Bind::kCore);
   EXPECT_EQ(ParseOk({"--bind", "core", "train"}).bind, Bind::kCore);
   EXPECT_EQ(ParseOk({"--bind", "numa", "train"}).bind, Bind::kNuma);
@@ -95,7 +95,7 @@ TEST(Options, ReadsWhatRanksAreBoundTo) {
   for (const char* wrong : {"", "cores", "NUMA", "0"}) EXPECT_FALSE(Parse({"--bind", wrong, "train"}).ok()) << wrong;
 }
 
-TEST(Options, ReadsWhereMetricsAreServed) {
+TEST(Options, ReadsTheAddressOfMetrics) {
   EXPECT_EQ(ParseOk({"train"}).metrics, "");
   EXPECT_EQ(ParseOk({"--metrics", "9400", "train"}).metrics, "127.0.0.1:9400");
   EXPECT_EQ(ParseOk({"--metrics", "0", "train"}).metrics, "127.0.0.1:0");
@@ -106,7 +106,7 @@ TEST(Options, ReadsWhereMetricsAreServed) {
   }
 }
 
-TEST(Options, ACountThatIsNoneIsToldWhatItMayBe) {
+TEST(Options, ACountThatIsNoneIsRefusedWithItsRange) {
   const auto error = [](const std::vector<string>& words) { return string(Parse(words).status().message()); };
   for (const char* const option : {"--max-restarts", "--spares", "--standby"}) {
     EXPECT_TRUE(Parse({option, "0", "train"}).ok()) << option;
@@ -116,7 +116,7 @@ TEST(Options, ACountThatIsNoneIsToldWhatItMayBe) {
   EXPECT_THAT(error({"--grace", "1", "--grace", "2", "train"}), HasSubstr("--grace is given twice"));
 }
 
-TEST(Options, ReadsHowFastRanksMayPrint) {
+TEST(Options, ReadsTheLimitOnOutput) {
   EXPECT_EQ(ParseOk({"train"}).log_rate, 0u);
   EXPECT_EQ(ParseOk({"--log-rate", "5000", "train"}).log_rate, 5000u);
   EXPECT_EQ(ParseOk({"--log-rate=64K", "train"}).log_rate, 65536u);
@@ -127,7 +127,7 @@ TEST(Options, ReadsHowFastRanksMayPrint) {
   }
 }
 
-TEST(Options, ReadsWhoGetsTheStandardInput) {
+TEST(Options, ReadsTheRankOfTheStandardInput) {
   EXPECT_EQ(ParseOk({"train"}).input, RankInputOption::kRedirected);
   EXPECT_EQ(ParseOk({"--stdin=redirected", "--max-restarts", "2", "train"}).input, RankInputOption::kRedirected);
   EXPECT_EQ(ParseOk({"--stdin", "none", "train"}).input, RankInputOption::kNone);
@@ -144,7 +144,7 @@ TEST(Options, UnderscoresMayStandForDashes) {
   EXPECT_TRUE(options.dry_run);
 }
 
-TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
+TEST(Options, ArgumentsAfterTheProgramAreTheProgramsOwn) {
   EXPECT_THAT(ParseOk({"train", "--nnodes", "7", "-x", "--", "--help"}).command,
               ElementsAre("train", "--nnodes", "7", "-x", "--", "--help"));
   EXPECT_FALSE(ParseOk({"train", "--nnodes", "7"}).nodes);
@@ -152,7 +152,7 @@ TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
   EXPECT_THAT(ParseOk({"--env", "A=1", "train", "B=2"}).command, ElementsAre("train", "B=2"));
 }
 
-TEST(Options, EncryptDataIsToldToRanksAsAVariable) {
+TEST(Options, EncryptDataReachesRanksAsAVariable) {
   for (const char* option : {"--encrypt-data", "--encrypt_data"}) {
     EXPECT_THAT(ParseOk({"--env", "A=1", option, "train"}).environment,
                 ElementsAre(testing::Pair("A", "1"), testing::Pair("COHORT_ENCRYPT_DATA", "1")));

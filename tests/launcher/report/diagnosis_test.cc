@@ -28,7 +28,7 @@ v1::JobReport KilledReport() {
   return report;
 }
 
-TEST(Diagnosis, SuccessIsSilent) { EXPECT_EQ(FormatReport(v1::JobReport()), ""); }
+TEST(Diagnosis, ASuccessfulJobPrintsNothing) { EXPECT_EQ(FormatReport(v1::JobReport()), ""); }
 
 TEST(Diagnosis, TheRootCauseComesFirst) {
   EXPECT_EQ(FormatReport(KilledReport()),
@@ -54,7 +54,7 @@ TEST(Diagnosis, ACodeOfAWrapperHasTheSignalsHint) {
               HasSubstr("  ranks have no terminal, and only rank 0 reads dlaunch's input: what is redirected"));
 }
 
-TEST(Diagnosis, WhatHasBeenToldIsNotToldAgain) {
+TEST(Diagnosis, FactsThatWerePrintedAreNotPrintedAgain) {
   DiagnosisOptions options;
   options.told = true;
   EXPECT_THAT(FormatReport(KilledReport(), options),
@@ -82,7 +82,7 @@ TEST(Diagnosis, LinesThatStandAboveAreNotRepeated) {
   EXPECT_EQ(FormatReport(bare, options), "");
 }
 
-TEST(Diagnosis, TheLastLineInTheHeadlineIsNotToldRightBelowItself) {
+TEST(Diagnosis, TheLastLineInTheHeadlineIsNotRepeatedBelowIt) {
   v1::JobReport report;
   report.set_exit_code(5);
   report.set_headline("rank 0 (a, pid 1) exited with code 5 while in barrier #1; its last line: no tensor");
@@ -96,7 +96,7 @@ TEST(Diagnosis, TheLastLineInTheHeadlineIsNotToldRightBelowItself) {
   EXPECT_THAT(FormatReport(report, options), HasSubstr("; its last line: no tensor\n"));
 }
 
-TEST(Diagnosis, ColourOnlyWhenAsked) {
+TEST(Diagnosis, ReportsAreColouredOnlyWhenAsked) {
   EXPECT_THAT(FormatReport(KilledReport()), Not(HasSubstr("\x1b")));
   DiagnosisOptions options;
   options.colour = true;
@@ -114,7 +114,7 @@ TEST(Diagnosis, NothingThatRanksPrintSteersTheTerminal) {
   EXPECT_THAT(text, HasSubstr("\\x1b]0;title\\x07 \\xc2\\x9b31m \\xff caf\xc3\xa9 \\xe2\\x80\\xaetxt  tab\n"));
 }
 
-TEST(Diagnosis, ListsAreBounded) {
+TEST(Diagnosis, ListsInAReportAreBounded) {
   v1::JobReport report = KilledReport();
   report.clear_last_lines();
   report.clear_others();
@@ -193,7 +193,7 @@ TEST(Diagnosis, AnAssertionOfUcxAboutAMessageIsPutDownToStrangers) {
   EXPECT_THAT(FormatReport(report), HasSubstr("COHORT_PORT_RANGE"));
 }
 
-TEST(Diagnosis, WhatWeKilledHasNoHintOfMemory) {
+TEST(Diagnosis, ARankKilledByDlaunchHasNoHintOfMemory) {
   v1::JobReport report = KilledReport();
   report.mutable_exits(0)->set_killed_by_us(true);
   EXPECT_THAT(FormatReport(report), Not(HasSubstr("memory")));

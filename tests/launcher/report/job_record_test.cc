@@ -42,7 +42,7 @@ v1::JobSnapshot FailedJob() {
   return record;
 }
 
-TEST(JobRecord, TellsWhatFailedFirstByWhomAndWhen) {
+TEST(JobRecord, NamesTheFirstFailureWithItsRankAndTime) {
   const json read = json::parse(FormatJobRecord(FailedJob()));
   EXPECT_EQ(read["exit_code"], 137);
   EXPECT_EQ(read["started"], 1000);
@@ -62,7 +62,7 @@ TEST(JobRecord, TellsWhatFailedFirstByWhomAndWhen) {
   EXPECT_DOUBLE_EQ(read["ranks"][1]["time"].get<double>(), 1001.5);
 }
 
-TEST(JobRecord, OfAJobThatSucceededHasNoCause) {
+TEST(JobRecord, ARecordOfASuccessfulJobHasNoCause) {
   v1::JobSnapshot record = FailedJob();
   record.clear_report();
   const json read = json::parse(FormatJobRecord(record));
@@ -70,7 +70,7 @@ TEST(JobRecord, OfAJobThatSucceededHasNoCause) {
   EXPECT_FALSE(read.contains("cause"));
 }
 
-TEST(JobRecord, OfAPreemptedJobHasTheSignalAndTheStep) {
+TEST(JobRecord, ARecordOfAPreemptedJobHasTheSignalAndTheStep) {
   v1::JobSnapshot record = FailedJob();
   record.clear_report();
   EXPECT_FALSE(json::parse(FormatJobRecord(record)).contains("preempted"));

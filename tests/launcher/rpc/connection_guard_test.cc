@@ -105,7 +105,7 @@ class ConnectionGuardTest : public ::testing::Test {
   std::unique_ptr<ConnectionGuard> guard_;
 };
 
-TEST_F(ConnectionGuardTest, TheOldestSilentOneGoesWhenThereAreTooMany) {
+TEST_F(ConnectionGuardTest, TheOldestSilentConnectionGoesWhenThereAreTooMany) {
   Start(4, kPatience);
   std::vector<FileDescriptor> strangers;
   for (int i = 0; i < 12; ++i) strangers.push_back(Dial());
@@ -119,7 +119,7 @@ TEST_F(ConnectionGuardTest, TheOldestSilentOneGoesWhenThereAreTooMany) {
   EXPECT_TRUE(IsOpen(speaker)) << "the silent do not push out who speaks";
 }
 
-TEST_F(ConnectionGuardTest, TheOldestThatSpeaksGoesButNotWhoHasProvenItself) {
+TEST_F(ConnectionGuardTest, TheOldestUnprovenConnectionGoesBeforeProvenOnes) {
   Start(3, kPatience);
   std::vector<FileDescriptor> peers;
   for (size_t i = 0; i < 3; ++i) {
@@ -140,12 +140,12 @@ TEST_F(ConnectionGuardTest, TheOldestThatSpeaksGoesButNotWhoHasProvenItself) {
   for (const size_t i : {size_t{0}, size_t{5}, size_t{6}, size_t{7}}) EXPECT_TRUE(IsOpen(peers[i])) << i;
 }
 
-TEST_F(ConnectionGuardTest, WhoSaysNothingEndsInTime) {
+TEST_F(ConnectionGuardTest, ASilentConnectionEndsInTime) {
   Start(4, milliseconds(50));
   EXPECT_TRUE(Ends(Dial()));
 }
 
-TEST_F(ConnectionGuardTest, WhoDoesNotSpeakTlsIsNeverHandedOver) {
+TEST_F(ConnectionGuardTest, AConnectionWithoutTlsIsNeverHandedOver) {
   Start(4, kPatience);
   const FileDescriptor http = Dial();
   Say(http, 'G');
@@ -158,7 +158,7 @@ TEST_F(ConnectionGuardTest, WhoDoesNotSpeakTlsIsNeverHandedOver) {
   EXPECT_EQ(handed_.size(), 1u);
 }
 
-TEST_F(ConnectionGuardTest, WithoutDescriptorsItGoesOnWhenThereAreSomeAgain) {
+TEST_F(ConnectionGuardTest, TheGuardGoesOnWhenThereAreDescriptorsAgain) {
   Start(4, kPatience);
   const FileDescriptor first = NewSocket(), second = NewSocket();
   rlimit before{};
@@ -178,7 +178,7 @@ TEST_F(ConnectionGuardTest, WithoutDescriptorsItGoesOnWhenThereAreSomeAgain) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-TEST(PeerKey, IsTheSameForAnAddressAndWhatGrpcCallsIt) {
+TEST(PeerKey, AnAddressAndItsGrpcNameHaveTheSameKey) {
   sockaddr_storage four{};
   reinterpret_cast<sockaddr_in&>(four) = At(4711);
   EXPECT_FALSE(PeerKey(four).empty());
@@ -198,7 +198,7 @@ TEST(PeerKey, IsTheSameForAnAddressAndWhatGrpcCallsIt) {
   EXPECT_EQ(PeerKey("unix:/tmp/x"), "");
 }
 
-TEST(PeerHost, IsTheAddressWithoutPortAndScope) {
+TEST(PeerHost, APeersHostIsItsAddressWithoutPortAndScope) {
   EXPECT_EQ(PeerHost("ipv4:127.0.0.1:4711"), "127.0.0.1");
   for (const char* name : {"ipv6:%5Bfe80::1%5D:4711", "ipv6:[fe80::1]:4711", "ipv6:%5Bfe80::1%25eth0%5D:4711"}) {
     EXPECT_EQ(PeerHost(name), "fe80::1") << name;

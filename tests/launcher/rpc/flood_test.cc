@@ -113,7 +113,7 @@ class FloodTest : public ::testing::TestWithParam<Strangers> {
   std::unique_ptr<RendezvousServer> server_;
 };
 
-TEST_P(FloodTest, AgentsAreAnsweredBeforeItDuringItAndAfterIt) {
+TEST_P(FloodTest, AgentsAreAnsweredBeforeDuringAndAfterAFlood) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   if (limit.rlim_max < kConnections + 50) GTEST_SKIP() << "ulimit -Hn is " << limit.rlim_max;

@@ -326,7 +326,7 @@ TEST_F(RpcTest, AnAgentThatVanishesIsReportedWithItsRanks) {
   EXPECT_NE(report->headline().find("the agent of node1 is gone"), std::string::npos) << report->headline();
 }
 
-TEST_F(RpcTest, AgentsHearAtOnceThatTheServerIsGone) {
+TEST_F(RpcTest, AgentsAreToldAtOnceThatTheServerIsGone) {
   StartServer(MakePlan(2, 1));
   JoinAll(2);
   const auto before = std::chrono::steady_clock::now();

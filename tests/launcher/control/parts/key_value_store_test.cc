@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using TimePoint = KeyValueStore::TimePoint;
 
-TEST(KeyValueStore, RefusesWhatIsTooLargeAndSaysSo) {
+TEST(KeyValueStore, RefusesKeysAndValuesThatAreTooLarge) {
   KeyValueStore store;
   std::vector<KeyValueStore::Waiter> answered;
   EXPECT_EQ(store.Put(std::string(1024, 'k'), std::string(64 << 10, 'v'), &answered), "");
@@ -22,7 +22,7 @@ TEST(KeyValueStore, RefusesWhatIsTooLargeAndSaysSo) {
   EXPECT_THAT(store.Put("k", std::string((64 << 10) + 1, 'v'), &answered), HasSubstr("65537"));
 }
 
-TEST(KeyValueStore, IsBoundedInKeysAndBytes) {
+TEST(KeyValueStore, BoundsKeysAndBytes) {
   KeyValueStore store;
   std::vector<KeyValueStore::Waiter> answered;
   for (size_t i = 0; i < KeyValueStore::kMaxKeys; ++i) ASSERT_EQ(store.Put(std::to_string(i), "", &answered), "");

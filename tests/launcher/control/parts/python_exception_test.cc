@@ -10,14 +10,14 @@ std::string Found(const std::vector<std::string>& lines) {
   return found ? found->text + " at " + found->place : "none";
 }
 
-TEST(PythonException, IsFoundBelowItsTraceback) {
+TEST(PythonException, AnExceptionIsFoundBelowItsTraceback) {
   EXPECT_EQ(Found({"step 41", "Traceback (most recent call last):", "  File \"/job/train.py\", line 12, in <module>",
                    "    main()", "    ^^^^^^", "  File \"/job/net.py\", line 7, in main",
                    "    raise ValueError('bad: 3')", "ValueError: bad: 3"}),
             "ValueError: bad: 3 at net.py:7");
 }
 
-TEST(PythonException, ThePlaceIsTheProgramsOwn) {
+TEST(PythonException, ThePlaceOfAnExceptionIsTheProgramsOwn) {
   EXPECT_EQ(
       Found({"  File \"train.py\", line 3, in f", "    dist.all_reduce(x)",
              "  File \"/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py\", line 81, in wrapper",
@@ -28,7 +28,7 @@ TEST(PythonException, ThePlaceIsTheProgramsOwn) {
             "KeyboardInterrupt at runpy.py:9");
 }
 
-TEST(PythonException, IsFoundBehindPyTorchsPrefix) {
+TEST(PythonException, AnExceptionIsFoundBehindPyTorchsPrefix) {
   EXPECT_EQ(Found({"[rank12]: Traceback (most recent call last):", "[rank12]:   File \"/job/train.py\", line 12, in f",
                    "[rank12]:     main()", "[rank12]:     ^^^^^^", "[rank12]: KeyError: 'x'", "bye"}),
             "KeyError: 'x' at train.py:12");
@@ -42,14 +42,14 @@ TEST(PythonException, CodeWithoutAFileHasNoPlace) {
   EXPECT_EQ(found->place, "");
 }
 
-TEST(PythonException, TheLastOfSeveralCounts) {
+TEST(PythonException, TheLastOfSeveralExceptionsCounts) {
   EXPECT_EQ(Found({"Traceback (most recent call last):", "  File \"a.py\", line 1, in f", "KeyError: 'x'", "",
                    "During handling of the above exception, another exception occurred:", "",
                    "Traceback (most recent call last):", "  File \"b.py\", line 2, in g", "RuntimeError: y", "bye"}),
             "RuntimeError: y at b.py:2");
 }
 
-TEST(PythonException, OneThatPythonIgnoredIsNot) {
+TEST(PythonException, AnExceptionThatPythonIgnoredDoesNotCount) {
   EXPECT_EQ(Found({"Traceback (most recent call last):", "  File \"a.py\", line 1, in f", "KeyError: 'x'",
                    "Exception ignored in: <function Net.__del__ at 0x7f>",
                    "Traceback (most recent call last):", "  File \"b.py\", line 2, in __del__", "AttributeError: y"}),
@@ -60,14 +60,14 @@ TEST(PythonException, OneThatPythonIgnoredIsNot) {
             "KeyError: 'x' at a.py:1");
 }
 
-TEST(PythonException, AClassMayBeAFunctionsOwn) {
+TEST(PythonException, TheClassOfAnExceptionMayBeAFunctionsOwn) {
   EXPECT_EQ(Found({"  File \"a.py\", line 1, in f", "__main__.main.<locals>.Late: no data"}),
             "__main__.main.<locals>.Late: no data at a.py:1");
   EXPECT_EQ(Found({"  File \"a.py\", line 1, in f", "ValueError: main.<locals>.Late: z"}),
             "ValueError: main.<locals>.Late: z at a.py:1");
 }
 
-TEST(PythonException, OtherLinesAreNone) {
+TEST(PythonException, OtherLinesAreNoException) {
   EXPECT_EQ(Found({}), "none");
   EXPECT_EQ(Found({"ValueError: said without a traceback"}), "none");
   EXPECT_EQ(Found({"  File \"a.py\", line 1, in f"}), "none");

@@ -37,7 +37,7 @@ uint64_t EpochOf(const Driver& job, uint32_t node) {
   return message == nullptr ? 0 : message->assignment().epoch();
 }
 
-TEST(RestartPolicy, TheFirstIsAtOnceAndFailuresInARowWaitLonger) {
+TEST(RestartPolicy, TheFirstRestartIsAtOnceAndFailuresInARowWaitLonger) {
   RestartPolicy policy(9);
   std::vector<int64_t> delays;
   for (int i = 0; i < 9; ++i) {
@@ -51,7 +51,7 @@ TEST(RestartPolicy, TheFirstIsAtOnceAndFailuresInARowWaitLonger) {
   EXPECT_THAT(last.why_not, HasSubstr("9 times"));
 }
 
-TEST(RestartPolicy, AnEpochThatLastedStartsTheWaitingAnew) {
+TEST(RestartPolicy, AnEpochThatLastedMakesTheNextWaitShort) {
   RestartPolicy policy(9);
   for (int i = 0; i < 3; ++i) (void)policy.Decide(FailedReport(), seconds(1));
   EXPECT_EQ(policy.Decide(FailedReport(), minutes(5)).delay, milliseconds(0));
@@ -59,7 +59,7 @@ TEST(RestartPolicy, AnEpochThatLastedStartsTheWaitingAnew) {
   EXPECT_EQ(policy.Decide(FailedReport(), seconds(1)).delay, seconds(1));
 }
 
-TEST(RestartPolicy, OnlyWhatMayHelpIsTried) {
+TEST(RestartPolicy, RestartsAreTriedOnlyWhereTheyMayHelp) {
   v1::JobReport success;
   EXPECT_FALSE(RestartPolicy(3).Decide(success, seconds(1)).restart);
   EXPECT_EQ(RestartPolicy(3).Decide(success, seconds(1)).why_not, "");
@@ -150,7 +150,7 @@ TEST(Restarting, AnEpochThatAllLeaveIsFollowedByAnother) {
   EXPECT_EQ(EpochOf(job, 0), 2u);
 }
 
-TEST(Restarting, WhoWaitsForARankThatStaysIsToldAtOnce) {
+TEST(Restarting, RanksThatWaitForAStayingRankAreToldAtOnce) {
   Driver job(RestartPlan(2, 1, 1));
   job.JoinAll();
   v1::FromAgent stalled;
@@ -195,7 +195,7 @@ TEST(Restarting, WhoWaitsForARankThatStaysIsToldAtOnce) {
   EXPECT_EQ(job.restarts().size(), 1u);
 }
 
-TEST(Restarting, OnlyItsOwnAgentSaysThatARankStays) {
+TEST(Restarting, OnlyItsOwnAgentMayReportThatARankStays) {
   Driver job(RestartPlan(2, 1, 1));
   job.JoinAll();
   v1::FromAgent message;
@@ -205,7 +205,7 @@ TEST(Restarting, OnlyItsOwnAgentSaysThatARankStays) {
   EXPECT_TRUE(job.Closed(Driver::Of(0)));
 }
 
-TEST(Restarting, WhoHasStayedInAnotherEpochIsNoNews) {
+TEST(Restarting, RanksThatStayedInAnotherEpochAreIgnored) {
   Driver job(RestartPlan(2, 1, 2));
   job.JoinAll();
   job.Exit(Exited(1, 5));
@@ -275,7 +275,7 @@ TEST(Restarting, TheKeyValueStoreIsEmptyAndThePortNew) {
   EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kPut)->put().error(), "");
 }
 
-TEST(Restarting, TheUserMayEndItWhileItPauses) {
+TEST(Restarting, TheUserMayEndTheJobWhileItPauses) {
   Driver job(RestartPlan(1, 1, 5));
   job.JoinAll();
   for (int i = 0; i < 2; ++i) {
@@ -306,7 +306,7 @@ TEST(Restarting, AStopIsNoFailureToRestartAfter) {
   EXPECT_TRUE(job.restarts().empty());
 }
 
-TEST(Restarting, ANodeLostEndsTheJobWheneverItGoes) {
+TEST(Restarting, ALostNodeEndsTheJobWheneverItIsLost) {
   Driver running(RestartPlan(2, 1, 5));
   running.JoinAll();
   running.Handle(Disconnected{Driver::Of(1), "its connection broke"});
@@ -334,7 +334,7 @@ TEST(Restarting, ANodeLostEndsTheJobWheneverItGoes) {
   EXPECT_NE(pausing.report()->exit_code(), 0);
 }
 
-TEST(Restarting, AnswersThatComeLateBelongToNobody) {
+TEST(Restarting, LateAnswersAreIgnored) {
   Driver job(RestartPlan(1, 2, 5));
   job.JoinAll();
   v1::FromAgent stall;
@@ -361,7 +361,7 @@ TEST(Restarting, AnswersThatComeLateBelongToNobody) {
 
 // Ranks and nodes fail, agents say what they like, time passes: the job always ends, restarts stay within their limit,
 // epochs count up, and no epoch begins before every node has said that the one before is over.
-TEST(Restarting, RandomFailures) {
+TEST(Restarting, JobsEndWithinTheirRestartsWhateverFails) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);

@@ -42,7 +42,7 @@ class VariablesTest : public ::testing::Test {
   std::vector<Waiter> answered;
 };
 
-TEST_F(VariablesTest, AreSetAgainAndDeleted) {
+TEST_F(VariablesTest, VariablesAreSetAgainAndDeleted) {
   EXPECT_FALSE(Do(Request::KIND_GET, "k").found());
   EXPECT_EQ(Do(Request::KIND_SET, "k", "one").error(), "");
   EXPECT_EQ(Do(Request::KIND_SET, "k", "two").value(), "one");  // the former value
@@ -53,7 +53,7 @@ TEST_F(VariablesTest, AreSetAgainAndDeleted) {
   EXPECT_EQ(Do(Request::KIND_COUNT, "").number(), 0);
 }
 
-TEST_F(VariablesTest, CountInDecimals) {
+TEST_F(VariablesTest, VariablesCountInDecimals) {
   EXPECT_EQ(Do(Request::KIND_ADD, "n", "", "", 5).number(), 5);
   EXPECT_EQ(Do(Request::KIND_ADD, "n", "", "", -7).number(), -2);
   EXPECT_EQ(Do(Request::KIND_GET, "n").value(), "-2");
@@ -66,7 +66,7 @@ TEST_F(VariablesTest, CountInDecimals) {
 }
 
 // As PyTorch's TCPStore: an absent variable is set if nothing is expected, and else the answer is what was expected.
-TEST_F(VariablesTest, AreSetIfTheyAreAsExpected) {
+TEST_F(VariablesTest, CompareSetSetsAVariableThatIsAsExpected) {
   EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "new", "old").value(), "old");
   EXPECT_FALSE(Do(Request::KIND_GET, "k").found());
   EXPECT_EQ(Do(Request::KIND_COMPARE_SET, "k", "first", "").value(), "first");
@@ -76,7 +76,7 @@ TEST_F(VariablesTest, AreSetIfTheyAreAsExpected) {
   EXPECT_EQ(Do(Request::KIND_GET, "k").value(), "second");
 }
 
-TEST_F(VariablesTest, AnswerThoseWhoWaitOnce) {
+TEST_F(VariablesTest, WaitersForAVariableAreAnsweredOnce) {
   const TimePoint later = TimePoint{} + milliseconds(10);
   EXPECT_TRUE(Wait("k", {1, 11}, later));
   EXPECT_TRUE(Wait("k", {2, 22}, later));
@@ -92,7 +92,7 @@ TEST_F(VariablesTest, AnswerThoseWhoWaitOnce) {
   EXPECT_FALSE(variables.NextExpiry().has_value());
 }
 
-TEST_F(VariablesTest, AreBounded) {
+TEST_F(VariablesTest, VariablesAreBounded) {
   EXPECT_THAT(Do(Request::KIND_SET, "", "v").error(), HasSubstr("0 bytes"));
   EXPECT_THAT(Do(Request::KIND_SET, std::string(1025, 'k'), "v").error(), HasSubstr("1025"));
   EXPECT_THAT(Do(Request::KIND_SET, "k", std::string((48 << 10) + 1, 'v')).error(), HasSubstr("49153"));
@@ -109,7 +109,7 @@ TEST_F(VariablesTest, AreBounded) {
   EXPECT_EQ(Do(Request::KIND_SET, "new", value).error(), "");
 }
 
-TEST_F(VariablesTest, AgreeWithAModel) {
+TEST_F(VariablesTest, VariablesAgreeWithAModel) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);

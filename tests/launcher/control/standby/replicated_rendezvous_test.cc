@@ -45,7 +45,7 @@ class Replicated : public ::testing::Test {
   StandbyCopy copy_;
 };
 
-TEST_F(Replicated, ActsOnNothingThatTheStandbyLacks) {
+TEST_F(Replicated, TheHostActsOnNothingThatTheStandbyLacks) {
   host_.Join(1, 0);
   host_.Join(2, 1);
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 0);
@@ -174,7 +174,7 @@ TEST_F(Replicated, GoesOnWithoutAStandbyWhoseStreamHasEnded) {
   EXPECT_EQ(host_.lost, std::vector<uint32_t>{1});
 }
 
-TEST_F(Replicated, TheNextHostSaysAgainWhatAnAgentHasNotTaken) {
+TEST_F(Replicated, TheNextHostSendsAgainMessagesThatAnAgentHasNotTaken) {
   Begin();
   host_.Say(1, Put(1));
   host_.Say(1, Put(2));
@@ -209,7 +209,7 @@ TEST_F(Replicated, AHostWhoseTermIsOverActsOnNothing) {
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kPut), 0);
 }
 
-TEST_F(Replicated, WhoeverDoesNotComeToTheNextHostIsSilent) {
+TEST_F(Replicated, ANodeThatDoesNotComeToTheNextHostIsSilent) {
   Begin();
   Host next(std::move(copy_), Order(), start_ + milliseconds(100));
   next.Join(FirstConnection(2), 1, Taken(2));
@@ -224,7 +224,7 @@ TEST_F(Replicated, WhoeverDoesNotComeToTheNextHostIsSilent) {
 
 // The new host waits for a standby that does not come, for 3 s and dlaunch's answer: nearly as long as the lease of an
 // agent that has come at once.
-TEST_F(Replicated, AnswersTheLatestBeatOfWhoeverHadToWait) {
+TEST_F(Replicated, AnswersTheLatestBeatOfNodesThatHadToWait) {
   Begin();
   v1::TakeOver order = Order();
   order.add_standbys(7);
@@ -255,7 +255,7 @@ TEST_F(Replicated, AnAgentThatHasEndedIsLostAtOnce) {
   EXPECT_EQ(next.lost.size(), 1u);
 }
 
-TEST_F(Replicated, WhatDlaunchHasHeardIsNotToldAgain) {
+TEST_F(Replicated, NewsThatDlaunchHasGotAreNotSentAgain) {
   Begin();
   host_.Handle(AgentEnded{0, "", 1});
   host_.Handle(Disconnected{1, "it broke"});
@@ -278,7 +278,7 @@ TEST_F(Replicated, AGivenUpAgentIsRefused) {
   EXPECT_EQ(next.Count(FirstConnection(2), v1::ToAgent::kResumed), 0);
 }
 
-TEST(Replication, WithTwoStandbysTheSecondFollowsTheFirst) {
+TEST(Replication, TheSecondOfTwoStandbysFollowsTheFirst) {
   const TimePoint start{std::chrono::hours(1)};
   Host host(PlanWithStandbys(3, 2), start);
   StandbyCopy first, second;
@@ -319,7 +319,7 @@ TEST(Replication, WithTwoStandbysTheSecondFollowsTheFirst) {
   EXPECT_EQ(next.Count(here + 2, v1::ToAgent::kRanksLost), 1);
 }
 
-TEST(AgentSession, SaysAgainWhatTheHostHasNotTaken) {
+TEST(AgentSession, MessagesThatTheHostHasNotTakenAreSentAgain) {
   AgentSession session;
   EXPECT_TRUE(session.Say(Put(1)));
   EXPECT_TRUE(session.Say(Put(2)));

@@ -63,14 +63,14 @@ std::vector<int64_t> TimesAfter(uint64_t applied, StandbyCopy copy) {
 
 // The host of term 1 may have acted on entries 3 and 4, which the host of term 2 has too but has sent in part when it
 // is lost.
-TEST(StandbyCopy, KeepsWhatTheNextHostHasNotSentAgainYet) {
+TEST(StandbyCopy, KeepsMessagesThatTheNextHostHasNotSentAgain) {
   StandbyCopy copy;
   (void)copy.OnPage(Page(1, 1, 4, 2), TimePoint{});
   EXPECT_EQ(copy.OnPage(Page(2, 3, 3, 2), TimePoint{})->received(), 3u);
   EXPECT_EQ(TimesAfter(2, std::move(copy)), (std::vector<int64_t>{3, 4}));
 }
 
-TEST(StandbyCopy, DropsWhatTheNextHostHasSomethingElseFor) {
+TEST(StandbyCopy, DropsMessagesThatTheNextHostReplaces) {
   StandbyCopy copy;
   (void)copy.OnPage(Page(1, 1, 4, 2), TimePoint{});
   v1::LogPage other = Page(2, 3, 3, 2);
@@ -104,7 +104,7 @@ TEST(StandbyCopy, TakesNothingThatNoHostSends) {
   EXPECT_FALSE(taken(page));
 }
 
-TEST(StandbyChoice, NobodyWaitsForWhoIsKnownToBeGone) {
+TEST(StandbyChoice, TheChoiceDoesNotWaitForAgentsThatHaveEnded) {
   StandbyChoice choice;
   v1::Standbys standbys;
   standbys.set_term(1);
@@ -132,7 +132,7 @@ v1::Standbys Wanted(uint64_t term, std::vector<uint32_t> agents) {
   return standbys;
 }
 
-TEST(StandbyChoice, TakesTheNextOfThoseThatTheHostHasNamed) {
+TEST(StandbyChoice, TheChoiceTakesTheNextStandbyThatTheHostHasNamed) {
   StandbyChoice choice;
   EXPECT_FALSE(choice.Choose().has_value());
   EXPECT_FALSE(choice.Note(1, Wanted(1, {1})).has_value());  // not the host

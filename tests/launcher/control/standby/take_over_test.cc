@@ -189,7 +189,7 @@ void ReplicatedWorlds::CutOff(uint32_t index) {
 
 namespace {
 
-TEST(ReplicatedWorlds, AreNeverTwoAndOutliveTheirHosts) {
+TEST(ReplicatedWorlds, ThereAreNeverTwoWorldsAndTheyOutliveTheirHosts) {
   const uint32_t first = std::random_device()();
   const auto count = static_cast<uint32_t>(testing::Trials(1000, 100'000));
   uint32_t outlived = 0;
