@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <iterator>
 
 #include "cohort/launcher/agent/watch/signal_targets.h"
 
@@ -89,15 +90,17 @@ bool LeftBehind::Remains(Clock::time_point now) {
   return remains;
 }
 
-bool LeftBehind::Look(Clock::time_point now, Clock::duration forgiven) {
+bool LeftBehind::Look(Clock::time_point now, Clock::duration stalled, Clock::duration unread) {
   bool over = false;
   for (size_t i = 0; i < ranks_->size(); ++i) {
     SupervisedRank& rank = (*ranks_)[i];
     rank.TellFamily(now, true);
     if (!rank.left) continue;
     if (rank.left->why != Left::Why::kTold) {
-      rank.left->until += forgiven;
-      rank.left->since += forgiven;
+      rank.left->since += stalled + unread;
+      rank.left->until += stalled + unread;
+      rank.left->began += stalled;
+      rank.left->others += stalled;
     }
     over |= LookAt(i, now);
   }
@@ -119,7 +122,7 @@ bool LeftBehind::IsOver(const SupervisedRank& rank, const RankMembers& members) 
 
 bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
   SupervisedRank& rank = (*ranks_)[index];
-  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - rank.left->since) / 10);
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - rank.left->began) / 10);
   const RankMembers& members = search_->Of(index, std::clamp(age, kFresh, std::chrono::milliseconds(200)));
   if (IsOver(rank, members)) {
     if (rank.left->why == Left::Why::kFailed) Kill(members, true);
@@ -127,11 +130,11 @@ bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
     Report(index);
     return true;
   }
-  if (now >= rank.left->until) {
+  if (now >= rank.left->until || (now >= rank.left->others && !EndOthers(index, members))) {
     EndNow(index, search_->Of(index));
     return true;
   }
-  if (rank.left->why == Left::Why::kFailed && now - rank.left->since >= kBecomesFilter) {
+  if (rank.left->why == Left::Why::kFailed && now - rank.left->began >= kBecomesFilter) {
     Kill(members, false);  // they would hold on to its devices
   }
   if (!rank.asked_to_end() && HasSpoken(rank, members, now)) Report(index);
@@ -140,7 +143,26 @@ bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
 
 bool LeftBehind::HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const {
   const auto time = now - rank.left->since;
-  return time >= kLastWords || (time >= kBecomesFilter && !IsAnyFilter(members));
+  return time >= kLastWords || now - rank.left->began >= kUnreadWords ||
+         (time >= kBecomesFilter && !IsAnyFilter(members));
+}
+
+bool LeftBehind::EndOthers(size_t index, const RankMembers& members) {
+  if (!IsAnyFilter(members)) return false;
+  Left& left = *(*ranks_)[index].left;
+  left.others += kTime;  // of what filters have started meanwhile
+  RankMembers others;
+  std::copy_if(members.begin(), members.end(), std::back_inserter(others),
+               [](const RankMember& member) { return !IsFilter(member); });
+  if (others.empty()) return true;
+  if (left.why == Left::Why::kEnded) NoticeEnded(index, others);
+  Kill(others, false);
+  return true;
+}
+
+void LeftBehind::NoticeEnded(size_t index, const RankMembers& members) {
+  Notice("rank " + std::to_string((*ranks_)[index].placement.rank()) + " has ended and left " + NamesOf(members) +
+         " behind, which kept its output open; " + (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
 }
 
 void LeftBehind::EndNow(size_t index, const RankMembers& members) {
@@ -152,8 +174,7 @@ void LeftBehind::EndNow(size_t index, const RankMembers& members) {
   } else if (members.empty()) {
     Notice(name + " has ended, but something outside of the job keeps its output open; it is read no more");
   } else {
-    Notice(name + " has ended and left " + NamesOf(members) + " behind, which kept its output open; " +
-           (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
+    NoticeEnded(index, members);
   }
   Kill(members, true);
   rank.left.reset();

@@ -10,7 +10,9 @@
 //   ended with 0                      until all ranks of the node have ended, then 2 s    at once
 //                                     at most if it can still print
 //
-// Nothing is waited for where nothing is left: a rank whose pipes have closed with it is over.
+// Nothing is waited for where nothing is left: a rank whose pipes have closed with it is over. While nobody takes what
+// ranks print, the time of filters stands still: they hold text that they cannot write. All others have their 2 s, and
+// a failure is told after 5 s at the latest: what floods its pipe never comes to an end by itself.
 #pragma once
 
 #include <chrono>
@@ -40,9 +42,10 @@ class LeftBehind {
   void Begin(size_t index, Clock::time_point now);
   // All first processes have ended. Returns whether there is something to wait for.
   bool Remains(Clock::time_point now);
-  // Every 20 ms or so. Returns whether something that was waited for is over. `forgiven`: a time that does not count,
-  // since nobody read what ranks printed.
-  bool Look(Clock::time_point now, Clock::duration forgiven);
+  // Every 20 ms or so. Returns whether something that was waited for is over. Of the time since the last look `stalled`
+  // does not count, since this process did not run; `unread` does not count for filters, since nobody took what ranks
+  // printed.
+  bool Look(Clock::time_point now, Clock::duration stalled, Clock::duration unread);
   // Nothing may live longer than that.
   void Shorten(Clock::time_point until, Clock::time_point now);
   // Whether it has filters, which may still print its last words.
@@ -51,6 +54,7 @@ class LeftBehind {
  private:
   static constexpr std::chrono::seconds kTime{2};
   static constexpr std::chrono::seconds kLastWords{1};
+  static constexpr std::chrono::seconds kUnreadWords{5};           // the same while nobody takes what ranks print
   static constexpr std::chrono::milliseconds kBecomesFilter{200};  // a shell's child may not have its input yet
   static constexpr std::chrono::milliseconds kFresh{5};            // one look serves ranks that end together
   static constexpr size_t kNoticesInWhole = 4;                     // of a node: all of its ranks may be alike
@@ -58,7 +62,10 @@ class LeftBehind {
   bool LookAt(size_t index, Clock::time_point now);
   bool IsOver(const SupervisedRank& rank, const RankMembers& members) const;
   bool HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const;
+  // The time of all but filters is over. Returns whether a filter lives on.
+  bool EndOthers(size_t index, const RankMembers& members);
   void EndNow(size_t index, const RankMembers& members);
+  void NoticeEnded(size_t index, const RankMembers& members);
   // Says the first few in whole, and how many the others are.
   void Notice(const std::string& text);
   void TellTheRest();

@@ -42,8 +42,10 @@ class SupervisedRank {
   struct Left {
     enum class Why { kTold, kFailed, kEnded };
     Why why = Why::kEnded;
-    EventLoop::Clock::time_point since{};
-    EventLoop::Clock::time_point until{};
+    EventLoop::Clock::time_point since{};         // without the time in which nobody read what ranks printed
+    EventLoop::Clock::time_point until{};         // of filters, since that time does not count for them
+    EventLoop::Clock::time_point began = since;   // with that time
+    EventLoop::Clock::time_point others = until;  // of all others
   };
 
   RankLife life() const { return life_; }

@@ -179,14 +179,12 @@ void Supervisor::Look() {
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
   const auto now = EventLoop::Clock::now();
   // Ranks may have gone on meanwhile, or have been stopped along with this process: the time does not count.
-  if (now - last_look_ > kSelfStall) {
-    for (SupervisedRank& rank : ranks_) {
-      rank.stop.Forgive(now - last_look_);
-    }
+  const auto passed = now - std::exchange(last_look_, now);
+  const auto stalled = passed > kSelfStall ? passed : EventLoop::Clock::duration(0);
+  for (SupervisedRank& rank : ranks_) {
+    rank.stop.Forgive(stalled);
   }
-  const bool unread = std::exchange(output_unread_, output_paused_) || now - last_look_ > kSelfStall;
-  const auto forgiven = unread ? now - last_look_ : EventLoop::Clock::duration(0);
-  last_look_ = now;
+  const auto unread = std::exchange(output_unread_, output_paused_) ? passed - stalled : EventLoop::Clock::duration(0);
   if (looks_ % kLooksPerMemoryLook == 0) memory_.Look();
   const bool everyone = looks_++ % kLooksPerSmallLook == 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -194,7 +192,7 @@ void Supervisor::Look() {
     const bool stopped = rank.stop.state() == StopWatch::State::kStopped;
     if (rank.watched() && (everyone || rank.large || stopped)) LookAt(i, now);
   }
-  if (left_behind_.Look(now, forgiven)) CheckAllGone();
+  if (left_behind_.Look(now, stalled, unread)) CheckAllGone();
 }
 
 void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {

@@ -1,11 +1,14 @@
 // Programs behind wrappers: they are told to end and have the grace, and nothing that they or what outlives them print
 // is lost.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cohort/launcher/agent/watch/process_state.h"
@@ -149,13 +152,37 @@ TEST(LeftBehind, AFailedRanksLastWordsAreInTheReport) {
 }
 
 TEST(LeftBehind, WhatKeepsThePipeIsEndedSoonAndNamed) {
-  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &);",
-                           "while echo y; do sleep 0.01; done >&2 & sleep 0.1;"}) {
-    DlaunchProcess job({"bash", "-c", how + " echo done"});
-    EXPECT_EQ(job.Wait(kGone), 0) << how << job.err().substr(0, 1000);
-    EXPECT_NE(job.err().find("rank 0 has ended and left "), string::npos) << how;
-    EXPECT_EQ(job.WaitUntilGone(kGone), "") << how;
+  std::vector<std::pair<string, std::unique_ptr<DlaunchProcess>>> jobs;
+  for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &);", "yes >&2 & sleep 0.1;",
+                           "yes | sed s/y/n/ & sleep 0.1;"}) {
+    jobs.emplace_back(
+        how, std::make_unique<DlaunchProcess>(std::vector<string>{"--no-prefix", "bash", "-c", how + " echo done"}));
   }
+  for (const auto& [how, job] : jobs) {
+    EXPECT_EQ(job->Wait(kGone), 0) << how << job->err().substr(0, 1000);
+    EXPECT_NE(job->err().find("rank 0 has ended and left "), string::npos) << how;
+    EXPECT_EQ(job->WaitUntilGone(kGone), "") << how;
+  }
+}
+
+TEST(LeftBehind, AFloodThatNobodyReadsEndsAndAFilterKeepsItsText) {
+  DlaunchProcess job({"--no-prefix", "bash", "-c", "yes >&2 & exec > >(sleep 0.5; exec sed 's/^/X /'); seq 1 10000"});
+  const auto floods = [&job] {
+    for (const auto& [pid, command] : job.Processes()) {
+      if (command.starts_with("yes")) return true;
+    }
+    return false;
+  };
+  using Clock = std::chrono::steady_clock;
+  const auto unread_until = Clock::now() + std::chrono::seconds(4);
+  while (!floods() && Clock::now() < unread_until) usleep(10'000);
+  while (floods() && Clock::now() < unread_until + kGone) usleep(10'000);
+  EXPECT_FALSE(floods()) << "nobody reads, and it lives on";
+  while (Clock::now() < unread_until) usleep(10'000);
+  EXPECT_EQ(job.Wait(kGone), 0) << job.err().substr(0, 1000);
+  EXPECT_EQ(Count(job.out(), "X "), 10000u);
+  EXPECT_NE(job.err().find("rank 0 has ended and left yes"), string::npos);
+  EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
 TEST(LeftBehind, TheFirstFewRanksAreNamedAndTheOthersCounted) {
