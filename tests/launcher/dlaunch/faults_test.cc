@@ -83,7 +83,7 @@ class Faults : public testing::Test {
   std::unique_ptr<DlaunchProcess> job_;
 };
 
-TEST_F(Faults, KilledRank) {
+TEST_F(Faults, AKilledRankEndsTheJobAndIsNamed) {
   StartFamily();
   const pid_t victim = job_->RankProcess(3);
   ASSERT_GT(victim, 0);
@@ -94,7 +94,7 @@ TEST_F(Faults, KilledRank) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, KilledAgent) {
+TEST_F(Faults, AKilledAgentEndsTheJobAndIsNamed) {
   StartFamily();
   const pid_t victim = Agent(1);
   ::kill(victim, SIGKILL);
@@ -104,7 +104,7 @@ TEST_F(Faults, KilledAgent) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, KilledAgentThatHostsTheRendezvous) {
+TEST_F(Faults, AKilledHostOfTheRendezvousEndsTheJobAndIsNamed) {
   StartFamily();
   const pid_t victim = Agent(0);
   ::kill(victim, SIGKILL);
@@ -114,7 +114,7 @@ TEST_F(Faults, KilledAgentThatHostsTheRendezvous) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, KilledAgentAndItsSentinel) {
+TEST_F(Faults, NothingIsLeftOfAKilledAgentAndItsSentinel) {
   StartFamily();
   const pid_t sentinel = Sentinel(1);
   ::kill(sentinel, SIGKILL);
@@ -124,7 +124,7 @@ TEST_F(Faults, KilledAgentAndItsSentinel) {
 }
 
 // Anything that holds the agent's output would hold the whole job, and keep what its ranks have left behind.
-TEST_F(Faults, KilledAgentWhoseSentinelIsStopped) {
+TEST_F(Faults, NothingIsLeftOfAKilledAgentWhoseSentinelIsStopped) {
   StartFamily();
   const pid_t sentinel = Sentinel(0);
   const pid_t agent = ReadProcessState(sentinel)->parent;
@@ -137,14 +137,14 @@ TEST_F(Faults, KilledAgentWhoseSentinelIsStopped) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, KilledDlaunch) {
+TEST_F(Faults, NothingIsLeftOfAKilledDlaunch) {
   StartFamily();
   ::kill(job_->pid(), SIGKILL);
   job_->Wait(kGone);
   ExpectAllGone();
 }
 
-TEST_F(Faults, KilledDlaunchAndAgents) {
+TEST_F(Faults, NothingIsLeftOfAKilledDlaunchAndItsAgents) {
   StartFamily();
   const pid_t first = Agent(0);
   const pid_t second = Agent(1);
@@ -153,7 +153,7 @@ TEST_F(Faults, KilledDlaunchAndAgents) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, KilledDlaunchWhoseAgentIsStuck) {
+TEST_F(Faults, NothingIsLeftOfAKilledDlaunchWhoseAgentIsStuck) {
   StartFamily();
   ::kill(Agent(0), SIGSTOP);
   ::kill(job_->pid(), SIGKILL);
@@ -179,7 +179,7 @@ TEST_F(Faults, KilledSentinelIsReplacedAndTheJobGoesOn) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, SentinelsThatDoNotLiveAreTold) {
+TEST_F(Faults, SentinelsThatDoNotLiveAreReported) {
   const TemporaryFolder folder;
   Start({"sh", "-c", "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done"});
   ASSERT_TRUE(job_->WaitForOutput("[0] up"));
@@ -274,7 +274,7 @@ TEST_F(Faults, RankStoppedByADebuggerIsLeftAlone) {
   ExpectAllGone();
 }
 
-TEST_F(Faults, StoppedAgent) {
+TEST_F(Faults, AStoppedAgentEndsTheJobAndItsNodeIsNamed) {
   StartFamily();
   ::kill(Agent(1), SIGSTOP);
   EXPECT_GT(job_->Wait(std::chrono::seconds(35)), 0);

@@ -55,7 +55,7 @@ class HostFiles : public ::testing::Test {
   string ssh_;
 };
 
-TEST_F(HostFiles, SlotsAreRanks) {
+TEST_F(HostFiles, SlotsOfAHostFileAreRanks) {
   EXPECT_EQ(Placed(Write("a slots=2 max_slots=4\r\nb slots = 1 # the small one\r\n"), {}), "a0 a1 b2");
   EXPECT_EQ(Placed(Write("b\na\nb\n"), {}), "b0 b1 a2");
   EXPECT_EQ(Placed(Write("a:2\nb:2\n"), {"-n", "3"}), "a0 a1 b2");
@@ -63,7 +63,7 @@ TEST_F(HostFiles, SlotsAreRanks) {
   EXPECT_NE(Placed(Write("a\nb slotz=2\n"), {}).find("/hosts line 2: 'slotz' is not known"), string::npos);
 }
 
-TEST_F(HostFiles, HaveAsManyRanksAsUnderMpirun) {
+TEST_F(HostFiles, HostFilesGiveAsManyRanksAsUnderMpirun) {
   struct Case {
     const char* program;
     vector<string> options;

@@ -42,7 +42,7 @@ void WriteAll(int fd, const string& bytes) {
   }
 }
 
-TEST(Input, ReachesRankZeroWholeAndNobodyElse) {
+TEST(Input, InputReachesRankZeroWholeAndNobodyElse) {
   std::mt19937 random(7);
   string bytes(5'000'000, ' ');
   for (char& byte : bytes) byte = static_cast<char>(random());
@@ -65,7 +65,7 @@ TEST(Input, ReachesRankZeroWholeAndNobodyElse) {
   }
 }
 
-TEST(Input, MayBeAPlainFileOrNothing) {
+TEST(Input, InputMayBeAPlainFileOrNothing) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/file") << string(300'000, 'x');
   const runtime::FileDescriptor file(::open((folder.path() + "/file").c_str(), O_RDONLY | O_CLOEXEC));
@@ -78,20 +78,20 @@ TEST(Input, MayBeAPlainFileOrNothing) {
 }
 
 // A library has taken its descriptor before main.
-TEST(Input, MayBeClosed) {
+TEST(Input, InputMayBeClosed) {
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", kCount}, {.enter = [] { return ::close(0) == 0; }});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(job.out(), "[0] 0 bytes\n");
 }
 
-TEST(Input, OfAnAgentIsNoFile) {
+TEST(Input, AnAgentWhoseInputIsNoPipeIsRefused) {
   DlaunchProcess agent({"agent", "--node=0"});  // its standard input is /dev/null
   EXPECT_EQ(agent.Wait(), 125);
   EXPECT_NE(agent.err().find("standard input is no pipe"), string::npos) << agent.err();
 }
 
 // With --stdin none, and of a program that does not read: a loop of a shell over the same input goes on.
-TEST(Input, IsNotTouchedUnlessTheRankReads) {
+TEST(Input, InputIsNotTouchedUnlessTheRankReads) {
   const std::vector<std::vector<string>> jobs = {{"--stdin=none", "-n", "2", "sh", "-c", kCount},
                                                  {"-n", "2", "sh", "-c", "echo 0 bytes"}};
   for (const std::vector<string>& arguments : jobs) {
@@ -106,7 +106,7 @@ TEST(Input, IsNotTouchedUnlessTheRankReads) {
   }
 }
 
-TEST(Input, ThatIsRedirectedIsRankZeros) {
+TEST(Input, RedirectedInputGoesToRankZero) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/file") << string(300'000, 'x');
   for (const std::vector<string>& nodes : {std::vector<string>{"-n", "2"}, {"--simulate-nodes", "2"}}) {
@@ -121,7 +121,7 @@ TEST(Input, ThatIsRedirectedIsRankZeros) {
 }
 
 // One line is taken by the rank, the next by the program that comes after dlaunch.
-TEST(Input, ThatARankDoesNotReadIsLeftToOthers) {
+TEST(Input, InputThatARankDoesNotReadIsLeftToOthers) {
   const TemporaryFolder folder;
   const string script =
       folder.AddScript("loop.sh", "#!/bin/sh\nprintf '1\\n2\\n3\\n' > list\nwhile read line; do " + ProgramFolder() +
@@ -133,7 +133,7 @@ TEST(Input, ThatARankDoesNotReadIsLeftToOthers) {
 }
 
 // A restart finds a plain file as it was.
-TEST(Input, OfAPlainFileIsReadAgainAfterARestart) {
+TEST(Input, APlainFileIsReadAgainAfterARestart) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/file") << "a line\n";
   const runtime::FileDescriptor file(::open((folder.path() + "/file").c_str(), O_RDONLY | O_CLOEXEC));
@@ -145,7 +145,7 @@ TEST(Input, OfAPlainFileIsReadAgainAfterARestart) {
 }
 
 // A terminal is the shell's too.
-TEST(Input, OfATerminalIsNotTouchedUnlessItWasAskedFor) {
+TEST(Input, ATerminalIsNotReadUnlessItWasAskedFor) {
   int master = -1, terminal = -1;
   ASSERT_EQ(::openpty(&master, &terminal, nullptr, nullptr, nullptr), 0);
   const runtime::FileDescriptor ends[] = {runtime::FileDescriptor(master), runtime::FileDescriptor(terminal)};
@@ -156,7 +156,7 @@ TEST(Input, OfATerminalIsNotTouchedUnlessItWasAskedFor) {
 }
 
 // The pipe to dlaunch, what may be on its way, the pipe to the rank: no more is taken while the rank does not read.
-TEST(Input, ASlowReaderSlowsTheWriter) {
+TEST(Input, ASlowReaderSlowsTheWriterOfTheInput) {
   const TemporaryFolder folder;
   const string go = folder.path() + "/go";
   OpenPipe pipe;
@@ -187,7 +187,7 @@ TEST(Input, ASlowReaderSlowsTheWriter) {
   EXPECT_EQ(job.out(), "[0] " + std::to_string(written + 100 * block.size()) + " bytes\n");
 }
 
-TEST(Input, WhoeverWritesLearnsThatTheRankHasClosedIt) {
+TEST(Input, TheWriterIsToldThatTheRankHasClosedItsInput) {
   OpenPipe pipe;
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", "exec < /dev/null; sleep 1000"}, {.input = pipe.read_end.get()});
   pipe.read_end.Close();

@@ -30,7 +30,7 @@ namespace {
 using std::string;
 constexpr std::chrono::seconds kGone{20};
 
-TEST(RunningJobs, AreReadFromTheKernelsTable) {
+TEST(RunningJobs, RunningJobsAreReadFromTheKernelsTable) {
   const string table =
       "Num       RefCount Protocol Flags    Type St Inode Path\n"
       "0000000000000000: 00000002 00000000 00010000 0005 01 101 @cohort-dlaunch.job-00ff00ff00ff00ff\n"
@@ -50,7 +50,7 @@ TEST(RunningJobs, AreReadFromTheKernelsTable) {
   }
 }
 
-TEST(RunningJobs, AreMeantByTheirFirstLetters) {
+TEST(RunningJobs, RunningJobsAreFoundByTheirFirstLetters) {
   const std::vector<string> ids = {"job-aa1", "job-aa2", "job-b"};
   EXPECT_EQ(MatchJobIds(ids, "job-aa1"), std::vector<string>{"job-aa1"});
   EXPECT_EQ(MatchJobIds(ids, "b"), std::vector<string>{"job-b"});
@@ -62,7 +62,7 @@ TEST(RunningJobs, AreMeantByTheirFirstLetters) {
 
 class Jobs : public RunningJob {};
 
-TEST_F(Jobs, OfOthersAreNotShown) {
+TEST_F(Jobs, JobsOfOtherUsersAreNotShown) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   Start("echo up; sleep 1000");
   const auto shown = RunningJobIds();
@@ -79,7 +79,7 @@ TEST_F(Jobs, OfOthersAreNotShown) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
+TEST_F(Jobs, StatusShowsAllJobsOrOne) {
   Start("echo up; sleep 1000", {"--max-restarts", "2"});
   DlaunchProcess all({"status"});
   EXPECT_THAT(all.Wait(), ::testing::AnyOf(0, 1));  // 1 where somebody else's dlaunch is stopped just now
@@ -157,7 +157,7 @@ TEST_F(Jobs, KillNowKeepsTheCauseOfAFailure) {
       << record.str();
 }
 
-TEST_F(Jobs, KillTellsOfAGraceThatTakesLong) {
+TEST_F(Jobs, KillReportsAGraceThatTakesLong) {
   Start("trap 'sleep 2; exit 0' TERM; echo up; sleep 1000 & wait", {"--grace", "50"});
   DlaunchProcess kill({"kill", id_});
   EXPECT_EQ(kill.Wait(), 0) << kill.err();
@@ -194,7 +194,7 @@ TEST(JobCommands, StatusAsksAllJobsAtOnce) {
   }
 }
 
-TEST_F(Jobs, GarbageOnItsSocketDoesNoHarm) {
+TEST_F(Jobs, GarbageOnAJobsSocketDoesNoHarm) {
   Start("echo up; sleep 1000");
   std::mt19937 random(7);
   for (int i = 0; i < 60; ++i) {
@@ -222,7 +222,7 @@ TEST_F(Jobs, GarbageOnItsSocketDoesNoHarm) {
   EXPECT_EQ(status.Wait(), 0) << status.err();
 }
 
-TEST(JobCommands, RefuseWhatTheyCanNotDo) {
+TEST(JobCommands, CommandsRefuseJobsAndOptionsThatTheyCanNotServe) {
   struct Case {
     std::vector<string> arguments;
     int status;

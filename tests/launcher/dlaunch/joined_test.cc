@@ -58,7 +58,7 @@ class Join : public ::testing::Test {
   }
 };
 
-TEST_F(Join, TheOtherNeedsNothingButTheToken) {
+TEST_F(Join, TheOtherMachineNeedsNothingButTheToken) {
   DlaunchProcess first(FirstCommand({ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"}));
   const string token = TokenOf(&first);
   ASSERT_NE(token, "") << first.err();
@@ -73,7 +73,7 @@ TEST_F(Join, TheOtherNeedsNothingButTheToken) {
 }
 
 // --nnodes alone: only where somebody can read the line to paste.
-TEST_F(Join, OnATerminalNnodesAloneWaitsForTheOther) {
+TEST_F(Join, NnodesAloneWaitsForTheOtherMachineOnATerminal) {
   DlaunchProcess first({"--nnodes", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE"}, {.on_terminal = true});
   const string token = TokenOf(&first);
   ASSERT_NE(token, "") << first.err();
@@ -85,7 +85,7 @@ TEST_F(Join, OnATerminalNnodesAloneWaitsForTheOther) {
   EXPECT_EQ(first.WaitUntilGone(seconds(5)), "");
 }
 
-TEST_F(Join, TheJobsStatusIsThatOfBoth) {
+TEST_F(Join, BothMachinesEndWithTheJobsStatus) {
   DlaunchProcess first(FirstCommand({"sh", "-c", "if [ $RANK = 1 ]; then echo no tensor >&2; exit 7; fi; sleep 60"}));
   DlaunchProcess second({"join", TokenOf(&first)});
   EXPECT_EQ(first.Wait(), 7) << first.err();
@@ -135,7 +135,7 @@ TEST_F(Join, TheTokenComesByTheStandardInput) {
   EXPECT_NE(first.out().find("[1] 1 of 2"), string::npos) << first.out();
 }
 
-TEST_F(Join, TheDeathOfEitherEndsBoth) {
+TEST_F(Join, TheDeathOfEitherMachineEndsBoth) {
   for (const bool kill_first : {true, false}) {
     DlaunchProcess first(FirstCommand({"sh", "-c", "echo ready; sleep 60 & setsid sleep 60 & wait"}));
     DlaunchProcess second({"join", TokenOf(&first)});
@@ -153,7 +153,7 @@ TEST_F(Join, TheDeathOfEitherEndsBoth) {
 }
 
 // Not the first machine's ranks, which are ended because of that.
-TEST_F(Join, TheDeathOfTheOtherIsNamed) {
+TEST_F(Join, TheDeathOfTheOtherMachineIsNamed) {
   DlaunchProcess first(FirstCommand({"sh", "-c", "echo ready; sleep 60"}));
   DlaunchProcess second({"join", TokenOf(&first)});
   ASSERT_TRUE(first.WaitForOutput("[0] ready") && first.WaitForOutput("[1] ready")) << first.err() << second.err();
@@ -165,7 +165,7 @@ TEST_F(Join, TheDeathOfTheOtherIsNamed) {
 }
 
 // Some programs leave that to whatever they start.
-TEST_F(Join, EndsWhereItWasStartedWithSigchldIgnored) {
+TEST_F(Join, JoinEndsWhereItWasStartedWithSigchldIgnored) {
   DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
   DlaunchProcess second({"join", TokenOf(&first)}, {.enter = [] { return ::signal(SIGCHLD, SIG_IGN) != SIG_ERR; }});
   EXPECT_EQ(first.Wait(seconds(30)), 0) << first.err();
@@ -207,7 +207,7 @@ TEST_F(Join, OutputThatDoesNotComeIsNamed) {
 }
 
 // Once a node's ranks have ended well it is no loss for the others, whether or not what they printed has come.
-TEST_F(Join, WhatALostNodeHadLeftToSayIsMissed) {
+TEST_F(Join, MissingOutputOfALostNodeIsReported) {
   for (const bool comes : {true, false}) {
     const TemporaryFolder folder;
     DlaunchProcess first(FirstCommand(
@@ -233,7 +233,7 @@ TEST_F(Join, WhatALostNodeHadLeftToSayIsMissed) {
 }
 
 // All ranks have ended, and a user who has waited long enough wants to know as well.
-TEST_F(Join, OutputThatDoesNotComeIsNamedAfterAnInterruptToo) {
+TEST_F(Join, OutputThatDoesNotComeIsNamedAfterAnInterrupt) {
   const TemporaryFolder folder;
   DlaunchProcess first(
       FirstCommand({"sh", "-c", "while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done; echo last words"}));
@@ -381,7 +381,7 @@ TEST_F(Join, StrangersDoNoHarm) {
 }
 
 // The first address of the list leads to a machine that is not the job's: private networks have the same addresses.
-TEST_F(Join, WhoeverElseAnswersAtAnAddressIsPassedOver) {
+TEST_F(Join, AnotherProgramThatAnswersAtAnAddressIsPassedOver) {
   for (const bool answers : {true, false}) {
     SCOPED_TRACE(answers);
     const runtime::FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -408,7 +408,7 @@ TEST_F(Join, WhoeverElseAnswersAtAnAddressIsPassedOver) {
   }
 }
 
-TEST_F(Join, TheFirstMachineIsEnoughWhereItIsTheLeast) {
+TEST_F(Join, TheFirstMachineIsEnoughWhereOneNodeIs) {
   DlaunchProcess alone({"--nnodes", "1:2", "--wait", "0.1", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"});
   EXPECT_EQ(alone.Wait(), 0) << alone.err();
   EXPECT_NE(alone.err().find("with 1 node the job can start"), string::npos) << alone.err();
@@ -418,7 +418,7 @@ TEST_F(Join, TheFirstMachineIsEnoughWhereItIsTheLeast) {
   EXPECT_NE(few.err().find("1 of 3 nodes came in time, and 2 are the least"), string::npos) << few.err();
 }
 
-TEST_F(Join, AnotherJobsTokenComesToNothing) {
+TEST_F(Join, ATokenOfAnotherJobIsRefused) {
   DlaunchProcess first(FirstCommand({"true"}));
   auto token = ParseToken(TokenOf(&first));
   ASSERT_TRUE(token.ok());
@@ -458,7 +458,7 @@ TEST_F(JoinAcrossNamespaces, TheSameCommandTrainsByAToken) {
 }
 
 // The namespaces have another interface each, which leads nowhere.
-TEST_F(JoinAcrossNamespaces, ByTheNetworkAndThePortsThatWereNamed) {
+TEST_F(JoinAcrossNamespaces, JoinUsesTheNamedNetworkAndPorts) {
   vector<string> command =
       FirstCommand({ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"});
   command.insert(command.begin(), {"--iface", "10.77.0.0/16", "--port-range", "23100:23199"});

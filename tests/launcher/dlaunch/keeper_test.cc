@@ -119,7 +119,7 @@ class Strangers : public testing::Test {
   std::unique_ptr<DlaunchProcess> job_;
 };
 
-TEST_F(Strangers, OfKilledDlaunchAndAgentsInACgroup) {
+TEST_F(Strangers, NoProcessOutlivesKilledDlaunchAndAgentsInACgroup) {
   Start(true);
   if (!IsUp()) return;
   vector<pid_t> victims = Agents();
@@ -129,7 +129,7 @@ TEST_F(Strangers, OfKilledDlaunchAndAgentsInACgroup) {
   ExpectAllGone();
 }
 
-TEST_F(Strangers, OfKilledDlaunchAndAgentsWithoutACgroup) {
+TEST_F(Strangers, NoProcessOutlivesKilledDlaunchAndAgentsWithoutACgroup) {
   Start(false);
   if (!IsUp()) return;
   EXPECT_EQ(Keepers().size(), 0u) << "for nothing";
@@ -140,7 +140,7 @@ TEST_F(Strangers, OfKilledDlaunchAndAgentsWithoutACgroup) {
   ExpectAllGone();
 }
 
-TEST_F(Strangers, OfKilledDlaunchAgentsAndSentinels) {
+TEST_F(Strangers, NoProcessOutlivesKilledDlaunchAgentsAndSentinels) {
   Start(true);
   if (!IsUp()) return;
   vector<pid_t> victims = AgentsAndSentinels();
@@ -151,7 +151,7 @@ TEST_F(Strangers, OfKilledDlaunchAgentsAndSentinels) {
   ExpectAllGone();
 }
 
-TEST_F(Strangers, OfKilledAgentsAndSentinels) {
+TEST_F(Strangers, NoProcessOutlivesKilledAgentsAndSentinels) {
   Start(true);
   if (!IsUp()) return;
   KillAtOnce(AgentsAndSentinels());
@@ -160,7 +160,7 @@ TEST_F(Strangers, OfKilledAgentsAndSentinels) {
 }
 
 // Each sentinel has a keeper, those that were killed too.
-TEST_F(Strangers, OfAJobWhoseSentinelsWereKilled) {
+TEST_F(Strangers, NoProcessOutlivesAJobWhoseSentinelsWereKilled) {
   Start(true);
   if (!IsUp()) return;
   for (const pid_t sentinel : job_->ProcessesWith("dlaunch sentinel")) ::kill(sentinel, SIGKILL);
@@ -171,7 +171,7 @@ TEST_F(Strangers, OfAJobWhoseSentinelsWereKilled) {
   ExpectAllGone();
 }
 
-TEST_F(Strangers, OfAJobThatEndsByItself) {
+TEST_F(Strangers, NoProcessOutlivesAJobThatEndsByItself) {
   Start(true, "until [ -e '" + programs_.path() + "/end' ]; do sleep 0.02; done");
   if (!IsUp()) return;
   std::filesystem::create_directory(programs_.path() + "/end");

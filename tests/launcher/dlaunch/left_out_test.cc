@@ -18,7 +18,7 @@ using std::string;
 using std::chrono::seconds;
 using testing::LinkedNamespaces;
 
-TEST(LeftOut, WhereTheOthersAreEnough) {
+TEST(LeftOut, AnUnusableNodeIsLeftOutWhereTheOthersAreEnough) {
   if (OwnAddresses().empty()) GTEST_SKIP() << "this machine has no address that others may reach";
   DlaunchProcess first({"--nnodes", "2:2", "--wait", "60", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"});
   const string line = TokenOf(&first);
@@ -33,7 +33,7 @@ TEST(LeftOut, WhereTheOthersAreEnough) {
   EXPECT_NE(first.out().find("[1] rank 1 of 2"), string::npos) << first.out();
 }
 
-TEST(LeftOut, NobodyWhereAllAreNeeded) {
+TEST(LeftOut, NoNodeIsLeftOutWhereAllAreNeeded) {
   if (OwnAddresses().empty()) GTEST_SKIP() << "this machine has no address that others may reach";
   DlaunchProcess first({"--nnodes", "3", "--wait", "60", "--", "true"});
   const auto token = ParseToken(TokenOf(&first));
@@ -44,7 +44,7 @@ TEST(LeftOut, NobodyWhereAllAreNeeded) {
 }
 
 // The other has no address in the network that --iface names.
-TEST(LeftOut, SaysWhy) {
+TEST(LeftOut, ANodeThatIsLeftOutIsToldWhy) {
   const auto namespaces = LinkedNamespaces::Create();
   if (!namespaces.ok()) GTEST_SKIP() << namespaces.status().message();
   const auto in = [&](int node) {

@@ -77,7 +77,7 @@ class Metrics : public testing::Test {
   }
 };
 
-TEST_F(Metrics, TellOfJobNodesAndRanks) {
+TEST_F(Metrics, MetricsDescribeJobNodesAndRanks) {
   DlaunchProcess job({"--metrics", "0", "--simulate-nodes", "2", "--nproc-per-node", "2", "sh", "-c",
                       "echo up; if [ $RANK = 1 ]; then while :; do :; done; fi; sleep 1000"});
   const int port = PortOf(&job);
@@ -110,7 +110,7 @@ TEST_F(Metrics, TellOfJobNodesAndRanks) {
 }
 
 // A rank computes and the three others wait for it in a barrier: top names it, and its seconds are counted.
-TEST_F(Metrics, NameTheRankThatOthersWaitFor) {
+TEST_F(Metrics, MetricsNameTheRankThatOthersWaitFor) {
   DlaunchProcess job(
       {"--metrics", "0", "--simulate-nodes", "1", "--nproc-per-node", "4", "--", COHORT_DEADLOCK_RANKS, "straggler"});
   const int port = PortOf(&job);
@@ -135,12 +135,12 @@ TEST_F(Metrics, NameTheRankThatOthersWaitFor) {
 }
 
 // That it need not wait for the server's threads either: tests/launcher/metrics.
-TEST_F(Metrics, LeaveTheJobItsExitStatus) {
+TEST_F(Metrics, MetricsLeaveTheJobItsExitStatus) {
   DlaunchProcess job({"--metrics", "0", "sh", "-c", "exit 3"});
   EXPECT_EQ(job.Wait(), 3) << job.err();
 }
 
-TEST_F(Metrics, AreNotDisturbedByStrangers) {
+TEST_F(Metrics, StrangersDoNotDisturbMetrics) {
   DlaunchProcess job({"--metrics", "0", "sh", "-c", "echo up; sleep 1000"});
   const int port = PortOf(&job);
   ASSERT_TRUE(job.WaitForOutput("up"));
@@ -156,7 +156,7 @@ TEST_F(Metrics, AreNotDisturbedByStrangers) {
   EXPECT_EQ(job.Wait(), 143) << job.err();
 }
 
-TEST_F(Metrics, APortThatIsTakenIsRefusedByName) {
+TEST_F(Metrics, APortInUseIsRefusedByName) {
   DlaunchProcess first({"--metrics", "0", "sh", "-c", "echo up; sleep 1000"});
   const int port = PortOf(&first);
   ASSERT_TRUE(first.WaitForOutput("up"));

@@ -30,7 +30,7 @@ class NodeFiles : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(NodeFiles, PbsIsReachedBySsh) {
+TEST_F(NodeFiles, NodesOfPbsAreReachedBySsh) {
   // ssh [options] -T HOST COMMAND
   folder_.AddScript("ssh", "#!/bin/sh\nwhile [ \"$1\" != -T ]; do shift; done\nexport ON=$2\neval \"$3\"\n");
   DlaunchProcess job({"--nproc-per-node", "2", "--", "sh", "-c", "echo $RANK on $ON"},
@@ -91,7 +91,7 @@ TEST_F(NodeFiles, AllDeadHostsAreNamed) {
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 
-TEST_F(NodeFiles, WhatGivesASlowHostLongerIsNamed) {
+TEST_F(NodeFiles, TheOptionThatGivesASlowHostLongerIsNamed) {
   const string way =
       folder_.AddScript("slow", "#!/bin/sh\necho Connection timed out during banner exchange >&2\nexit 255\n");
   DlaunchProcess job({"--ssh", way + " -p 22", "--hosts", "c1", "true"});
@@ -105,7 +105,7 @@ TEST_F(NodeFiles, WhatGivesASlowHostLongerIsNamed) {
   EXPECT_EQ(patient.err().find("only slow"), string::npos) << "ssh heeds the first of two: " << patient.err();
 }
 
-TEST_F(NodeFiles, LsfIsReachedByBlaunch) {
+TEST_F(NodeFiles, NodesOfLsfAreReachedByBlaunch) {
   folder_.AddScript("blaunch", "#!/bin/sh\nexport ON=$1\nshift\nexec \"$@\"\n");
   DlaunchProcess job({"--", "sh", "-c", "echo $RANK on $ON"},
                      {.environment = {Path(), "LSB_JOBID=7", "LSB_DJOB_HOSTFILE=" + NodeFile()}});
@@ -131,7 +131,7 @@ TEST_F(NodeFiles, AJobThatNamesNoFileIsRefused) {
   }
 }
 
-TEST_F(NodeFiles, AnsweringNothingIsNamed) {
+TEST_F(NodeFiles, AHostThatAnswersNothingIsNamed) {
   folder_.AddScript("ssh", "#!/bin/sh\nexit 0\n");
   DlaunchProcess job({"--hosts", "c1", "true"}, {.environment = {Path()}});
   EXPECT_EQ(job.Wait(), 2);
@@ -139,7 +139,7 @@ TEST_F(NodeFiles, AnsweringNothingIsNamed) {
   EXPECT_NE(job.err().find("--agent-path"), string::npos) << job.err();
 }
 
-TEST_F(NodeFiles, WhatIsTypedComesFirst) {
+TEST_F(NodeFiles, OptionsComeBeforeTheSchedulersVariables) {
   DlaunchProcess job({"--launcher", "local", "true"},
                      {.environment = {Path(), "PBS_JOBID=12", "PBS_NODEFILE=/no/file"}});
   EXPECT_EQ(job.Wait(), 0) << job.err();

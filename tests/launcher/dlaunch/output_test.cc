@@ -48,7 +48,7 @@ string Anything() {
   return text + string("\0\r", 2);
 }
 
-TEST(Output, WithoutPrefixesIsByteForByte) {
+TEST(Output, OutputWithoutPrefixesIsByteForByte) {
   const TemporaryFolder folder;
   const string text = Anything();
   std::ofstream(folder.path() + "/text", std::ios::binary) << text;
@@ -61,7 +61,7 @@ TEST(Output, WithoutPrefixesIsByteForByte) {
   EXPECT_EQ(ReadFile(folder.path() + "/logs/rank-0.err"), string("\0err\rfoo", 8));
 }
 
-TEST(Output, WithoutPrefixesOfManyRanksHasWholeLines) {
+TEST(Output, OutputOfManyRanksWithoutPrefixesHasWholeLines) {
   DlaunchProcess job({"--no-prefix", "-n", "2", "sh", "-c",
                       "for i in 1 2 3 4; do head -c 300000 /dev/zero | tr '\\0' $RANK; echo; done; printf foo"});
   EXPECT_EQ(job.Wait(), 0) << job.err();
@@ -69,7 +69,7 @@ TEST(Output, WithoutPrefixesOfManyRanksHasWholeLines) {
   for (const char* digit : {"0", "1"}) EXPECT_EQ(CountOf(job.out(), string(300'000, *digit) + "\n"), 4u);
 }
 
-TEST(Output, HasOnePrefixALineHoweverLong) {
+TEST(Output, LinesHaveOnePrefixHoweverLong) {
   DlaunchProcess job({"-n", "2", "sh", "-c", "head -c 1048576 /dev/zero | tr '\\0' $RANK; echo; printf 'the end'"});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   for (const string rank : {"0", "1"}) {
@@ -121,7 +121,7 @@ struct Culprit {
 
 class LastWords : public testing::TestWithParam<Culprit> {};
 
-TEST_P(LastWords, AreInTheHeadlineAndInTheRecord) {
+TEST_P(LastWords, LastWordsAreInTheHeadlineAndInTheRecord) {
   const TemporaryFolder folder;
   DlaunchProcess job({"-n", "2", "--log-dir", folder.path() + "/logs", "sh", "-c",
                       string("if [ $RANK = 0 ]; then sleep 1000; fi; ") + GetParam().script});
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         Culprit{"ASignal", "echo no licence file >&2; kill -ABRT $$", "no licence file", 134}),
     [](const testing::TestParamInfo<Culprit>& info) { return string(info.param.name); });
 
-TEST(LastWords, AreToldToOtherTerminalsWhileTheJobEnds) {
+TEST(Output, StatusShowsLastWordsWhileTheJobEnds) {
   Gate failing, ending;
   DlaunchProcess job({"-n", "2", "sh", "-c",
                       "if [ $RANK = 1 ]; then " + failing.wait() +

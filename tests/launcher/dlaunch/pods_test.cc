@@ -51,7 +51,7 @@ class Pods : public ::testing::Test {
   }();
 };
 
-TEST_F(Pods, AreNodesInTheOrderOfTheirIndices) {
+TEST_F(Pods, PodsAreNodesInTheOrderOfTheirIndices) {
   const vector<string> command = {"--", "sh", "-c", "echo $RANK of $WORLD_SIZE at $LWS_WORKER_INDEX"};
   const auto two = Start(2, 3, command);
   const auto one = Start(1, 3, command);
@@ -84,7 +84,7 @@ TEST_F(Pods, ARestartedPodTakesItsPlaceAgain) {
   EXPECT_NE(again->Wait(), -1);
 }
 
-TEST_F(Pods, TheLeastNumberIsEnoughWhenTheTimeIsOver) {
+TEST_F(Pods, TheLeastNumberOfPodsIsEnoughWhenTheTimeIsOver) {
   const vector<string> command = {"--nnodes", "2:4", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"};
   const auto three = Start(3, 4, command);
   const auto zero = Start(0, 4, command, "12");
@@ -94,7 +94,7 @@ TEST_F(Pods, TheLeastNumberIsEnoughWhenTheTimeIsOver) {
   EXPECT_NE(zero->out().find("[1] 1 of 2"), string::npos) << zero->out();
 }
 
-TEST_F(Pods, OneThatCantBeUsedIsLeftOutWhereTheOthersAreEnough) {
+TEST_F(Pods, AnUnusablePodIsLeftOutWhereTheOthersAreEnough) {
   const vector<string> command = {"--nnodes", "2:2", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"};
   const auto zero = Start(0, 2, command);
   ASSERT_TRUE(zero->WaitUntil([&] { return zero->err().find("waits for the others") != string::npos; }));
@@ -124,7 +124,7 @@ TEST_F(Pods, ADryRunNeitherWaitsNorJoins) {
   EXPECT_EQ(one->Wait(), 0) << one->err();
 }
 
-TEST_F(Pods, NeedASecretAndTheRightNumber) {
+TEST_F(Pods, PodsNeedASecretAndTheRightNumber) {
   const vector<string> variables = {"KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=0"};
   DlaunchProcess bare({"--nnodes", "2", "true"}, {.environment = variables});
   EXPECT_EQ(bare.Wait(), 2);
@@ -170,7 +170,7 @@ class PodsInNamespaces : public ::testing::TestWithParam<PodJob> {};
 
 // Neither an address nor a port is given: the name that pod 0 has in DNS, which comes after the other pod has begun to
 // look for it, is all.
-TEST_P(PodsInNamespaces, TrainByTheNamesThatDnsGivesThem) {
+TEST_P(PodsInNamespaces, PodsTrainByTheirNamesInDns) {
   const auto namespaces = LinkedNamespaces::Create();
   if (!namespaces.ok()) GTEST_SKIP() << namespaces.status().message();
   const auto dns = ClusterDns::Start(**namespaces);

@@ -95,7 +95,7 @@ TEST(Preemption, RanksThatDoNotStopAreEndedAfterTheGrace) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(Preemption, SoTheyAreAfterSigtermAtAnAgentAndNothingIsRestarted) {
+TEST(Preemption, RanksThatDoNotStopAfterSigtermAtAnAgentAreNotRestarted) {
   const TemporaryFolder folder;
   DlaunchProcess job(
       Job(folder, {"--grace", "1", "--max-restarts", "3"}, {"1000000", "20000", folder.path(), "stuck"}));
@@ -133,7 +133,7 @@ TEST(Preemption, SigtermAtAnAgentIsTheReasonOfTheEndWhereNobodyAsks) {
   }
 }
 
-TEST(Preemption, WhereTheOthersGoOnTheReasonIsThatOfTheNodesRanks) {
+TEST(Preemption, SigtermAtAnAgentIsTheReasonOfItsRanksEndWhereTheOthersGoOn) {
   ExpectTheReasonIsTold(1, {"--on-failure", "continue"}, "killed by its agent: node1 was told to end by SIGTERM");
 }
 
@@ -168,7 +168,7 @@ TEST(Preemption, TheJobGoesOnWhereARankHasEnded) {
   EXPECT_EQ(Stops(folder), std::set<string>{"end"});
 }
 
-TEST(Preemption, IsNotRestartedAfter) {
+TEST(Preemption, NoRestartFollowsAPreemption) {
   const TemporaryFolder folder;
   DlaunchProcess job(Job(folder, {"--max-restarts", "3"}, {"1000000", "20000", folder.path()}));
   WaitUntilUnderWay(&job);

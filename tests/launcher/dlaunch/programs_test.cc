@@ -39,7 +39,7 @@ TEST_F(Programs, PythonRunsFoldersAndArchives) {
   }
 }
 
-TEST_F(Programs, ThatAreNoneAreNamed) {
+TEST_F(Programs, FilesThatAreNoProgramAreNamed) {
   string foreign(4096, '\0');
   std::ifstream("/proc/self/exe", std::ios::binary).read(foreign.data(), static_cast<long>(foreign.size()));
   foreign[18] = static_cast<char>(foreign[18] == 22 ? 21 : 22);  // the processor: s390
@@ -67,7 +67,7 @@ TEST_F(Programs, ThatAreNoneAreNamed) {
 
 constexpr int kNotPermitted = 97;  // of a DlaunchProcess that could not be moved elsewhere
 
-TEST_F(Programs, MeetOnALoopbackInterfaceOfIPv6Alone) {
+TEST_F(Programs, ProgramsMeetOnALoopbackInterfaceOfIPv6Alone) {
   const auto enter = [] {
     return ::unshare(CLONE_NEWNET) == 0 &&
            std::system(

@@ -56,14 +56,14 @@ int StatusInTime(DlaunchProcess* job) {
   return status;
 }
 
-class Refused : public testing::TestWithParam<Refusal> {
+class RefusedCommands : public testing::TestWithParam<Refusal> {
  protected:
   static void TearDownTestSuite() {
     std::printf("the slowest refusal took %.3f s\n", std::chrono::duration<double>(slowest).count());
   }
 };
 
-TEST_P(Refused, AtOnceWithARemedy) {
+TEST_P(RefusedCommands, RefusesTheCommandAtOnceWithARemedy) {
   DlaunchProcess job(GetParam().arguments);
   EXPECT_EQ(StatusInTime(&job), GetParam().status) << job.err();
   EXPECT_EQ(job.out(), "");
@@ -72,7 +72,7 @@ TEST_P(Refused, AtOnceWithARemedy) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Cases, Refused,
+    Cases, RefusedCommands,
     testing::Values(
         Refusal{{}, 2, {"no program given", "dlaunch [options]"}}, Refusal{{"--"}, 2, {"no program given"}},
         Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
 
 // Scripts for many places have them; said, since it may be a slip.
-TEST(Told, OptionsThatChangeNothingHere) {
+TEST(Messages, NamesOptionsThatChangeNothing) {
   DlaunchProcess job({"--iface", "nope", "--ssh", "rsh", "--agent-path", "/x", "--launcher", "local", "true"});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   for (const char* const option : {"--iface", "--ssh", "--agent-path"}) {
@@ -183,14 +183,14 @@ TEST(Told, OptionsThatChangeNothingHere) {
   }
 }
 
-TEST(Refused, InsideAnotherJob) {
+TEST(Refusals, RefusesToRunInsideAnotherJob) {
   DlaunchProcess job(
       {"true"}, {.environment = {"COHORT_AGENT=@cohort-1"}, .working_directory = "", .close_output_at_once = false});
   EXPECT_EQ(StatusInTime(&job), 2);
   EXPECT_NE(job.err().find("env -u COHORT_AGENT"), std::string::npos) << job.err();
 }
 
-TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
+TEST(Refusals, RefusesAHostFileThatIsAPipeWithoutWriter) {
   const TemporaryFolder folder;
   const std::string pipe = folder.path() + "/hosts";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -210,7 +210,7 @@ runtime::FileDescriptor ListenOnPort(int port) {
   return listener;
 }
 
-TEST(Refused, NoPortLeftForTheRanks) {
+TEST(Refusals, RefusesARangeWithoutAPortForTheRanks) {
   runtime::FileDescriptor first;
   runtime::FileDescriptor second;
   int port = 20'000;
@@ -228,7 +228,7 @@ TEST(Refused, NoPortLeftForTheRanks) {
 }
 
 // A user who starts a daemon this way means it; any other user learns why no output is seen.
-TEST(Told, ThatOutputIsLost) {
+TEST(Messages, SaysThatOutputIsLost) {
   DlaunchProcess job({"-n", "2", "true"}, {.without_output = true});
   EXPECT_EQ(job.Wait(), 0);
   const std::string text = "the standard output is closed";
@@ -237,7 +237,7 @@ TEST(Told, ThatOutputIsLost) {
   EXPECT_EQ(job.err().find(text, at + 1), std::string::npos) << job.err();  // agents say nothing of it
 }
 
-TEST(Refused, StacksTooSmallForThreads) {
+TEST(Refusals, RefusesStacksTooSmallForThreads) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_STACK, &before), 0);
   const rlimit small{.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
@@ -250,7 +250,7 @@ TEST(Refused, StacksTooSmallForThreads) {
 }
 
 // gRPC ends an agent that has none left with SIGABRT, or waits for them without a word.
-TEST(Refused, TooFewDescriptors) {
+TEST(Refusals, RefusesTooFewDescriptors) {
   for (const rlim_t few : {12, 20, 40}) {
     const auto lower = [few] {
       const rlimit limit{.rlim_cur = few, .rlim_max = few};
@@ -263,7 +263,7 @@ TEST(Refused, TooFewDescriptors) {
   }
 }
 
-TEST(Told, ThatManyAgentsStartOnFewCpus) {
+TEST(Messages, SaysThatManyAgentsStartOnFewCpus) {
   const auto one_cpu = [] {
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return false;
@@ -294,7 +294,7 @@ bool ForbidSettingLimits() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-TEST(Refused, ASoftLimitOnDescriptorsThatMayNotBeRaised) {
+TEST(Refusals, RefusesASoftLimitOnDescriptorsThatMayNotBeRaised) {
   if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "TSan's runtime must set limits itself";
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -314,7 +314,7 @@ TEST(Refused, ASoftLimitOnDescriptorsThatMayNotBeRaised) {
 }
 
 // Only the hard limit counts: dlaunch raises its own soft one. The ranks have the user's.
-TEST(Refused, NotForASoftLimitOnDescriptorsThatMayBeRaised) {
+TEST(Refusals, TakesASoftLimitOnDescriptorsThatMayBeRaised) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   if (before.rlim_max < 1024) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
@@ -327,7 +327,7 @@ TEST(Refused, NotForASoftLimitOnDescriptorsThatMayBeRaised) {
   EXPECT_NE(job.out().find("[3] 20\n"), std::string::npos) << job.out();
 }
 
-TEST(Refused, TooFewAddresses) {
+TEST(Refusals, RefusesTooLittleAddressSpace) {
   if (COHORT_THREAD_SANITIZER || COHORT_ADDRESS_SANITIZER) GTEST_SKIP() << "sanitizers reserve more";
   const auto lower = [] {
     const rlimit limit{.rlim_cur = 300 << 20, .rlim_max = 300 << 20};
@@ -340,7 +340,7 @@ TEST(Refused, TooFewAddresses) {
 
 constexpr int kNotPermitted = 97;  // of a DlaunchProcess that could not be moved elsewhere
 
-TEST(Refused, WithoutALoopbackInterface) {
+TEST(Refusals, RefusesToRunWithoutALoopbackInterface) {
   DlaunchProcess job({"true"}, {.enter = [] { return unshare(CLONE_NEWNET) == 0; }});
   const int status = StatusInTime(&job);
   if (status == kNotPermitted) GTEST_SKIP() << "no network namespace may be made here";
@@ -348,7 +348,7 @@ TEST(Refused, WithoutALoopbackInterface) {
   EXPECT_NE(job.err().find("ip link set lo up"), std::string::npos) << job.err();
 }
 
-TEST(Refused, WithoutProc) {
+TEST(Refusals, RefusesToRunWithoutProc) {
   const auto unmount = [] {
     return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            umount2("/proc", MNT_DETACH) == 0;
@@ -360,14 +360,14 @@ TEST(Refused, WithoutProc) {
   EXPECT_NE(job.err().find("mount -t proc"), std::string::npos) << job.err();
 }
 
-TEST(Refused, AFolderAsInput) {
+TEST(Refusals, RefusesAFolderAsInput) {
   const runtime::FileDescriptor folder(open("/tmp", O_RDONLY | O_CLOEXEC));
   DlaunchProcess job({"--stdin", "rank0", "cat"}, {.input = folder.get()});
   EXPECT_EQ(StatusInTime(&job), 2);
   EXPECT_NE(job.err().find("the standard input is a folder"), std::string::npos) << job.err();
 }
 
-TEST(Refused, ScriptWithoutInterpreterLine) {
+TEST(Refusals, RefusesAScriptWithoutAnInterpreterLine) {
   const TemporaryFolder folder;
   DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
   EXPECT_EQ(StatusInTime(&job), 126);  // though agents and ranks are started before anybody can know
@@ -375,7 +375,7 @@ TEST(Refused, ScriptWithoutInterpreterLine) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
-TEST(Refused, AProgramThatIsBeingWritten) {
+TEST(Refusals, RefusesAProgramThatIsBeingWritten) {
   const TemporaryFolder folder;
   const std::string copy = folder.path() + "/program";
   std::filesystem::copy_file("/bin/true", copy);
@@ -386,14 +386,14 @@ TEST(Refused, AProgramThatIsBeingWritten) {
   EXPECT_NE(job.err().find("somebody has it open to write"), std::string::npos) << job.err();
 }
 
-TEST(Refused, AWayToHostsThatIsKilled) {
+TEST(Refusals, RefusesHostsWhoseSshIsKilled) {
   const TemporaryFolder folder;
   DlaunchProcess job({"--hosts", "a", "--ssh", folder.AddScript("ssh", "#!/bin/sh\nkill -KILL $$\n"), "true"});
   EXPECT_EQ(StatusInTime(&job), 2) << job.err();
   EXPECT_NE(job.err().find("host a could not be asked: ssh was killed by SIGKILL"), std::string::npos) << job.err();
 }
 
-TEST(Told, HelpFitsTwoScreensAndHasExamples) {
+TEST(Messages, HelpFitsTwoScreensAndHasExamples) {
   DlaunchProcess job({"--help"});
   EXPECT_EQ(job.Wait(), 0);
   EXPECT_LE(std::count(job.out().begin(), job.out().end(), '\n'), 50);  // of 25 lines each
@@ -404,7 +404,7 @@ TEST(Told, HelpFitsTwoScreensAndHasExamples) {
   }
 }
 
-TEST(Told, StatusIsNotTop) {
+TEST(Messages, HelpOfStatusNamesTop) {
   DlaunchProcess job({"status", "--help"});
   EXPECT_EQ(job.Wait(), 0);
   for (const char* text : {"nodes with their ranks", "dlaunch top"}) {
@@ -412,7 +412,7 @@ TEST(Told, StatusIsNotTop) {
   }
 }
 
-TEST(Told, Version) {
+TEST(Messages, VersionNamesTheBuild) {
   DlaunchProcess job({"--version"});
   EXPECT_EQ(job.Wait(), 0);
   const std::string build = "dlaunch (cohort) " + runtime::DescribeBuild() + "\n";

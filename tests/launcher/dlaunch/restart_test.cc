@@ -40,7 +40,7 @@ std::vector<string> TwoNodes(std::vector<string> options, const string& script) 
 }
 
 // A scheduler takes the node away while no rank lives: the next epoch must not begin there.
-TEST(Restart, NoneFollowsSigtermAtAnAgentBetweenTwoEpochs) {
+TEST(Restart, NoRestartFollowsSigtermAtAnAgentBetweenTwoEpochs) {
   DlaunchProcess job(TwoNodes({"--max-restarts", "9"}, "exit 3"));
   ASSERT_TRUE(job.WaitUntil([&job] { return job.err().find("restart 4 of 9 of all ranks, in 4 s") != string::npos; }))
       << job.err();
@@ -77,7 +77,7 @@ TEST(Restart, AllRanksBeginAgainWithTheirNumbers) {
   EXPECT_EQ(record["restarted_after"][0]["ranks"].size(), 4u);
 }
 
-TEST(Restart, TheLastFailureIsTheJobs) {
+TEST(Restart, TheLastFailureIsTheJobsFailure) {
   DlaunchProcess job(TwoNodes({"--on-failure", "restart", "--max-restarts", "1"},
                               "echo up; [ $RANK = 1 ] && exit $((4 + COHORT_EPOCH)); sleep 1000"));
   EXPECT_EQ(job.Wait(), 6) << job.err();
@@ -88,7 +88,7 @@ TEST(Restart, TheLastFailureIsTheJobs) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(Restart, NotOfWhatCanNotBeExecuted) {
+TEST(Restart, AProgramThatCanNotBeExecutedIsNotRestarted) {
   const TemporaryFolder folder;
   const string program = folder.AddScript("broken", "#!/nowhere/interpreter\n");
   DlaunchProcess job({"--max-restarts", "5", "--nproc-per-node", "2", program});
@@ -97,7 +97,7 @@ TEST(Restart, NotOfWhatCanNotBeExecuted) {
   EXPECT_NE(job.err().find("no restart: what could not be executed"), string::npos) << job.err();
 }
 
-TEST(Restart, NotAfterTheLossOfANode) {
+TEST(Restart, NoRestartFollowsTheLossOfANode) {
   DlaunchProcess job(TwoNodes({"--max-restarts", "5"}, "echo up; sleep 1000"));
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.WaitForOutput("[" + std::to_string(rank) + "] up"));
   ::kill(job.AgentProcess(1), SIGKILL);
@@ -136,7 +136,7 @@ TEST(Restart, NothingOfTheEpochBeforeIsLeft) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(Restart, CtrlCWhileItPausesEndsIt) {
+TEST(Restart, CtrlCWhileTheJobPausesEndsIt) {
   DlaunchProcess job(TwoNodes({"--max-restarts", "100"}, "exit 1"));
   ASSERT_TRUE(job.WaitUntil([&] { return job.err().find("in 2 s") != string::npos; })) << job.err();
   ::kill(job.pid(), SIGINT);
@@ -145,7 +145,7 @@ TEST(Restart, CtrlCWhileItPausesEndsIt) {
 }
 
 // Whatever is killed, and whenever: also while ranks end and begin again.
-TEST(Restart, AnythingKilledAtAnyMoment) {
+TEST(Restart, TheJobEndsWhateverIsKilledAtAnyMoment) {
   const auto seed = static_cast<uint32_t>(std::random_device()());
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);

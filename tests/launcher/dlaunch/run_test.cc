@@ -50,7 +50,7 @@ string ReadFile(const string& path) {
 }
 
 // With such a value gRPC aborts.
-TEST(Run, VariablesOfGrpcAreTheProgramsAlone) {
+TEST(Run, VariablesOfGrpcReachTheProgramsAlone) {
   DlaunchProcess job({"sh", "-c", "echo $GRPC_POLL_STRATEGY $GRPC_SSL_CIPHER_SUITES"},
                      {.environment = {"GRPC_POLL_STRATEGY=x", "GRPC_SSL_CIPHER_SUITES=y"}});
   EXPECT_EQ(job.Wait(), 0) << job.err();
@@ -92,7 +92,7 @@ TEST(Run, GivesEveryRankItsVariables) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
-TEST(Run, OptionsWithoutEffectAreSaidOnce) {
+TEST(Run, OptionsWithoutEffectAreNamedOnce) {
   DlaunchProcess job({"--standalone", "--rdzv_backend=c10d", "--master-port", "1", "-np", "2", "echo", "here"});
   ASSERT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{"here"});
@@ -132,7 +132,7 @@ struct ExitCase {
 };
 class ExitStatus : public testing::TestWithParam<ExitCase> {};
 
-TEST_P(ExitStatus, IsTheFailedRanks) {
+TEST_P(ExitStatus, TheExitStatusIsThatOfTheFailedRank) {
   DlaunchProcess job({"--nproc-per-node", "3", "--grace", "1", "sh", "-c",
                       string("if [ $RANK = 1 ]; then ") + GetParam().command + "; else sleep 1000; fi"});
   EXPECT_EQ(job.Wait(), GetParam().expected) << job.err();
@@ -161,7 +161,7 @@ TEST(Run, PrintsTheRootCauseBeforeItsConsequences) {
 }
 
 // While the others take their time to end it is told already.
-TEST(Run, TellsAFailureOnce) {
+TEST(Run, ReportsAFailureOnce) {
   DlaunchProcess job(
       {"--nproc-per-node", "2", "sh", "-c",
        "if [ $RANK = 1 ]; then echo no tensor; exit 5; fi; trap 'sleep 2; exit 0' TERM; sleep 30 & wait"});
@@ -202,7 +202,7 @@ TEST(Run, AnErrorThatStandsAboveItsReportIsNotRepeated) {
 
 class EndedByASignal : public testing::TestWithParam<int> {};
 
-TEST_P(EndedByASignal, LeavesNothingAndHasItsStatus) {
+TEST_P(EndedByASignal, ASignalLeavesNothingAndSetsTheStatus) {
   const rlimit no_core_file{};
   DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", "echo ready; sleep 60"},
                      {.enter = [&] { return setrlimit(RLIMIT_CORE, &no_core_file) == 0; }});
@@ -311,7 +311,7 @@ TEST(Run, EndsWhenNobodyReadsItsOutput) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
-TEST(Run, TellsThatItsOutputCouldNotBeWritten) {
+TEST(Run, ReportsThatItsOutputCouldNotBeWritten) {
   for (const string& arguments : {string("--help"), string("--dry-run true"), string("doctor"), string("status"),
                                   string("echo hi"), string("sh -c 'while :; do echo y; sleep 0.01; done'")}) {
     // The outer job is only a way to collect what the inner one says.
@@ -409,13 +409,13 @@ TEST(Run, DryRunPrintsThePlanAndStartsNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/ran"));
 }
 
-TEST(Run, ManyShortRanks) {
+TEST(Run, ManyShortRanksEndWell) {
   DlaunchProcess job({"--nproc-per-node", "64", "true"});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
-TEST(Notices, ReachEveryRankAndTheJobGoesOn) {
+TEST(Notices, NoticesReachEveryRankAndTheJobGoesOn) {
   for (const int signal : {SIGUSR1, SIGUSR2}) {
     const string name = signal == SIGUSR1 ? "USR1" : "USR2";
     DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "2", "sh", "-c",
@@ -430,7 +430,7 @@ TEST(Notices, ReachEveryRankAndTheJobGoesOn) {
   }
 }
 
-TEST(Notices, AreNotTakenForSomethingElseWhenARankDiesOfThem) {
+TEST(Notices, ARankThatDiesOfANoticeIsReportedSo) {
   DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "1", "sh", "-c",
                       "[ $RANK = 0 ] && trap : USR1; echo up; while :; do sleep 0.05; done"});
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.WaitForOutput("[" + std::to_string(rank) + "] up"));

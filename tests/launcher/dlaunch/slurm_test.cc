@@ -228,7 +228,7 @@ TEST_F(SlurmTest, TheShellOfAPtyHasTheAllocationAndItsTasks) {
   EXPECT_TRUE(Printed("[2] 2 of 3")) << out_;
 }
 
-TEST_F(SlurmTest, InAShellsAllocation) {
+TEST_F(SlurmTest, AShellsAllocationGivesItsNodes) {
   const Allocation allocation(folder_);
   DlaunchProcess job({"-n", "3", "--rank-order", "natural", "--", "sh", "-c", "echo $RANK on $SLURMD_NODENAME"},
                      allocation.Surroundings());

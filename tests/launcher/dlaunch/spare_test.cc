@@ -12,7 +12,7 @@ namespace {
 
 using std::string;
 
-TEST(Spare, TakesTheRanksOfANodeWhoseAgentIsKilled) {
+TEST(Spare, ASpareTakesTheRanksOfANodeWhoseAgentIsKilled) {
   const auto job = Start({"--simulate-nodes", "4", "--spares", "1"}, 2);
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 1, SIGKILL);
@@ -23,7 +23,7 @@ TEST(Spare, TakesTheRanksOfANodeWhoseAgentIsKilled) {
 }
 
 // Its ranks run on while it can say nothing: nobody may take their place before they are gone.
-TEST(Spare, TakesTheRanksOfANodeWhoseAgentIsStopped) {
+TEST(Spare, ASpareTakesTheRanksOfANodeWhoseAgentIsStopped) {
   const auto job = Start({"--simulate-nodes", "3", "--spares", "1"}, 2);
   WaitForRanks(job.get(), 1, 2);
   SignalAgent(*job, 1, SIGSTOP);
@@ -32,7 +32,7 @@ TEST(Spare, TakesTheRanksOfANodeWhoseAgentIsStopped) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Spare, ThatIsLostIsMissedOnlyWhenItIsNeeded) {
+TEST(Spare, ALostSpareIsMissedOnlyWhenItIsNeeded) {
   const auto job = Start({"--simulate-nodes", "3", "--spares", "1"}, 2);
   WaitForRanks(job.get(), 1, 2);
   SignalAgent(*job, 2, SIGKILL);
@@ -44,7 +44,7 @@ TEST(Spare, ThatIsLostIsMissedOnlyWhenItIsNeeded) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Shrinking, RanksAreNumberedAnewAndTheUserIsTold) {
+TEST(Shrinking, RanksAreNumberedAgainAndTheUserIsTold) {
   const auto job = Start({"--simulate-nodes", "3", "--nnodes", "2:4"}, 2);
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 1, SIGKILL);
@@ -54,7 +54,7 @@ TEST(Shrinking, RanksAreNumberedAnewAndTheUserIsTold) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Shrinking, NotBelowTheLeast) {
+TEST(Shrinking, TheJobDoesNotShrinkBelowTheLeast) {
   const auto job = Start({"--simulate-nodes", "2", "--nnodes", "2:2"}, 2);
   WaitForRanks(job.get(), 1, 2);
   SignalAgent(*job, 1, SIGKILL);
@@ -70,7 +70,7 @@ TEST(Elasticity, ThisMachineIsEnoughWhereOneNodeIs) {
   ExpectRefused({"--nnodes", "2:4"}, "--nnodes 2:4: there is one node here", "--simulate-nodes 2");
 }
 
-TEST(Elasticity, NonsenseIsRefused) {
+TEST(Elasticity, ImpossibleCountsOfNodesAreRefused) {
   ExpectRefused({"--simulate-nodes", "3", "--spares", "1"}, "when the job is restarted", "add --max-restarts");
   ExpectRefused({"--simulate-nodes", "2", "--spares", "2", "--max-restarts", "1"}, "none would be left", "lower it");
   ExpectRefused({"--simulate-nodes", "3", "--nnodes", "4:2"}, "the least and the most nodes", "2:4");

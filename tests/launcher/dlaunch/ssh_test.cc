@@ -231,7 +231,7 @@ TEST_F(Ssh, HostsThatDropAllPacketsAreRefusedWithinFiveSecondsAndAllNamed) {
 
 // As one that multiplexes connections, or an srun during an epilogue: the agent has said that nothing of its is
 // missing.
-TEST_F(Ssh, WaysThatOutliveTheirAgentsLoseNothing) {
+TEST_F(Ssh, SshProcessesThatOutliveTheirAgentsLoseNothing) {
   for (const string with_output : {"", "exec >&- 2>&-\n"}) {
     const TemporaryFolder folder;
     const string way = folder.AddScript("way", "#!/bin/sh\n" + Hosts::SshCommand() + " \"$@\"\n" +

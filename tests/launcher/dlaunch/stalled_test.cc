@@ -74,7 +74,7 @@ bool Blocks(const DlaunchProcess& job, int signal) {
 }
 
 // The way says this once the agent's output has ended, before it is killed.
-TEST(Stalled, AWordyWayToAHostFillsNoMemory) {
+TEST(Stalled, AnSshThatPrintsMuchFillsNoMemory) {
   const TemporaryFolder folder;
   const string way = folder.AddScript("ssh", "#!/bin/sh\ncase \"$*\" in *--inventory*) exec " +
                                                  std::filesystem::absolute(ProgramFolder()).string() +

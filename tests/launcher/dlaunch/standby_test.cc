@@ -13,7 +13,7 @@ namespace {
 
 using std::string;
 
-TEST(Standby, TakesOverFromAKilledHostAndASpareTakesItsRanks) {
+TEST(Standby, AStandbyTakesOverFromAKilledHostAndASpareTakesItsRanks) {
   const auto job = Start({"--simulate-nodes", "4", "--spares", "1", "--standby", "1"}, 2);
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 0, SIGKILL);
@@ -25,7 +25,7 @@ TEST(Standby, TakesOverFromAKilledHostAndASpareTakesItsRanks) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Standby, TakesOverFromAStoppedHostAndTheJobShrinks) {
+TEST(Standby, AStandbyTakesOverFromAStoppedHostAndTheJobShrinks) {
   const auto job = Start({"--simulate-nodes", "3", "--nnodes", "1:3", "--standby", "1"}, 2);
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 0, SIGSTOP);
@@ -35,7 +35,7 @@ TEST(Standby, TakesOverFromAStoppedHostAndTheJobShrinks) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Standby, OneAfterTheOtherTakesOver) {
+TEST(Standby, OneStandbyAfterTheOtherTakesOver) {
   const auto job = Start({"--simulate-nodes", "5", "--spares", "2", "--standby", "2"}, 3);
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 0, SIGKILL);
@@ -50,7 +50,7 @@ TEST(Standby, OneAfterTheOtherTakesOver) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Standby, AHostWithoutOneIsMissed) {
+TEST(Standby, ALostHostWithoutAStandbyEndsTheJob) {
   const auto job = Start({"--simulate-nodes", "5", "--spares", "2", "--standby", "1"}, 3);
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 1, SIGKILL);  // the standby itself
@@ -76,7 +76,7 @@ TEST(Standby, RanksGoOnMeanwhileWhereTheJobContinues) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
-TEST(Standby, IsNotHeardOfWhereNothingIsLost) {
+TEST(Standby, AStandbyPrintsNothingWhereNothingIsLost) {
   const auto job = Start({"--simulate-nodes", "3", "--nnodes", "1:3", "--standby", "2"}, 1);
   EXPECT_EQ(job->Wait(), 0) << job->err();
   EXPECT_EQ(job->err().find("take"), string::npos) << job->err();
@@ -93,7 +93,7 @@ TEST(Standby, TheNextHostEndsTheJobForTheUser) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
-TEST(Standby, NonsenseIsRefused) {
+TEST(Standby, ImpossibleStandbysAreRefused) {
   ExpectRefused({"--simulate-nodes", "3", "--standby", "1"}, "lost with it", "add --max-restarts");
   ExpectRefused({"--simulate-nodes", "3", "--standby", "1", "--max-restarts", "2"}, "take the lost node's place",
                 "--spares 1");

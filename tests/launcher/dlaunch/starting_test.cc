@@ -41,7 +41,7 @@ TEST(Starting, OneInterruptEndsAJobWhoseHostHangs) {
 }
 
 // Connections are begun in turn, and it waits for those that hang.
-TEST(Starting, AnInterruptIsHeardWhileManyHostsAreReached) {
+TEST(Starting, AnInterruptEndsTheJobWhileManyHostsAreReached) {
   const TemporaryFolder folder;
   DlaunchProcess job({"--hosts", "n[1-70]", "--ssh", AddHangingSsh(folder), "true"});
   ASSERT_TRUE(job.WaitUntil([&] { return Ways(folder) >= 64; })) << job.err();
@@ -77,7 +77,7 @@ TEST(Starting, AStopIsTheCauseThoughTheRendezvousIsLostAfterIt) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
-TEST(Starting, ARankThatIsStoppedWhenTheJobEndsIsSaidToBe) {
+TEST(Starting, ARankThatIsStoppedWhenTheJobEndsIsReportedSo) {
   DlaunchProcess job({"-n", "2", "--stopped", "wait", "--grace", "0.5", "sh", "-c", "echo up; exec sleep 1000"});
   ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
   ::kill(job.RankProcess(0), SIGSTOP);

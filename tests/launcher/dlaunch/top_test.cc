@@ -87,7 +87,7 @@ std::vector<string> Lines(const string& text) {
   return lines;
 }
 
-TEST(TopTable, TellsOfJobNodesAndRanks) {
+TEST(TopTable, ShowsJobNodesAndRanks) {
   EXPECT_THAT(
       Lines(FormatJobFrame(MakeFrame(), nullptr, {})),
       ElementsAre("job-00ff  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711", "  /usr/bin/train",
@@ -101,7 +101,7 @@ TEST(TopTable, TellsOfJobNodesAndRanks) {
                   "   3  node1     -      -        -  has ended"));
 }
 
-TEST(TopTable, NamesThoseWhomOthersWaitFor) {
+TEST(TopTable, NamesRanksThatOthersWaitFor) {
   JobFrame frame = MakeFrame();
   frame.job.mutable_ranks(2)->set_waiting_for(2);
   EXPECT_EQ(Lines(FormatJobFrame(frame, nullptr, {}))[3],
@@ -118,7 +118,7 @@ TEST(TopTable, NamesGroupsWhereThereAreSeveral) {
   EXPECT_THAT(lines[9], HasSubstr("in all_reduce #42 of group 000000000000000b at train.cc:88"));
 }
 
-TEST(TopTable, TellsARankWithoutCallsFromOneThatUsesNoCohort) {
+TEST(TopTable, DistinguishesARankWithoutCallsFromOneWithoutCohort) {
   JobFrame frame = MakeFrame();
   for (const int rank : {0, 1}) frame.job.mutable_ranks(rank)->mutable_view()->mutable_doing()->Clear();
   frame.job.mutable_ranks(1)->mutable_view()->mutable_doing()->set_joined(true);
@@ -174,7 +174,7 @@ TEST(TopTable, KeepsToThePage) {
   }
 }
 
-TEST(TopTable, WhatComesFromElsewhereDoesNotSteerTheTerminal) {
+TEST(TopTable, TextsOfRanksDoNotSteerTheTerminal) {
   JobFrame frame = MakeFrame();
   frame.job.mutable_nodes(0)->set_name("a\x1b[2Jb");
   frame.job.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site("\x07\r");
@@ -183,7 +183,7 @@ TEST(TopTable, WhatComesFromElsewhereDoesNotSteerTheTerminal) {
   EXPECT_EQ(page.find_first_of("\x1b\x07\r"), string::npos);
 }
 
-TEST(TopTable, SaysWhatIsNotKnownOrOld) {
+TEST(TopTable, MarksFactsThatAreUnknownOrOld) {
   JobFrame frame = MakeFrame();
   frame.job.mutable_ranks(0)->set_known(false);
   frame.job.mutable_ranks(0)->mutable_view()->set_pid(0);
@@ -251,7 +251,7 @@ class Top : public RunningJob {
   void Start(const string& script) { RunningJob::Start(script, {"--max-restarts", "1"}); }
 };
 
-TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
+TEST_F(Top, TopPrintsAPageOfTextWithoutATerminal) {
   Start("echo up; if [ $RANK = 3 ]; then while :; do :; done; fi; sleep 1000");
   DlaunchProcess top({"top", id_});
   ASSERT_EQ(top.Wait(), 0) << top.err();
@@ -267,7 +267,7 @@ TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
   EXPECT_EQ(top.out().find('\x1b'), string::npos);
 }
 
-TEST_F(Top, OnATerminalGoesOnUntilTheJobEnds) {
+TEST_F(Top, TopOnATerminalGoesOnUntilTheJobEnds) {
   Start("echo up; sleep 1000");
   DlaunchProcess top({"top", "--interval", "0.2", id_}, {.on_terminal = true});
   ASSERT_TRUE(top.WaitForOutput("not visible to Cohort")) << top.err();
@@ -279,7 +279,7 @@ TEST_F(Top, OnATerminalGoesOnUntilTheJobEnds) {
   EXPECT_EQ(job_->WaitUntilGone(seconds(20)), "");
 }
 
-TEST_F(Top, IsLeftByQAndTheTerminalIsAsBefore) {
+TEST_F(Top, QEndsTopAndRestoresTheTerminal) {
   Start("echo up; sleep 1000");
   int keyboard = -1, terminal = -1;
   ASSERT_EQ(::openpty(&keyboard, &terminal, nullptr, nullptr, nullptr), 0);
@@ -381,7 +381,7 @@ TEST_F(Top, TakesKeysAgainInFrontOfBash) {
   EXPECT_TRUE(shell.Shows("left with 0"));
 }
 
-TEST_F(Top, EndsInTheBackground) {
+TEST_F(Top, TopEndsInTheBackground) {
   Start("echo up; sleep 1000");
   for (const bool by_signal : {true, false}) {
     Shell shell(ProgramFolder() + "/dlaunch top " + id_ +
@@ -413,7 +413,7 @@ TEST_F(Top, ShowsTheRanksOfTheNextEpoch) {
   EXPECT_THAT(top.out(), HasSubstr("1 of 1 restarts"));
 }
 
-TEST(TopOfRealRanks, ShowsTheirCollectives) {
+TEST(TopOfRealRanks, TopShowsTheCollectivesOfRanks) {
   DlaunchProcess job(
       {"--nproc-per-node", "2", ProgramFolder() + "/collperf", "all_reduce", "-b", "4M", "-e", "4M", "-n", "65536"});
   ASSERT_TRUE(job.WaitUntil([&] { return job.RankProcess(1) != 0; }));

@@ -20,7 +20,7 @@ class Waiting : public ::testing::Test {
   }
 };
 
-TEST_F(Waiting, NoticesEndNothingAndNobodyHearsOfThem) {
+TEST_F(Waiting, NoticesEndNothingAndReachNobody) {
   DlaunchProcess first({"--nnodes", "2", "--wait", "600", "sh", "-c",
                         "trap 'echo heard' USR1 USR2; echo rank $RANK; sleep 0.3; echo done"});
   const string token = TokenOf(&first);
@@ -40,7 +40,7 @@ TEST_F(Waiting, NoticesEndNothingAndNobodyHearsOfThem) {
   EXPECT_EQ(first.out().find("heard"), string::npos) << first.out();
 }
 
-TEST_F(Waiting, OtherSignalsEndItAsEver) {
+TEST_F(Waiting, OtherSignalsEndTheWait) {
   DlaunchProcess first({"--nnodes", "2", "--wait", "600", "true"});
   ASSERT_NE(TokenOf(&first), "") << first.err();
   ASSERT_EQ(::kill(first.pid(), SIGTERM), 0);

@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(By, Wrapped,
                                          "exec python3 -c \"import os, subprocess; subprocess.run(os.environ['P'])\"",
                                          "exec python3 -c \"import os, pty; pty.spawn([os.environ['P']])\""));
 
-TEST_F(Wrapped, ANeighboursFailureLeavesItTheGrace) {
+TEST_F(Wrapped, AWrappedProgramHasTheGraceAfterANeighboursFailure) {
   Start({"--grace", "15", "-n", "2"},
         "if [ $RANK = 1 ]; then until [ -e $SAVED.up ]; do sleep 0.02; done; exit 7; fi; "
         "$P | while read line; do echo $line; : > $SAVED.up; done; true");
@@ -93,7 +93,7 @@ TEST_F(Wrapped, ASecondSignalAtTheSameTimeIsTheSameOrder) {
   EXPECT_EQ(Saved(0), "1");
 }
 
-TEST_F(Wrapped, WhatDoesNotEndIsKilledAfterTheGraceAndNamed) {
+TEST_F(Wrapped, AProgramThatDoesNotEndIsKilledAfterTheGraceAndNamed) {
   Start({"--grace", "0.5"}, "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.05; done'; true");
   ASSERT_TRUE(job_->WaitForOutput("up")) << job_->err();
   ::kill(job_->pid(), SIGTERM);
@@ -101,7 +101,7 @@ TEST_F(Wrapped, WhatDoesNotEndIsKilledAfterTheGraceAndNamed) {
   EXPECT_NE(job_->err().find("did not end when asked and w"), string::npos) << job_->err();
 }
 
-TEST_F(Wrapped, WhatASecondSignalCutShortIsNotBlamed) {
+TEST_F(Wrapped, AProgramThatASecondSignalCutShortIsNotBlamed) {
   Start({"--grace", "600"}, "(trap '' TERM; echo up; while :; do sleep 0.05; done) & wait");
   ASSERT_TRUE(job_->WaitForOutput("up")) << job_->err();
   ::kill(job_->pid(), SIGTERM);
@@ -129,7 +129,7 @@ size_t Count(const string& all, const string& text) {
   return count;
 }
 
-TEST(LeftBehind, OutputEndsWhereThePipeEnds) {
+TEST(LeftBehind, OutputEndsWithTheLastProcessThatHoldsThePipe) {
   DlaunchProcess job(
       {"--no-prefix", "-n", "2", "bash", "-c", "exec > >(sed 's/^/X /'); for k in 1 2 3; do echo line $k; done"});
   EXPECT_EQ(job.Wait(kGone), 0) << job.err();
@@ -151,7 +151,7 @@ TEST(LeftBehind, AFailedRanksLastWordsAreInTheReport) {
   EXPECT_EQ(log, "X one\nX the last\n");
 }
 
-TEST(LeftBehind, WhatKeepsThePipeIsEndedSoonAndNamed) {
+TEST(LeftBehind, AProcessThatKeepsThePipeIsEndedSoonAndNamed) {
   std::vector<std::pair<string, std::unique_ptr<DlaunchProcess>>> jobs;
   for (const string how : {"sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &);", "yes >&2 & sleep 0.1;",
                            "yes | sed s/y/n/ & sleep 0.1;"}) {
