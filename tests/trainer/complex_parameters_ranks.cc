@@ -117,7 +117,7 @@ class ComplexParameters : public Checkpoints, public testing::WithParamInterface
   at::Tensor phase_;
 };
 
-TEST_P(ComplexParameters, AreReplicatedAsInOneProcess) {
+TEST_P(ComplexParameters, ComplexParametersAreReplicatedAsInOneProcess) {
   for (const bool view : {false, true}) {
     auto net = std::make_shared<Spectral>(GetParam());
     DistributedDataParallelOptions options;
@@ -143,7 +143,7 @@ TEST_P(ComplexParameters, AreReplicatedAsInOneProcess) {
   }
 }
 
-TEST_P(ComplexParameters, AreSteppedByTheirOwners) {
+TEST_P(ComplexParameters, ComplexParametersAreSteppedByTheirOwners) {
   for (const bool views : {false, true}) {
     for (const int64_t bucket : {int64_t{16} << 20, int64_t{64}}) {
       for (const bool second_stage : {false, true}) {
@@ -164,7 +164,7 @@ TEST_P(ComplexParameters, AreSteppedByTheirOwners) {
   }
 }
 
-TEST_P(ComplexParameters, AreSharded) {
+TEST_P(ComplexParameters, ComplexParametersAreSharded) {
   auto net = std::make_shared<Spectral>(GetParam());
   fully_shard(*net->filter, *world);
   FullyShardedModule& outer = fully_shard(*net, *world);
@@ -174,7 +174,7 @@ TEST_P(ComplexParameters, AreSharded) {
   ExpectSame(Copies(*net), expected_, 1e-4, "FSDP");
 }
 
-TEST_P(ComplexParameters, AreShardedAmongReplicas) {
+TEST_P(ComplexParameters, ComplexParametersAreShardedAmongReplicas) {
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok()) << mesh.status();
@@ -192,7 +192,7 @@ TEST_P(ComplexParameters, AreShardedAmongReplicas) {
 }
 
 // Both parts of a number count.
-TEST_P(ComplexParameters, CountInNormsAndScalers) {
+TEST_P(ComplexParameters, ComplexParametersCountInNormsAndScalers) {
   auto net = std::make_shared<Spectral>(GetParam());
   DistributedDataParallel<Spectral> ddp(net, *world);
   ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
@@ -218,7 +218,7 @@ TEST_P(ComplexParameters, CountInNormsAndScalers) {
   EXPECT_FALSE(scaler.step(optimizer)) << "an infinite imaginary part was not found";
 }
 
-TEST_P(ComplexParameters, NeedNoMasterCopies) {
+TEST_P(ComplexParameters, ComplexParametersNeedNoMasterCopies) {
   auto net = std::make_shared<Spectral>(GetParam());
   DistributedDataParallel<Spectral> ddp(net, *world);
   MasterWeights<SGD> optimizer(net->parameters(), SGDOptions(0.05).momentum(0.9));
@@ -226,7 +226,7 @@ TEST_P(ComplexParameters, NeedNoMasterCopies) {
   ExpectSame(Copies(*net), expected_, 1e-4, "MasterWeights");
 }
 
-TEST_P(ComplexParameters, AreKeptInCheckpoints) {
+TEST_P(ComplexParameters, ComplexParametersAreKeptInCheckpoints) {
   auto net = std::make_shared<Spectral>(GetParam());
   DistributedDataParallel<Spectral> ddp(net, *world);
   SGD optimizer(net->parameters(), SGDOptions(0.05).momentum(0.9));
@@ -254,7 +254,7 @@ TEST_P(ComplexParameters, AreKeptInCheckpoints) {
   LoadTrainingState(*world, At("step-2"), StateOf(*net, optimizer, *world));
 }
 
-TEST_P(ComplexParameters, TravelInCollectivesOfTensors) {
+TEST_P(ComplexParameters, ComplexTensorsTravelInCollectives) {
   const at::Tensor x = at::complex(torch::full({3, 2}, 1.0 + world->rank()), torch::full({3, 2}, 2.0)).to(GetParam());
   const int size = world->size();
   const double real = 0.5 * size * (size + 1);
@@ -270,7 +270,7 @@ TEST_P(ComplexParameters, TravelInCollectivesOfTensors) {
 }
 
 // Stages may send each other complex numbers, and get the gradients of them.
-TEST_P(ComplexParameters, TravelBetweenStages) {
+TEST_P(ComplexParameters, ComplexTensorsTravelBetweenStages) {
   struct Stage : torch::nn::Module {
     Stage(at::ScalarType type, int index, bool last) : type(type), last(last) {
       torch::manual_seed(90 + index);

@@ -68,7 +68,7 @@ std::vector<at::Tensor> Expected(Mixed& net) {
   return Gradients(alone.parameters());
 }
 
-TEST(ElementTypes, AreAveragedAndGivenToAllRanks) {
+TEST(ElementTypes, ParametersOfAnyTypeAreAveragedAndGivenToAllRanks) {
   for (const bool view : {false, true}) {
     for (const bool second_stage : {false, true}) {
       if (view && second_stage) continue;
@@ -106,7 +106,7 @@ TEST(ElementTypes, AreAveragedAndGivenToAllRanks) {
   }
 }
 
-TEST(ElementTypes, AreSteppedByTheirOwners) {
+TEST(ElementTypes, ParametersOfAnyTypeAreSteppedByTheirOwners) {
   for (const bool views : {false, true}) {
     auto net = std::make_shared<Mixed>();
     DistributedDataParallel<Mixed> ddp(net, *world);
@@ -126,7 +126,7 @@ TEST(ElementTypes, AreSteppedByTheirOwners) {
 
 class ElementTypesInCheckpoints : public Checkpoints {};
 
-TEST_F(ElementTypesInCheckpoints, AreKept) {
+TEST_F(ElementTypesInCheckpoints, ParametersOfAnyTypeAreKeptInCheckpoints) {
   auto net = std::make_shared<Mixed>();
   DistributedDataParallel<Mixed> ddp(net, *world);
   SGD optimizer(net->parameters(), SGDOptions(0.1).momentum(0.9));
@@ -147,7 +147,7 @@ struct One : Shardable<One> {
 };
 
 // In shards, a unit of one type at a time.
-TEST(ElementTypes, AreSharded) {
+TEST(ElementTypes, ParametersOfAnyTypeAreSharded) {
   for (const at::Tensor& tensor :
        {torch::randn({5, 3}, torch::kDouble), torch::randn({5, 3}).to(torch::kBFloat16), torch::randn({}),
         torch::empty({0, 3}), torch::randn({4, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast),

@@ -101,7 +101,7 @@ void ExpectAlike(const std::vector<at::Tensor>& actual, const std::vector<at::Te
   }
 }
 
-TEST(EveryMode, GivesTheBitsOfDdpWithAndWithoutCheckpointing) {
+TEST(EveryMode, EveryModeGivesTheBitsOfDdpWithAndWithoutCheckpointing) {
   const auto group = EveryModeWorld();
   const auto expected = TrainedUnder("ddp", false, *group);
   for (const std::string& mode : Modes()) {
@@ -111,7 +111,7 @@ TEST(EveryMode, GivesTheBitsOfDdpWithAndWithoutCheckpointing) {
   }
 }
 
-TEST(EveryMode, UsesNoBufferTooEarly) {
+TEST(EveryMode, NoModeUsesABufferTooEarly) {
   const auto group = EveryModeWorld();
   const auto expected = TrainedUnder("ddp", false, *group);
   for (const std::string& mode : Modes()) {
@@ -124,7 +124,7 @@ TEST(EveryMode, UsesNoBufferTooEarly) {
 // One process computes what every rank does, each with its own random numbers, and takes the mean. Sums are taken in
 // another order; Adam turns a rounding of a small gradient into 1e-5 of a step of 0.02. Stated: 1e-3 of a parameter
 // and 1e-4.
-TEST(EveryMode, TrainsAsASingleProcessDoes) {
+TEST(EveryMode, EveryModeTrainsAsASingleProcess) {
   auto stack = PlainStack(/*statistics=*/false);
   Adam optimizer(stack->parameters(), AdamOptions(0.02));
   std::vector<at::Generator> streams;

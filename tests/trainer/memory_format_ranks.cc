@@ -29,7 +29,7 @@ struct Convolution : torch::nn::Module {
 
 constexpr at::MemoryFormat kFormats[] = {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast};
 
-TEST_F(MemoryFormatCheckpoints, AreLoadedIntoAny) {
+TEST_F(MemoryFormatCheckpoints, CheckpointsAreLoadedIntoAnyMemoryFormat) {
   for (const auto from : kFormats) {
     auto saved = std::make_shared<Convolution>(from);
     DistributedDataParallel<Convolution> ddp(saved, *world);
@@ -64,7 +64,7 @@ TEST_F(MemoryFormatCheckpoints, AreLoadedIntoAny) {
   }
 }
 
-TEST_F(MemoryFormatCheckpoints, HaveTheSameInitialValues) {
+TEST_F(MemoryFormatCheckpoints, InitialValuesDoNotDependOnTheMemoryFormat) {
   Convolution contiguous(at::MemoryFormat::Contiguous), channels_last(at::MemoryFormat::ChannelsLast);
   init_parameters(contiguous, 4, LikeTorch);
   init_parameters(channels_last, 4, LikeTorch);

@@ -53,7 +53,7 @@ void ExpectPassesThrough(Model& model, Kind kind) {
   }
 }
 
-TEST(NothingToTrain, ADdpModuleRunsAndSendsNothing) {
+TEST(NothingToTrain, ADdpModuleWithNothingToTrainRunsAndSendsNothing) {
   for (const Kind kind : kUntrained) {
     for (const int option : {0, 1, 2, 3}) {
       DistributedDataParallelOptions options;
@@ -79,7 +79,7 @@ TEST(NothingToTrain, ADdpModuleRunsAndSendsNothing) {
   }
 }
 
-TEST(NothingToTrain, OneRankThatHasFrozenItAllIsNamed) {
+TEST(NothingToTrain, ARankThatHasFrozenAllParametersIsNamed) {
   if (world->size() == 1) GTEST_SKIP() << "needs another rank";
   const std::string why = ErrorOf([&] {
     const DistributedDataParallel<Block> ddp(Made(world->rank() == 0 ? Kind::kFrozen : Kind::kTrained, 50), *world);
@@ -87,7 +87,7 @@ TEST(NothingToTrain, OneRankThatHasFrozenItAllIsNamed) {
   EXPECT_THAT(why, testing::HasSubstr("(frozen)"));
 }
 
-TEST(NothingToTrain, AUnitOrAModelOfUnitsRuns) {
+TEST(NothingToTrain, AnFsdpUnitWithNothingToTrainRuns) {
   for (const Kind kind : kUntrained) {
     FullyShardedDataParallel<Block> whole(Made(kind, 50), *world);
     ExpectPassesThrough(whole, kind);
@@ -237,7 +237,7 @@ void TrainStages(Wrap wrap, Kind kind, int untrained, const char* name, const st
   expect_equal();
 }
 
-TEST_F(NothingToTrainInAStage, TheOthersAreTrained) {
+TEST_F(NothingToTrainInAStage, StagesBesideOneWithNothingToTrainAreTrained) {
   int number = 0;
   for (const Wrap wrap : {Wrap::kNone, Wrap::kDdp, Wrap::kZero1, Wrap::kZero2, Wrap::kFsdp}) {
     for (const Kind kind : kUntrained) {

@@ -46,7 +46,7 @@ std::unique_ptr<DeviceMesh> Mesh() {
   return *std::move(mesh);
 }
 
-TEST(PartsAmongReplicas, AreRefusedByWrappersThatNeedEqualCopies) {
+TEST(PartsAmongReplicas, WrappersThatNeedEqualCopiesRefuseParts) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has everything";
   const auto [net, whole] = CutAndWholeNet(TensorAxis(*world));
   const auto before = net->parameters()[0].detach().clone();
@@ -58,7 +58,7 @@ TEST(PartsAmongReplicas, AreRefusedByWrappersThatNeedEqualCopies) {
   EXPECT_TRUE(torch::equal(net->parameters()[0], before)) << "nothing was broadcast";
 }
 
-TEST(PartsAmongReplicas, AreTakenWhereTheyAreEqualOrIgnored) {
+TEST(PartsAmongReplicas, PartsAreTakenWhereTheyAreEqualOrIgnored) {
   const auto mesh = Mesh();
   const auto [net, whole] = CutAndWholeNet(TensorAxis(mesh->axis("tensor").value()));
   comm::Communicator& replicas = **mesh->get_group("replicate");
@@ -75,7 +75,7 @@ TEST(PartsAmongReplicas, AreTakenWhereTheyAreEqualOrIgnored) {
   EXPECT_EQ(ErrorOf([&net = net, &replicas] { FullyShardedDataParallel<CutNet> fsdp(net, replicas); }), "");
 }
 
-TEST(PartsAmongReplicas, AreClippedByZeroToTheNormOfTheWholeModel) {
+TEST(PartsAmongReplicas, ZeroClipsPartsToTheNormOfTheWholeModel) {
   const auto mesh = Mesh();
   const auto [net, whole] = CutAndWholeNet(TensorAxis(mesh->axis("tensor").value()));
   ZeroRedundancyOptimizer<SGD> zero(net->parameters(), **mesh->get_group("replicate"), SGDOptions(0.1));
@@ -87,7 +87,7 @@ TEST(PartsAmongReplicas, AreClippedByZeroToTheNormOfTheWholeModel) {
 }
 
 // ZeRO-2: of the ranks of a group each gradient is on one, and of those of the axis each has a part or a copy.
-TEST(PartsAmongReplicas, HaveOneNormUnderAScalerWhereOwnersHaveTheGradients) {
+TEST(PartsAmongReplicas, PartsHaveOneNormUnderAScalerWhereOwnersHaveTheGradients) {
   const auto mesh = Mesh();
   comm::Communicator& replicas = **mesh->get_group("replicate");
   const auto [net, whole] = CutAndWholeNet(TensorAxis(mesh->axis("tensor").value()));
@@ -102,7 +102,7 @@ TEST(PartsAmongReplicas, HaveOneNormUnderAScalerWhereOwnersHaveTheGradients) {
 }
 
 // Stage 0 has no cut layers and stage 1 has: an infinity in one column of stage 1 concerns every rank.
-TEST(PartsAmongReplicas, AreSkippedTogetherByAScalerThatHasTheMesh) {
+TEST(PartsAmongReplicas, AScalerThatHasTheMeshSkipsAllParts) {
   if (world->size() != 4) GTEST_SKIP() << "needs 2 stages of 2 ranks";
   auto mesh = DeviceMesh::Create(*world, {2, 2}, {"pipeline", "tensor"});
   ASSERT_TRUE(mesh.ok());

@@ -98,7 +98,7 @@ void ExpectSame(const std::vector<at::Tensor>& found, const std::vector<at::Tens
   }
 }
 
-TEST(SparseGradients, AreAveragedByDdp) {
+TEST(SparseGradients, DdpAveragesSparseGradients) {
   for (const Kind kind : kKinds) {
     for (const bool view : {false, true}) {
       SCOPED_TRACE(static_cast<int>(kind));
@@ -115,7 +115,7 @@ TEST(SparseGradients, AreAveragedByDdp) {
   }
 }
 
-TEST(SparseGradients, AreAccumulatedUnderNoSync) {
+TEST(SparseGradients, SparseGradientsAccumulateUnderNoSync) {
   auto net = std::make_shared<Words>(Kind::kModule, /*sparse=*/true);
   DistributedDataParallel<Words> ddp(net, *world);
   {
@@ -131,7 +131,7 @@ TEST(SparseGradients, AreAccumulatedUnderNoSync) {
 }
 
 // A rank that has not used the table sends no rows; where no rank has, .grad stays as it is.
-TEST(SparseGradients, OfATableThatRanksDoNotUse) {
+TEST(SparseGradients, ATableThatRanksDoNotUseSendsNoRows) {
   struct Chosen : torch::nn::Module {
     Chosen() {
       torch::manual_seed(41);
@@ -159,7 +159,7 @@ TEST(SparseGradients, OfATableThatRanksDoNotUse) {
 }
 
 // Ranks without inputs answer with no rows.
-TEST(SparseGradients, AreAveragedUnderJoin) {
+TEST(SparseGradients, SparseGradientsAreAveragedUnderJoin) {
   const auto batches = [](int rank) { return 1 + rank; };
   auto net = std::make_shared<Words>(Kind::kModule, /*sparse=*/true);
   DistributedDataParallel<Words> ddp(net, *world);
@@ -185,7 +185,7 @@ TEST(SparseGradients, AreAveragedUnderJoin) {
 }
 
 // Adagrad steps the rows of a sparse gradient.
-TEST(SparseGradients, AreStepped) {
+TEST(SparseGradients, AdagradStepsSparseGradients) {
   auto net = std::make_shared<Words>(Kind::kModule, /*sparse=*/true);
   DistributedDataParallel<Words> ddp(net, *world);
   Adagrad optimizer(net->parameters(), AdagradOptions(0.1));
@@ -202,7 +202,7 @@ TEST(SparseGradients, AreStepped) {
   ExpectSame(net->parameters(), alone.parameters());
 }
 
-TEST(SparseGradients, CountInNormsAndScalers) {
+TEST(SparseGradients, SparseGradientsCountInNormsAndScalers) {
   auto net = std::make_shared<Words>(Kind::kModule, /*sparse=*/true);
   DistributedDataParallel<Words> ddp(net, *world);
   GradScaler scaler({.init_scale = 256}, {world.get()});
@@ -220,7 +220,7 @@ TEST(SparseGradients, CountInNormsAndScalers) {
   EXPECT_TRUE(scaler.step(optimizer));
 }
 
-TEST(SparseGradients, AreSteppedByTheirOwners) {
+TEST(SparseGradients, SparseGradientsAreSteppedByTheirOwners) {
   for (const Kind kind : kKinds) {
     for (const bool second_stage : {false, true}) {
       auto net = std::make_shared<Words>(kind, /*sparse=*/true);
@@ -238,7 +238,7 @@ TEST(SparseGradients, AreSteppedByTheirOwners) {
   }
 }
 
-TEST(SparseGradients, AreDenseInShards) {
+TEST(SparseGradients, SparseGradientsAreDenseInShards) {
   for (const Kind kind : kKinds) {
     auto net = std::make_shared<Words>(kind, /*sparse=*/true);
     FullyShardedModule& shards = fully_shard(*net, *world);

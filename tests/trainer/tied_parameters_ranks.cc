@@ -78,7 +78,7 @@ void ExpectAsAlone(const TiedNet& net, const std::string& what) {
   }
 }
 
-TEST(TiedParameters, AreTrainedOnceByZero) {
+TEST(TiedParameters, ZeroTrainsTiedParametersOnce) {
   for (const bool views : {false, true}) {
     for (const bool second_stage : {false, true}) {
       auto net = std::make_shared<TiedNet>();
@@ -102,7 +102,7 @@ TEST(TiedParameters, AreTrainedOnceByZero) {
   }
 }
 
-TEST(TiedParameters, AreTrainedOnceByDeepSpeed) {
+TEST(TiedParameters, DeepSpeedTrainsTiedParametersOnce) {
   for (const int stage : {0, 1, 2}) {
     auto net = std::make_shared<TiedNet>();
     DeepSpeedEngine<TiedNet> engine(
@@ -134,7 +134,7 @@ void TrainWithATorchOptimizer(Wrapper& wrapper, const torch::nn::Module& listed,
   }
 }
 
-TEST(TiedParameters, AreTrainedOnceByTorchsOptimizersOfDistinctOnes) {
+TEST(TiedParameters, TorchsOptimizersOfDistinctParametersTrainTiedOnesOnce) {
   auto net = std::make_shared<TiedNet>();
   DistributedDataParallel<TiedNet> ddp(net, *world);
   TrainWithATorchOptimizer(ddp, *net, [&] { torch::nn::utils::clip_grad_norm_(Once(*net), kMaxNorm); });
@@ -146,7 +146,7 @@ TEST(TiedParameters, AreTrainedOnceByTorchsOptimizersOfDistinctOnes) {
   ExpectAsAlone(*net, "FSDP");
 }
 
-TEST(TiedParameters, AreUnscaledAndCopiedOnce) {
+TEST(TiedParameters, TiedParametersAreUnscaledAndCopiedOnce) {
   TiedNet net;
   torch::optim::SGD plain(net.parameters(), 0.1);
   const auto expected = torch::autograd::grad({net.forward(InputOf(0)).pow(2).mean()}, Once(net));
@@ -187,7 +187,7 @@ std::map<std::string, std::vector<float>> ReadSafetensors(const std::string& pat
 }
 
 // As Python's state_dict() has them: a strict load_state_dict asks for all.
-TEST_F(TiedParametersFiles, HaveEachNameInAnExport) {
+TEST_F(TiedParametersFiles, AnExportHasEachNameOfATiedParameter) {
   for (const bool sharded : {false, true}) {
     auto net = std::make_shared<TiedNet>();
     const auto expected = Once(*net);  // before they become shards
@@ -254,7 +254,7 @@ struct SavedPair {
 
 // A strict load_state_dict takes what has the same names, whichever of them share a tensor: here, there or on neither
 // side.
-TEST_F(TiedParametersFiles, AreFoundUnderAnyOfTheirNames) {
+TEST_F(TiedParametersFiles, TiedParametersAreFoundUnderAnyOfTheirNames) {
   enum Kept { kNow, kFirstNames, kAllNames };  // the last two were written before other names were kept
   struct Case {
     std::string name;

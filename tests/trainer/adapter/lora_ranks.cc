@@ -96,7 +96,7 @@ void ExpectSaved(const Lora& lora, const std::map<std::string, at::Tensor>& expe
   if (world->rank() == 0) RemoveTree(folder);
 }
 
-TEST(LoraRanks, TrainUnderDdpAsInOneProcess) {
+TEST(LoraRanks, AdaptersTrainUnderDdpAsInOneProcess) {
   const auto model = Seeded();
   const Lora lora(*model, Config());
   DistributedDataParallel<Adaptable> ddp(model, *world);
@@ -104,7 +104,7 @@ TEST(LoraRanks, TrainUnderDdpAsInOneProcess) {
   ExpectSaved(lora, Expected());
 }
 
-TEST(LoraRanks, TrainUnderFsdpAsInOneProcess) {
+TEST(LoraRanks, AdaptersTrainUnderFsdpAsInOneProcess) {
   const auto model = Seeded();
   const Lora lora(*model, Config());
   FullyShardedDataParallel<Adaptable> fsdp(model, *world);
@@ -113,7 +113,7 @@ TEST(LoraRanks, TrainUnderFsdpAsInOneProcess) {
 }
 
 // Parameters, gradients and Adam's two averages of the adapters; of the base its parameters alone.
-TEST(LoraRanks, MemoryIsThatOfTheFormula) {
+TEST(LoraRanks, AdaptersTakeTheMemoryOfTheFormula) {
   for (const bool sharded : {false, true}) {
     const auto model = Seeded();
     const Lora lora(*model, Config());
@@ -144,7 +144,7 @@ TEST(LoraRanks, MemoryIsThatOfTheFormula) {
 }
 
 // A forward pass without a backward pass leaves parameters whole. Files and loading are about this rank's parts.
-TEST(LoraRanks, AreSavedAndLoadedAfterAForwardPassUnderFsdp) {
+TEST(LoraRanks, AdaptersAreSavedAndLoadedAfterAForwardPassUnderFsdp) {
   const std::string folder = SharedFolder();
   const auto source = Seeded(), target = Seeded();
   Lora saved(*source, Config());
@@ -181,7 +181,7 @@ std::string WhatOf(const std::function<void()>& call) {
 }
 
 // One rank's files are not there, or others': all ranks say so, soon, and none has loaded anything.
-TEST(LoraRanks, AreLoadedOnAllRanksOrOnNone) {
+TEST(LoraRanks, AdaptersAreLoadedOnAllRanksOrOnNone) {
   const int last = world->size() - 1;
   const std::string folder = SharedFolder();
   const std::string mine = folder + "/" + std::to_string(world->rank());
@@ -209,7 +209,7 @@ TEST(LoraRanks, AreLoadedOnAllRanksOrOnNone) {
   if (world->rank() == 0) RemoveTree(folder);
 }
 
-TEST(LoraRanks, AreNotSavedByOneProcessOfSeveral) {
+TEST(LoraRanks, OneProcessOfSeveralDoesNotSaveAdapters) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has everything";
   const auto model = Seeded();
   Lora lora(*model, Config());
@@ -267,19 +267,19 @@ void ExpectSplitAsInOneProcess(Model& whole, Model& split, double dropout = 0) {
   EXPECT_TRUE(torch::allclose(split.forward(Codes(9)), unmerged, 1e-4, 1e-5));
 }
 
-TEST(LoraRanks, TrainUnderTensorParallelismAsInOneProcess) {
+TEST(LoraRanks, AdaptersTrainUnderTensorParallelismAsInOneProcess) {
   SplitNet whole((TensorAxis())), split((TensorAxis(*world)));
   ExpectSplitAsInOneProcess(whole, split);
 }
 
-TEST(LoraRanks, TrainUnderSequenceParallelismAsInOneProcess) {
+TEST(LoraRanks, AdaptersTrainUnderSequenceParallelismAsInOneProcess) {
   SplitNet whole((TensorAxis())), split(TensorAxis(*world, {.sequence_parallel = true}));
   ExpectSplitAsInOneProcess(whole, split);
 }
 
 // Masks are those of one process: inputs of `up` are whole or a part of the sequence, those of `down` are some
 // features.
-TEST(LoraRanks, DropTheSameInputsOfLayersThatAreCut) {
+TEST(LoraRanks, AdaptersDropTheSameInputsOfCutLayers) {
   for (const bool sequence_parallel : {false, true}) {
     SplitNet whole((TensorAxis()));
     SplitNet split(TensorAxis(*world, {.sequence_parallel = sequence_parallel, .sequence_dim = 1}));
@@ -308,7 +308,7 @@ struct ShardNet : torch::nn::Module {
 };
 
 // Layers that are cut after their adapters were made: every rank says which.
-TEST(LoraRanks, DoNotComputeWithLayersThatWereCutLater) {
+TEST(LoraRanks, LayersCutAfterTheirAdaptersAreRefused) {
   if (world->size() == 1) GTEST_SKIP() << "nothing is cut";
   struct Whole : torch::nn::Module {
     Whole() {
@@ -342,7 +342,7 @@ TEST(LoraRanks, DoNotComputeWithLayersThatWereCutLater) {
   torchshard::distributed::destroy_process_group();
 }
 
-TEST(LoraRanks, TrainOnTorchShardsLayersAsInOneProcess) {
+TEST(LoraRanks, AdaptersTrainOnTorchShardsLayersAsInOneProcess) {
   torchshard::distributed::init_process_group(*world);
   for (const int64_t tokens_dim : {0, 1}) {
     ShardNet whole(false, tokens_dim), split(true, tokens_dim);

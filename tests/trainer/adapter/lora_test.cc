@@ -117,7 +117,7 @@ TEST(Lora, OnlyRTimesInPlusOutNumbersTrain) {
                                  "up.lora_B.weight", "down.lora_A.weight", "down.lora_B.weight"));
 }
 
-TEST(Lora, TheBaseKeepsItsBits) {
+TEST(Lora, TheBaseModelKeepsItsBits) {
   const auto model = Seeded<Net>();
   const auto before = Seeded<Net>();
   Lora lora(*model, Everything());
@@ -178,7 +178,7 @@ TEST(Lora, TorchsOwnLayersTrainThroughTheirWeights) {
   EXPECT_LE((torchs->forward(Codes()) - unmerged).abs().max().item<double>(), 1e-5);
 }
 
-TEST(Lora, DropoutIsOfTrainingOnly) {
+TEST(Lora, DropoutIsForTrainingOnly) {
   const auto model = Seeded<Net>();
   LoraConfig config{.r = 3, .lora_dropout = 0.5, .target_modules = {"all-linear"}};
   Lora lora(*model, config);

@@ -61,7 +61,7 @@ TEST(PeftConfig, FieldsHaveTheEffectThatTheTableSays) {
   }
 }
 
-TEST(PeftConfig, FieldsAreDescribed) {
+TEST(PeftConfig, ThePageDescribesEveryField) {
   std::ifstream file(COHORT_PEFT_PAGE);
   std::stringstream text;
   text << file.rdbuf();
@@ -107,7 +107,7 @@ TEST(PeftConfig, ValuesAreOfTheirKinds) {
   EXPECT_THAT(ErrorOf("{\"r\": "), HasSubstr("no JSON"));
 }
 
-TEST(PeftConfig, LayersThatAreChosenByExpressionsAreThoseOfTheTensors) {
+TEST(PeftConfig, LayersChosenByExpressionsAreThoseOfTheTensors) {
   EXPECT_FALSE(Parsed(Plain()).by_tensors);
   EXPECT_THAT(Parsed(Plain()).target_modules, ElementsAre("up"));
   for (const char* more :
@@ -134,7 +134,7 @@ TEST(PeftConfig, PatternsKeepTheOrderOfTheFile) {
 }
 
 // The answers of re.match(rf"(.*\.)?({key})$", name) in Python.
-TEST(LayerPattern, MatchesAsPeftDoes) {
+TEST(LayerPattern, PatternsMatchAsInPeft) {
   for (const auto& [key, name] :
        std::vector<std::pair<std::string, std::string>>{{"up", "up"},
                                                         {"up", "layers.0.up"},

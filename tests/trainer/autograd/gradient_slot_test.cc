@@ -47,7 +47,7 @@ TEST(GradientSlot, MultipliesToTorchsBits) {
 }
 
 // As FSDP's: 37 elements on ranks that have 10 each, whose shards are 25 elements apart; the last have 7.
-TEST(GradientSlot, MayLieInBlocks) {
+TEST(GradientSlot, AGradientMayLieInBlocks) {
   torch::manual_seed(5);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     at::Tensor bucket = torch::full({100}, 9, type);
@@ -66,7 +66,7 @@ TEST(GradientSlot, MayLieInBlocks) {
   }
 }
 
-TEST(GradientSlot, LeavesToTheCallerWhatItDoesNotKnow) {
+TEST(GradientSlot, LeavesUnknownGradientsToTheCaller) {
   const at::Tensor bucket = torch::zeros({40000});
   const GradientSlot slot = SlotIn(bucket, 0, 6);
   EXPECT_FALSE(FillSlot(slot, torch::ones({2, 3}).t(), 1)) << "not contiguous";

@@ -169,7 +169,7 @@ TEST(SplitBackward, AWeightInsideAndOutsideOfACheckpointHasTheBitsOfTheWholePass
   ExpectSameBits([&](const at::Tensor& a) { return checkpoint(given, a.mm(v), w).mm(w); }, {w, v}, x);
 }
 
-TEST(SplitBackward, WhatHooksOfTensorsDoToGradientsCountsOnce) {
+TEST(SplitBackward, HooksOfTensorsChangeGradientsOnce) {
   torch::manual_seed(7);
   const at::Tensor w = Weight({4, 4}), v = Weight({4, 4});
   ExpectSameBits(

@@ -25,7 +25,7 @@ TEST(JsonText, NestingHasALimit) {
   EXPECT_THAT(ParseJson("// \"\n" + nested(1'000'000), /*comments=*/true).why, HasSubstr("nested too deep"));
 }
 
-TEST(JsonText, SaysWhereItIsNone) {
+TEST(JsonText, NamesThePlaceThatIsNoJson) {
   EXPECT_THAT(ParseJson("{\"a\":\n }").why, HasSubstr("no JSON: parse error at line 2, column 2"));
   EXPECT_THAT(ParseJson("").why, HasSubstr("no JSON"));
   EXPECT_THAT(ParseJson("{} x").why, HasSubstr("no JSON"));
@@ -35,7 +35,7 @@ TEST(JsonText, SaysWhereItIsNone) {
   EXPECT_THAT(ParseJson("[\"\xff\"]").why, HasSubstr("no JSON"));
 }
 
-TEST(JsonText, ShortTextsEnd) {
+TEST(JsonText, ShortTextIsCutWithAnEllipsis) {
   EXPECT_EQ(ShortText("abc"), "\"abc\"");
   EXPECT_EQ(ShortText(std::string(500, 'x'), 4), "\"xxx...");
   EXPECT_THAT(ShortText("a\xff"), HasSubstr("a")) << "no exception";

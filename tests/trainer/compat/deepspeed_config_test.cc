@@ -21,7 +21,7 @@ std::string ErrorOf(const std::string& json, int ranks = 2) {
   }
 }
 
-TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
+TEST(DeepSpeedConfig, AppliesKnownKeysAndNamesTheRest) {
   const DeepSpeedConfig config = ParseDeepSpeedConfig(
       R"({"train_batch_size": 32, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
           "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "allgather_bucket_size": 2e8, "overlap_comm": true,
@@ -45,7 +45,7 @@ TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
 }
 
 // Keys that are known, but that nothing reads under the stage or the switch of the same file.
-TEST(DeepSpeedConfig, NamesWhatAStageOrASwitchLeavesWithoutEffect) {
+TEST(DeepSpeedConfig, NamesKeysWithoutEffectAtTheirStageOrSwitch) {
   const auto without_effect = [](const std::string& more) {
     return ParseDeepSpeedConfig(R"({"train_batch_size": 8, )" + more + "}", 2).without_effect;
   };
@@ -156,7 +156,7 @@ TEST(DeepSpeedConfig, ACycleMovesTheBetasThatTheOptimizerHas) {
               ElementsAre("scheduler.params.cycle_max_mom", "scheduler.params.cycle_momentum"));
 }
 
-TEST(DeepSpeedLossScale, FallsAfterHysteresisAndGrowsAfterAWindow) {
+TEST(DeepSpeedLossScale, TheLossScaleFallsAfterHysteresisAndGrowsAfterAWindow) {
   DeepSpeedLossScale scale(
       {.enabled = true, .initial_scale_power = 4, .loss_scale_window = 2, .hysteresis = 2, .min_loss_scale = 4});
   scale.Update(true);

@@ -66,7 +66,7 @@ Json FileFor(std::string_view path) {
 }
 
 // Every key of the table, with a value that is not DeepSpeed's default.
-TEST(DeepSpeedKeys, HaveTheEffectThatTheTableSays) {
+TEST(DeepSpeedKeys, EveryKeyHasTheEffectThatTheTableSays) {
   for (const ConfigKey& key : DeepSpeedKeys()) {
     SCOPED_TRACE(key.path);
     const Json::json_pointer place = PointerTo(key.path);
@@ -107,7 +107,7 @@ TEST(DeepSpeedKeys, HaveTheEffectThatTheTableSays) {
   }
 }
 
-TEST(DeepSpeedKeys, AreDescribed) {
+TEST(DeepSpeedKeys, ThePageDescribesEveryKey) {
   std::ifstream file(COHORT_DEEPSPEED_PAGE);
   std::stringstream text;
   text << file.rdbuf();
@@ -152,7 +152,7 @@ TEST(DeepSpeedKeys, KeysOfTheProgramAreNamed) {
   EXPECT_THAT(ErrorWith(R"("my_data": {"enabled": true})"), HasSubstr("my_data switches something on"));
 }
 
-TEST(DeepSpeedKeys, AreNotGivenTwice) {
+TEST(DeepSpeedKeys, KeysGivenTwiceAreRefused) {
   EXPECT_THAT(ErrorWith(R"("gradient_clipping": 1.0, "gradient_clipping": 0)"),
               HasSubstr("it has the key gradient_clipping twice"));
   EXPECT_THAT(ErrorWith(R"("fp16": {"enabled": true, "enabled": false})"), HasSubstr("fp16.enabled twice"));
@@ -160,7 +160,7 @@ TEST(DeepSpeedKeys, AreNotGivenTwice) {
   EXPECT_THAT(ErrorWith(R"("x": [{"a": 1, "b": {"a": 1}}, {"a": 1}])"), IsEmpty()) << "in other objects";
 }
 
-TEST(DeepSpeedKeys, AreOfTheOptimizerAndTheScheduler) {
+TEST(DeepSpeedKeys, KeysOfAnotherOptimizerOrSchedulerAreRefused) {
   const auto optimizer = [](const std::string& type, const std::string& params) {
     return ErrorWith(R"("optimizer": {"type": ")" + type + R"(", "params": {)" + params + "}}");
   };
@@ -187,7 +187,7 @@ TEST(DeepSpeedKeys, AreOfTheOptimizerAndTheScheduler) {
 }
 
 // As DeepSpeed, which reads some sections with pydantic and takes the rest of the file as it is.
-TEST(DeepSpeedKeys, TakeTextsForNumbersWhereDeepSpeedDoes) {
+TEST(DeepSpeedKeys, TextsAreTakenForNumbersWhereDeepSpeedDoes) {
   const auto config = ParseDeepSpeedConfig(
       R"({"train_batch_size": 8, // of one process
           "zero_optimization": {"stage": "1", "ignore_unused_parameters": "false"},
@@ -224,7 +224,7 @@ TEST(DeepSpeedKeys, TensorParallelismOverOneRankIsNone) {
 }
 
 // Whatever letters are changed, the file is parsed, or refused with a message.
-TEST(DeepSpeedKeys, SurviveAnyDamage) {
+TEST(DeepSpeedKeys, ParsingSurvivesAnyDamage) {
   const std::string whole = R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": "128"},
     "optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9, "nesterov": true}}, "zero_optimization": {
     "stage": 1, "reduce_bucket_size": 5e8}, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}})";

@@ -51,7 +51,7 @@ void ExpectTrains(const std::string& optimizer, const std::shared_ptr<Net>& expe
   }
 }
 
-TEST(DeepSpeedOptions, OptimizersTakeThem) {
+TEST(DeepSpeedOptions, OptimizersTakeTheirOptions) {
   const auto nesterov = Expected<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true));
   const auto plain = Expected<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9));
   EXPECT_FALSE(torch::allclose(nesterov->parameters()[0], plain->parameters()[0], 1e-4, 1e-6));

@@ -170,7 +170,7 @@ struct Scale : torch::nn::Module {
 using DeepSpeedResume = Checkpoints;
 
 // Overflows at first, a scale that grows again, a schedule of learning rates, micro batches: at each step.
-TEST_F(DeepSpeedResume, EqualsTheUndisturbedRun) {
+TEST_F(DeepSpeedResume, AResumedRunEqualsTheUndisturbedOne) {
   constexpr int kAll = 20;
   for (const int stage : {0, 1, 2}) {
     const auto config = ParseDeepSpeedConfig(

@@ -19,7 +19,7 @@ DeepSpeedConfig ConfigWith(const Json& scheduler) {
   return ParseDeepSpeedConfig(file.dump(), 1);
 }
 
-TEST(DeepSpeedSchedule, GivesEachStepWhatDeepSpeedGivesIt) {
+TEST(DeepSpeedSchedule, GivesEachStepTheRateOfDeepSpeed) {
   std::ifstream file(COHORT_DEEPSPEED_SCHEDULES);
   const Json cases = Json::parse(file);
   ASSERT_GE(cases.size(), 20U);
@@ -37,7 +37,7 @@ TEST(DeepSpeedSchedule, GivesEachStepWhatDeepSpeedGivesIt) {
   }
 }
 
-TEST(DeepSpeedSchedule, IsTheOptimizersRateWithoutAScheduler) {
+TEST(DeepSpeedSchedule, KeepsTheOptimizersRateWithoutAScheduler) {
   DeepSpeedConfig config;
   EXPECT_EQ(LearningRateAt(config, 0), 1e-3);
   EXPECT_EQ(LearningRateAt(config, 7), 1e-3);

@@ -167,7 +167,7 @@ TEST_F(PtFileDamage, LeavesAGoodFileAlone) {
   }
 }
 
-TEST_F(PtFileDamage, IsAnErrorWhereverTheFileEnds) {
+TEST_F(PtFileDamage, ATruncatedFileIsAnErrorWhereverItEnds) {
   for (const bool wide : {false, true}) {
     const std::string whole = Zip(Entries(GoodPickle()), UINT64_MAX, wide);
     for (size_t size = 0; size < whole.size(); ++size) EXPECT_NE(ErrorOf(whole.substr(0, size)), "") << size;
@@ -175,7 +175,7 @@ TEST_F(PtFileDamage, IsAnErrorWhereverTheFileEnds) {
 }
 
 // A flip that is no error is in a place without meaning.
-TEST_F(PtFileDamage, ChangesNoValueWhateverBitFlips) {
+TEST_F(PtFileDamage, AFlippedBitNeverChangesAValue) {
   const std::string whole = Zip(Entries(GoodPickle()), UINT64_MAX, true);
   for (size_t place = 0; place < whole.size(); ++place) {
     for (const size_t bit : {place % 8, (place * 5 + 3) % 8}) {  // an error costs milliseconds, for its backtrace
@@ -259,7 +259,7 @@ TEST_F(PtFileDamage, RefusesTensorsBeyondTheirStorage) {
   EXPECT_EQ(ErrorOfPickle(tensor(kSix, kNone, kSix, "K\1")), "");
 }
 
-TEST_F(PtFileDamage, EndsWhateverIsWithinWhatever) {
+TEST_F(PtFileDamage, DeepNestingAndCirclesEnd) {
   const std::string tensor = Tensor("0", kSix, kNone, kSix, "K\1");
   constexpr int kDeep = 300'000;
   const std::string deep(kDeep, ']'), closed(kDeep - 1, 'a');

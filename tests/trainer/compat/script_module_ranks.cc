@@ -92,7 +92,7 @@ class ScriptModules : public Checkpoints {
   std::vector<at::Tensor> expected_;
 };
 
-TEST_F(ScriptModules, HaveTheScriptsNamesAndMode) {
+TEST_F(ScriptModules, ScriptModulesHaveTheScriptsNamesAndMode) {
   torch::jit::Module made = Made();
   made.eval();
   Script model(Loaded(made));
@@ -109,7 +109,7 @@ TEST_F(ScriptModules, HaveTheScriptsNamesAndMode) {
   EXPECT_EQ(model.forward(InputOf(0).to(torch::kDouble)).scalar_type(), torch::kDouble);
 }
 
-TEST_F(ScriptModules, ReturnOtherTypes) {
+TEST_F(ScriptModules, ScriptModulesMayReturnOtherTypes) {
   torch::jit::Module made("Two");
   made.register_parameter("weight", torch::ones({2}).requires_grad_(), /*is_buffer=*/false);
   made.define("def forward(self, x, factor: float):\n  return x * self.weight, x * factor\n");
@@ -121,13 +121,13 @@ TEST_F(ScriptModules, ReturnOtherTypes) {
   EXPECT_THROW(other.forward(torch::ones({2}), 3.0), c10::Error);
 }
 
-TEST_F(ScriptModules, AFrozenOneIsRefused) {
+TEST_F(ScriptModules, AFrozenScriptModuleIsRefused) {
   torch::jit::Module made = Made();
   made.eval();
   EXPECT_THAT(ErrorOf([&] { const Script frozen(torch::jit::freeze(made)); }), HasSubstr("torch.jit.freeze"));
 }
 
-TEST_F(ScriptModules, AreTrainedAsInOneProcess) {
+TEST_F(ScriptModules, ScriptModulesAreTrainedAsInOneProcess) {
   for (const bool unused : {false, true}) {
     auto model = std::make_shared<Script>(Loaded(Made()));
     DistributedDataParallelOptions options;
@@ -152,7 +152,7 @@ TEST_F(ScriptModules, AreTrainedAsInOneProcess) {
 }
 
 // Also of a module that was sharded, and back to Python.
-TEST_F(ScriptModules, AreKeptInCheckpoints) {
+TEST_F(ScriptModules, ScriptModulesAreKeptInCheckpoints) {
   auto model = std::make_shared<Script>(Loaded(Made()));
   DistributedDataParallel<Script> ddp(model, *world);
   SGD optimizer(model->parameters(), Sgd());

@@ -6,7 +6,7 @@
 namespace cohort::trainer {
 namespace {
 
-TEST(DistributedGroupSampler, GivesAGroupTheSameExamplesAndGroupsDifferentOnes) {
+TEST(DistributedGroupSampler, GivesAGroupTheSameExamplesAndOtherGroupsOthers) {
   for (int rank = 0; rank < 6; ++rank) {
     DistributedGroupSampler sampler(11, 6, rank, 3, {.seed = 4});
     DistributedSampler of_group(11, 2, rank / 3, {.seed = 4});

@@ -14,13 +14,13 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
-TEST(DistributedSampler, WithoutShufflePadsWithTheHead) {
+TEST(DistributedSampler, PadsWithTheHeadWithoutShuffle) {
   const DistributedSamplerOptions options = {.shuffle = false};
   EXPECT_EQ(DistributedSampler(5, 2, 0, options).indices(), (Indices{0, 2, 4}));
   EXPECT_EQ(DistributedSampler(5, 2, 1, options).indices(), (Indices{1, 3, 0}));
 }
 
-TEST(DistributedSampler, DropLastTruncates) {
+TEST(DistributedSampler, DropLastTruncatesTheIndices) {
   const DistributedSamplerOptions options = {.shuffle = false, .drop_last = true};
   EXPECT_EQ(DistributedSampler(5, 2, 0, options).indices(), (Indices{0, 2}));
   EXPECT_EQ(DistributedSampler(5, 2, 1, options).indices(), (Indices{1, 3}));
@@ -75,7 +75,7 @@ TEST(DistributedSampler, RefusesNonsense) {
 }
 
 // Half an epoch on four ranks, the rest on three: every example once, in the order of one rank.
-TEST(DistributedSampler, GoesOnElsewhereInTheMiddleOfAnEpoch) {
+TEST(DistributedSampler, AnEpochGoesOnWithAnotherNumberOfRanks) {
   constexpr int64_t kSize = 40;
   DistributedSampler whole(kSize, 1, 0, {.seed = 5});
   whole.set_epoch(3);

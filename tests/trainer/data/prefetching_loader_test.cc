@@ -34,7 +34,7 @@ TEST(PrefetchingLoader, MakesNoMoreThanItsDepthAhead) {
   }
 }
 
-TEST(PrefetchingLoader, ThrowsWhatABatchThrewInItsPlace) {
+TEST(PrefetchingLoader, ThrowsTheExceptionOfABatchInItsPlace) {
   PrefetchingLoader<std::unique_ptr<int>> loader(10,
                                                  [](int64_t i) {
                                                    if (i == 4) throw std::runtime_error("no such image");
@@ -57,7 +57,7 @@ TEST(PrefetchingLoader, ThrowsWhereTheSystemGivesNoMoreThreads) {
   EXPECT_THROW(PrefetchingLoader<int64_t>(1, make, {.workers = FewThreads::kTooMany}), std::system_error);
 }
 
-TEST(PrefetchingLoader, RefusesNoWorkers) {
+TEST(PrefetchingLoader, RefusesToRunWithoutWorkers) {
   const auto make = [](int64_t i) { return i; };
   EXPECT_THROW(PrefetchingLoader<int64_t>(1, make, {.workers = 0}), c10::Error);
   EXPECT_THROW(PrefetchingLoader<int64_t>(1, make, {.depth = 0}), c10::Error);

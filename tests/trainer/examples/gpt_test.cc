@@ -134,15 +134,15 @@ void TrainGpt::KillAndResume(const std::string& mesh, const std::vector<std::pai
   }
 }
 
-TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
+TEST_F(TrainGpt, AKilledTrainingResumesOnItsOwnMeshAndOnAnother) {
   KillAndResume("--mesh replicate=2,shard=2", {{3, "--mesh shard=3"}});
 }
 
-TEST_F(TrainGpt, IsKilledAndResumesWithATensorAxisAndWithout) {
+TEST_F(TrainGpt, AKilledTrainingResumesWithATensorAxisAndWithout) {
   KillAndResume("--mesh shard=2,tensor=2", {{3, "--mesh tensor=3"}, {2, "--mode zero2"}});
 }
 
-TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
+TEST_F(TrainGpt, PredictsTheMemoryOfRanksWithoutAJob) {
   const std::string command =
       COHORT_TRAIN_GPT " --dry-run 8 --mesh replicate=2,shard=4 --width 64 > " + (folder_ / "log").string() + " 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << Log();
@@ -167,7 +167,7 @@ TEST_F(TrainGpt, RefusesMeshesThatItWouldShardInAnotherWay) {
   }
 }
 
-TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
+TEST_F(TrainGpt, TheLossIsTheSameUnderEveryMode) {
   const double single = Loss("--nproc-per-node 1", "--mode ddp");
   EXPECT_TRUE(std::regex_search(
       Log(), std::regex(R"(step .* tokens/s  [0-9.]+ [kMGT]FLOP/s  [0-9.]+ [MG]iB resident, [0-9.]+ [KM]iB model)")))

@@ -102,7 +102,7 @@ TEST(DeviceMesh, OrdersJoinedRanksByName) {
   EXPECT_EQ(SumOverRanks((*slice)->world(), 1), 4);
 }
 
-TEST(DeviceMesh, OutlivesTheMeshThatASliceIsOf) {
+TEST(DeviceMesh, ASliceOutlivesItsMesh) {
   auto mesh = DeviceMesh::Create(*world, {1, world->size()}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok());
   auto slice = (*mesh)->Slice({"shard"});
@@ -111,7 +111,7 @@ TEST(DeviceMesh, OutlivesTheMeshThatASliceIsOf) {
   EXPECT_EQ(SumOverRanks((*slice)->world(), 1), world->size());
 }
 
-TEST(DeviceMesh, ThatDiffersBetweenRanksIsNamedOnAllOfThem) {
+TEST(DeviceMesh, AMeshThatDiffersBetweenRanksIsNamedOnAllOfThem) {
   if (world->size() == 1) GTEST_SKIP() << "one rank can't differ";
   const bool odd = world->rank() == world->size() - 1;
   const std::string all = std::to_string(world->size());
@@ -123,7 +123,7 @@ TEST(DeviceMesh, ThatDiffersBetweenRanksIsNamedOnAllOfThem) {
   EXPECT_EQ(init_device_mesh(*world, "shard=" + all)->ndim(), 1) << "the world goes on";
 }
 
-TEST(SameSetup, NamesAllThatDiffers) {
+TEST(SameSetup, EverythingThatDiffersBetweenRanksIsNamed) {
   const auto check = [](const std::string& schedule, const std::string& seed) {
     CheckSameSetup(*world, "a test", {{"mesh", "shard=2"}, {"schedule", schedule}, {"seed", seed}});
   };

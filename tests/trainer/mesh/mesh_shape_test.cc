@@ -18,7 +18,7 @@ TEST(ParseMesh, ArrangesAxesByNameNotByPlace) {
   EXPECT_EQ(shape->Describe(), "pipeline=3, shard=4, tensor=2");
 }
 
-TEST(ParseMesh, RefusesEverythingElse) {
+TEST(ParseMesh, RefusesTextsThatAreNoMesh) {
   for (const char* text : {"", "shard", "shard=", "shard=0", "shard=-1", "shard=2x", "shard=2,", "=2",
                            "shard=2,shard=2", "rows=2", "shard=99999999999", "shard = 2"}) {
     const auto shape = ParseMesh(text);
@@ -29,7 +29,7 @@ TEST(ParseMesh, RefusesEverythingElse) {
   EXPECT_TRUE(ParseMesh("context=1,shard=2").ok());
 }
 
-TEST(CheckShape, WantsTheRanksOfTheWorld) {
+TEST(CheckShape, AMeshMustHaveTheRanksOfTheWorld) {
   EXPECT_TRUE(CheckShape({.names = {"a", "b"}, .sizes = {2, 3}}, 6).ok());
   EXPECT_EQ(CheckShape({.names = {"a", "b"}, .sizes = {2, 3}}, 5).message(),
             "mesh a=2, b=3 is of 6 ranks, and this job has 5: start 6 (dlaunch --nproc-per-node 6 on one node), or "

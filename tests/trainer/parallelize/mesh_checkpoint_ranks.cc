@@ -272,7 +272,7 @@ void ExpectHas(const Way& way, const std::map<std::string, at::Tensor>& whole, c
 
 using MeshCheckpoints = Checkpoints;
 
-TEST_F(MeshCheckpoints, MoveBetweenAnyTwoWays) {
+TEST_F(MeshCheckpoints, CheckpointsMoveBetweenAnyTwoWaysOfTraining) {
   const std::vector<std::string> ways = Ways();
   for (size_t i = 0; i < ways.size(); ++i) {
     const auto way = Make(ways[i]);

@@ -59,26 +59,26 @@ void ExpectEveryMeshTrainsAlike(const std::string& what, const MeshOptions& opti
   }
 }
 
-TEST(MeshTraining, IsThatOfOneProcess) { ExpectEveryMeshTrainsAlike("plain", {}, 1e-4); }
+TEST(MeshTraining, EveryMeshTrainsAsOneProcess) { ExpectEveryMeshTrainsAlike("plain", {}, 1e-4); }
 
-TEST(MeshTraining, IsThatOfOneProcessWithDropoutClippingRecomputationAndAccumulation) {
+TEST(MeshTraining, EveryMeshTrainsAsOneProcessWithDropoutClippingRecomputationAndAccumulation) {
   const MeshOptions options = {.dropout = 0.2, .clip = 0.3, .recomputation = true, .accumulated = 2};
   ExpectEveryMeshTrainsAlike("all options", options, 1e-4);
 }
 
 // Norms and biases see a part of the sequence: their gradients are summed over the axis (Megatron-LM#1446).
-TEST(MeshTraining, IsThatOfOneProcessUnderSequenceParallelism) {
+TEST(MeshTraining, EveryMeshTrainsAsOneProcessUnderSequenceParallelism) {
   const MeshOptions options = {.dropout = 0.2, .clip = 0.3, .accumulated = 2, .sequence_parallel = true};
   ExpectEveryMeshTrainsAlike("sequence parallel", options, 1e-4, "tensor");
 }
 
 // Sums round to 8 bits, in other places on each mesh.
-TEST(MeshTraining, IsThatOfOneProcessInBfloat16ButForRounding) {
+TEST(MeshTraining, EveryMeshTrainsAsOneProcessInBfloat16ButForRounding) {
   const MeshOptions options = {.dropout = 0.2, .clip = 0.3, .accumulated = 2, .autocast = true};
   ExpectEveryMeshTrainsAlike("autocast", options, 2e-2);
 }
 
-TEST(MeshTraining, IsThatOfOneProcessWithShardsGatheredInBfloat16) {
+TEST(MeshTraining, EveryMeshTrainsAsOneProcessWithShardsGatheredInBfloat16) {
   const MeshOptions options = {.clip = 0.3, .recomputation = true, .accumulated = 2, .param_dtype = at::kBFloat16};
   ExpectEveryMeshTrainsAlike("bfloat16 parameters", options, 2e-2, "shard");
 }

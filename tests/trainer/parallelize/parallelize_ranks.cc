@@ -129,7 +129,7 @@ TEST(Parallelize, KeepsAPartOfEachLayerThatThePlanNames) {
   EXPECT_EQ(Placements().Of(model.module()->blocks[0]->norm->weight), nullptr);
 }
 
-TEST(Parallelize, NamesWhatDiffersBetweenRanks) {
+TEST(Parallelize, NamesTheDifferenceBetweenRanks) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has one setup";
   const auto mesh = init_device_mesh(*world, {world->size()}, {"tensor"});
   const bool odd = world->rank() == world->size() - 1;

@@ -38,7 +38,7 @@ struct Sharded {
   std::unique_ptr<ShardedDataParallel<Net>> model;
 };
 
-TEST(Zero2Placements, NormCountsEachGradientAtItsOwner) {
+TEST(Zero2Placements, TheNormCountsEachGradientAtItsOwner) {
   const double expected = WholeNorm();
   const auto mesh = init_device_mesh(*world, {world->size()}, {"replicate"});
   for (const bool over_mesh : {false, true}) {
@@ -50,7 +50,7 @@ TEST(Zero2Placements, NormCountsEachGradientAtItsOwner) {
   }
 }
 
-TEST(Zero2Placements, ScalerSkipsOnAllRanksWithoutBeingTold) {
+TEST(Zero2Placements, TheScalerSkipsOnAllRanksWithoutBeingTold) {
   Sharded sharded;
   GradScaler scaler({.init_scale = 8});
   for (const bool odd : {true, false}) {
@@ -72,7 +72,7 @@ TEST(Zero2Placements, ScalerSkipsOnAllRanksWithoutBeingTold) {
   }
 }
 
-TEST(Zero2Placements, RanksThatPartitionOtherwiseAreToldWhatDiffers) {
+TEST(Zero2Placements, RanksThatPartitionOtherwiseAreToldTheDifference) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has one setup";
   const bool odd = world->rank() == world->size() - 1;
   Net net;
@@ -88,7 +88,7 @@ TEST(Zero2Placements, RanksThatPartitionOtherwiseAreToldWhatDiffers) {
                                         " was set up otherwise than rank 0: options \"partition"));
 }
 
-TEST(Zero2Placements, EndWithTheWrapper) {
+TEST(Zero2Placements, PlacementsEndWithTheWrapper) {
   Sharded sharded;
   const at::Tensor weight = sharded.net->first->weight;
   ASSERT_NE(Placements().Of(weight), nullptr);

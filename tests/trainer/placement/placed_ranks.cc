@@ -72,7 +72,7 @@ std::unique_ptr<DeviceMesh> MeshOfTensors(const std::string& other) {
 }
 
 // Also where replicas have it (NeMo-RL#3788).
-TEST(PlacedNorm, CountsEachElementOfTheWholeModelOnce) {
+TEST(PlacedNorm, TheNormCountsEachElementOfTheWholeModelOnce) {
   for (const bool joined : {false, true}) {
     const auto mesh = MeshOfTensors("replicate");
     CutModel cut(mesh->axis("tensor").value());
@@ -85,7 +85,7 @@ TEST(PlacedNorm, CountsEachElementOfTheWholeModelOnce) {
   }
 }
 
-TEST(PlacedNorm, IsOneNormForTensorParallelLayersUnderFsdp) {
+TEST(PlacedNorm, TensorParallelLayersUnderFsdpHaveOneNorm) {
   const auto mesh = MeshOfTensors("shard");
   const auto cut = std::make_shared<CutModel>(mesh->axis("tensor").value());
   const auto shards = mesh->Slice({"shard"}).value();
@@ -102,7 +102,7 @@ TEST(PlacedNorm, IsOneNormForTensorParallelLayersUnderFsdp) {
 }
 
 // A joined name stands for its axes, which are what placements name.
-TEST(PlacedNorm, IsTheSameOverASliceByAJoinedName) {
+TEST(PlacedNorm, TheNormIsTheSameOverASliceByAJoinedName) {
   const auto mesh = MeshOfTensors("shard");
   ASSERT_TRUE(mesh->Join("data", {"shard"}).ok());
   const auto cut = std::make_shared<CutModel>(mesh->axis("tensor").value());
@@ -129,7 +129,7 @@ TEST(PlacedNorm, KeepsThePlacementsOfLayersWhenFsdpEnds) {
   EXPECT_EQ(Placements().Of(bias), nullptr);
 }
 
-TEST(PlacedScaler, SkipsOnAllRanksOfFsdpWithoutBeingTold) {
+TEST(PlacedScaler, AScalerSkipsOnAllRanksOfFsdpWithoutBeingTold) {
   auto model = Shard(*world);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   GradScaler scaler({.init_scale = 8});
@@ -149,7 +149,7 @@ TEST(PlacedScaler, SkipsOnAllRanksOfFsdpWithoutBeingTold) {
   EXPECT_EQ(scaler.get_scale(), 4);
 }
 
-TEST(PlacedScaler, NormIsThatOfFsdp) {
+TEST(PlacedScaler, TheScalersNormIsThatOfFsdp) {
   auto model = Shard(*world);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   model->forward(InputOf(world->rank())).pow(2).mean().backward();

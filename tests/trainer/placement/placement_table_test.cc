@@ -65,7 +65,7 @@ TEST(PlacementTable, ServesSeveralThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ShowPlacements, HasALineForEachParameter) {
+TEST(ShowPlacements, PlacementsAreShownInALineForEachParameter) {
   torch::nn::Linear linear(3, 2);
   Placement placement = Cut({4, 3}, 1);
   placement.set_name("block.up.weight");
@@ -75,7 +75,7 @@ TEST(ShowPlacements, HasALineForEachParameter) {
   EXPECT_THAT(text, HasSubstr("bias             [2]     [2]     no      whole"));
 }
 
-TEST(ModelAxes, AreThoseThatCutOrOwn) {
+TEST(ModelAxes, ModelAxesAreThoseThatCutOrOwn) {
   const at::Tensor cut = torch::zeros({2}), owned = torch::zeros({2}), partial = torch::zeros({2});
   Placements().Add(cut, Cut({4}, 1));
   Placement stage({2}), sum({2});

@@ -82,7 +82,7 @@ void ExpectTiling(const Placement& placement, const std::vector<Axis>& axes) {
   }
 }
 
-TEST(Placement, IsWholeWithoutCuts) {
+TEST(Placement, APlacementIsWholeWithoutCuts) {
   const Placement placement({3, 2});
   EXPECT_TRUE(placement.whole());
   EXPECT_THAT(placement.boxes(), ElementsAre(Box{.offset = {0, 0}, .sizes = {3, 2}, .local = {0, 0}}));
@@ -130,7 +130,7 @@ TEST(Placement, TakesThisRanksPlaceWhereNoneIsGiven) {
   EXPECT_THAT(placement.boxes(), ElementsAre(Box{{2}, {2}, {0}}));
 }
 
-TEST(Placement, OfATensorWithoutDimensionsIsOneRow) {
+TEST(Placement, ATensorWithoutDimensionsIsOneRow) {
   Placement placement({});
   EXPECT_THAT(placement.local_sizes(), IsEmpty());
   ASSERT_TRUE(placement.Split(Of("shard", 3), {.dim = 0}).ok());
@@ -140,7 +140,7 @@ TEST(Placement, OfATensorWithoutDimensionsIsOneRow) {
   EXPECT_THAT(placement.boxes({{"shard", 2}}), IsEmpty());
 }
 
-TEST(Placement, OfAStageLiesOnItsOwner) {
+TEST(Placement, AParameterOfAStageLiesOnItsOwner) {
   Placement placement({4});
   ASSERT_TRUE(placement.Owned(Of("pipeline", 3), 1).ok());
   EXPECT_FALSE(placement.whole());
@@ -196,7 +196,7 @@ TEST(Placement, TilesTheWholeForRandomCuts) {
   }
 }
 
-TEST(Placement, RefusesWhatDoesNotFit) {
+TEST(Placement, RefusesCutsThatDoNotFit) {
   Placement placement({6, 4});
   EXPECT_THAT(placement.Split(Of("tensor", 2), {.dim = 2}).message(), HasSubstr("no such dimension"));
   EXPECT_THAT(placement.Split(Of("tensor", 2), {.dim = 0, .blocks = {4, 4}}).message(), HasSubstr("[4, 4]"));

@@ -7,7 +7,7 @@
 namespace cohort::trainer {
 namespace {
 
-TEST(RowChunks, AreThoseOfTorch) {
+TEST(RowChunks, RowChunksAreThoseOfTorch) {
   const std::vector<std::vector<int64_t>> shapes = {{5, 3}, {1},    {7},    {2, 0}, {0, 3},       {0},
                                                     {8, 2}, {3, 2}, {9, 1}, {16},   {6, 2, 3, 2}, {1, 40}};
   for (const auto& sizes : shapes) {
@@ -28,7 +28,7 @@ TEST(RowChunks, AreThoseOfTorch) {
   }
 }
 
-TEST(RowChunks, OfATensorWithoutDimensionsAreOneRow) {
+TEST(RowChunks, ATensorWithoutDimensionsIsOneRow) {
   EXPECT_EQ(RowChunkOf({}, 3, 0).sizes, std::vector<int64_t>{1});
   EXPECT_EQ(RowChunkOf({}, 3, 0).end, 1);
   EXPECT_EQ(RowChunkOf({}, 3, 1).sizes, std::vector<int64_t>{0});

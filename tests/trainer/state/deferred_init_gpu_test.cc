@@ -31,7 +31,7 @@ std::shared_ptr<Net> MadeWithoutMemory() {
   return std::make_shared<Net>();
 }
 
-TEST(DeferredInitOnGpu, MakesShardsThere) {
+TEST(DeferredInitOnGpu, DeferredInitMakesShardsOnTheGpu) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no CUDA device, or a libtorch built without CUDA (TORCH_VERSION " << TORCH_VERSION << ")";
   }

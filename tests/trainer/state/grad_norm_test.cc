@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(ShardedNorm, IsThatOfAllParts) {
+TEST(ShardedNorm, TheNormIsThatOfAllParts) {
   const std::vector<at::Tensor> parts = {torch::full({4}, 1.0), torch::zeros({0}), torch::full({2, 3}, -2.0),
                                          torch::full({3}, 0.5, torch::kBFloat16)};
   const at::Tensor norm = ShardedNorm(parts, 2, {});
@@ -23,7 +23,7 @@ TEST(ShardedNorm, IsThatOfAllParts) {
   EXPECT_FLOAT_EQ(ShardedNorm({}, 2, {}).item<float>(), 0);
 }
 
-TEST(ShardedNorm, OfDoublesIsADouble) {
+TEST(ShardedNorm, TheNormOfDoublesIsADouble) {
   at::Tensor large = torch::tensor({3e100, -4e100}, torch::kFloat64);  // infinite as float32
   const at::Tensor norm = ShardedNorm({torch::ones({5}), large}, 2, {});
   EXPECT_EQ(norm.scalar_type(), torch::kFloat64);
@@ -34,7 +34,7 @@ TEST(ShardedNorm, OfDoublesIsADouble) {
   EXPECT_EQ(ShardedNorm({torch::full({1}, third, torch::kFloat64)}, kInfinity, {}).item<double>(), third);
 }
 
-TEST(ShardedNorm, OfWhatIsNoNumberIsNone) {
+TEST(ShardedNorm, TheNormOfNanIsNan) {
   const at::Tensor bad = torch::tensor({1.0F, std::numeric_limits<float>::quiet_NaN()});
   for (const double norm_type : {1.0, 2.0, kInfinity}) {
     EXPECT_TRUE(std::isnan(ShardedNorm({torch::ones({2}), bad, torch::ones({2})}, norm_type, {}).item<double>()));

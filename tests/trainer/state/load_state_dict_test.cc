@@ -103,7 +103,7 @@ TEST(LoadStateDict, AllNamesThatDifferAreListed) {
   EXPECT_THAT(ErrorOf(net, state), HasSubstr("and 12 others, which the module has not"));
 }
 
-TEST(LoadStateDict, InPartReturnsTheNamesThatDiffer) {
+TEST(LoadStateDict, LoadingInPartReturnsTheNamesThatDiffer) {
   Net net;
   State state = StateOfNet();
   state.erase("norm.num_batches_tracked");

@@ -113,7 +113,7 @@ TEST(ActivationCheckpoint, WorksWithinAndAroundFsdpUnits) {
   }
 }
 
-TEST(Autocast, ComputesInASmallTypeAndNests) {
+TEST(Autocast, AutocastComputesInASmallTypeAndNests) {
   const at::Tensor x = torch::randn({4, 4}), w = torch::randn({4, 4}).requires_grad_();
   const auto type = [&] { return torch::mm(x, w).scalar_type(); };
   EXPECT_EQ(type(), torch::kFloat32);
@@ -190,7 +190,7 @@ TEST(GradScaler, RefusesStepsWithoutGradientsAndScalesThatAreNoFloat32) {
   EXPECT_EQ(scaler.scale(loss).scalar_type(), torch::kFloat);
 }
 
-TEST(GradScaler, UnscalesToWhatNoScaleGives) {
+TEST(GradScaler, UnscaledGradientsEqualThoseWithoutAScale) {
   auto net = std::make_shared<Net>();
   const auto gradients = [&](GradScaler& scaler) {
     torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -206,7 +206,7 @@ TEST(GradScaler, UnscalesToWhatNoScaleGives) {
 }
 
 // An infinity in the shard of one rank: all skip.
-TEST(GradScaler, AgreesOverShards) {
+TEST(GradScaler, TheScalerAgreesOverShards) {
   auto model = std::make_shared<FullyShardedDataParallel<Net>>(std::make_shared<Net>(), *world);
   Adam optimizer(model->parameters(), AdamOptions(0.1));
   GradScaler scaler({}, {world.get()});
@@ -225,7 +225,7 @@ TEST(GradScaler, AgreesOverShards) {
 // Shards that are replicated: an infinite gradient of one rank is in the average of a shard of every replica, so all
 // ranks skip, also when infinities are shared among the shards only. One that comes after averaging is nobody else's
 // and needs both groups.
-TEST(GradScaler, AgreesOverReplicasOfShards) {
+TEST(GradScaler, TheScalerAgreesOverReplicasOfShards) {
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok());
@@ -262,7 +262,7 @@ TEST(GradScaler, AgreesOverReplicasOfShards) {
   }
 }
 
-TEST(MasterWeights, KeepWhatSmallTypesWouldLose) {
+TEST(MasterWeights, MasterWeightsKeepWhatSmallTypesWouldLose) {
   auto parameter = torch::ones({4}, torch::kBFloat16).requires_grad_();
   MasterWeights<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1e-3));
   for (int step = 0; step < 20; ++step) {  // 1 - 1e-3 is 1 in bfloat16
@@ -276,7 +276,7 @@ TEST(MasterWeights, KeepWhatSmallTypesWouldLose) {
 }
 
 // An optimizer made before the wrapper has copied each rank's own weights, and steps rank 0's all the same.
-TEST(MasterWeights, FollowWhatDataParallelBroadcasts) {
+TEST(MasterWeights, MasterWeightsFollowBroadcastsOfDataParallel) {
   using torch::optim::SGD;
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Net&)>;
   const torch::optim::SGDOptions options(0.05);
@@ -306,7 +306,7 @@ TEST(MasterWeights, FollowWhatDataParallelBroadcasts) {
   ExpectBits(train(split, /*before=*/true), expected);
 }
 
-TEST(MasterWeights, FollowOthersWritesAndKeepTheRest) {
+TEST(MasterWeights, MasterWeightsFollowOthersWritesAndKeepTheRest) {
   auto parameter = torch::ones({3}, torch::kBFloat16).requires_grad_();
   MasterWeights<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1e-3));
   const auto step = [&] {
@@ -333,7 +333,7 @@ TEST(MasterWeights, FollowOthersWritesAndKeepTheRest) {
   EXPECT_EQ(optimizer.MasterOf(parameter)[2].item<float>(), -2 - 1e-3f);
 }
 
-TEST(MasterWeights, AreSavedWithTheOptimizer) {
+TEST(MasterWeights, MasterWeightsAreSavedWithTheOptimizer) {
   const auto make = [] { return torch::ones({4}, torch::kBFloat16).requires_grad_(); };
   at::Tensor one = make(), two = make();
   MasterWeights<Adam> saved({one}, AdamOptions(0.01)), loaded({two}, AdamOptions(0.01));
@@ -428,7 +428,7 @@ void ExpectNear(const std::string& mode, const ModelStateBytes& bytes, DataParal
 }
 
 // The table of model_memory.h, by mode, within 5 %; of shards exactly.
-TEST(ModelState, IsWithinFivePercentOfTheFormula) {
+TEST(ModelState, MemoryOfTheModelIsWithinFivePercentOfTheFormula) {
   for (const std::string mode : {"ddp", "zero1", "zero2"}) {
     ExpectNear(mode, MeasuredReplicated(mode), DataParallelModeOf(mode), world->size());
   }

@@ -73,7 +73,7 @@ class MixedCheckpoints : public Checkpoints {
   }
 };
 
-TEST_F(MixedCheckpoints, OfMasterWeightsLoadIntoFloat32Shards) {
+TEST_F(MixedCheckpoints, CheckpointsOfMasterWeightsLoadIntoFloat32Shards) {
   Zero saved;
   TrainMode(saved, 0, 3);
   saved.net->count.fill_(42);
@@ -102,7 +102,7 @@ TEST_F(MixedCheckpoints, OfMasterWeightsLoadIntoFloat32Shards) {
 }
 
 // After three steps, and before the first, when there is no state but the copies.
-TEST_F(MixedCheckpoints, OfFloat32ShardsLoadIntoMasterWeights) {
+TEST_F(MixedCheckpoints, CheckpointsOfFloat32ShardsLoadIntoMasterWeights) {
   for (const int steps : {3, 0}) {
     SCOPED_TRACE(steps);
     Fsdp saved;
@@ -137,7 +137,7 @@ TEST_F(MixedCheckpoints, OfFloat32ShardsLoadIntoMasterWeights) {
 }
 
 // Neither the checkpoint nor the optimizer keeps the values that bfloat16 cannot hold.
-TEST_F(MixedCheckpoints, AreRefusedWhereFloat32WouldBeLost) {
+TEST_F(MixedCheckpoints, CheckpointsAreRefusedWhereFloat32WouldBeLost) {
   Fsdp saved;
   SaveTrainingState(*world, At("saved"), saved.state, {});
   auto net = std::make_shared<Net>(7);

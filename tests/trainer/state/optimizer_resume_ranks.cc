@@ -25,7 +25,7 @@ using torch::optim::AdamWOptions;
 
 class OptimizerResume : public Checkpoints, public testing::WithParamInterface<const char*> {};
 
-TEST_P(OptimizerResume, LeavesNoStateOfBefore) {
+TEST_P(OptimizerResume, LoadingLeavesNoEarlierState) {
   Trained saved(GetParam(), *world), loaded(GetParam(), *world);
   SaveTrainingState(*world, At("step-0"), saved.state, {});
   loaded.Train(7, 9);
@@ -39,7 +39,7 @@ TEST_P(OptimizerResume, LeavesNoStateOfBefore) {
   ExpectEqual(loaded.Whole(), saved.Whole(), true);
 }
 
-TEST_P(OptimizerResume, KeepsTheGroupsOptions) {
+TEST_P(OptimizerResume, LoadingKeepsTheGroupsOptions) {
   const auto options_of = [](Trained& trained) -> AdamWOptions& {
     return static_cast<AdamWOptions&>(trained.optimizer->param_groups()[0].options());
   };
@@ -147,7 +147,7 @@ TEST_F(Checkpoints, ResumeNamesTheParametersOfAnotherModel) {
 }
 
 // As a loop that diverged left them: JSON has no such numbers.
-TEST(ResumeParamGroups, KeepWhatIsNotFinite) {
+TEST(ResumeParamGroups, GroupsKeepValuesThatAreNotFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::vector<at::Tensor> parameters = {torch::ones({2}).requires_grad_()};
   AdamW saved(parameters, AdamWOptions(1)), loaded(parameters, AdamWOptions(1));
@@ -171,7 +171,7 @@ TEST(ResumeParamGroups, KeepWhatIsNotFinite) {
 }
 
 // Each group its own; by names and values as PyTorch's state_dict.
-TEST(ResumeParamGroups, HaveEveryOptionOfEveryOptimizer) {
+TEST(ResumeParamGroups, GroupsHaveEveryOptionOfEveryOptimizer) {
   using Group = torch::optim::OptimizerParamGroup;
   const auto parameter = [] { return torch::ones({2}).requires_grad_(); };
   const auto groups = [&] { return std::vector<Group>{Group({parameter(), parameter()}), Group({parameter()})}; };
@@ -222,7 +222,7 @@ TEST(ResumeParamGroups, HaveEveryOptionOfEveryOptimizer) {
 }
 
 // Without state, a copy is what the parameter is: what it had beyond the small type's precision is gone too.
-TEST(ResumeMasterWeights, AreTheParametersWhereNothingWasSaved) {
+TEST(ResumeMasterWeights, MasterWeightsAreTheParametersWhereNothingWasSaved) {
   auto parameter = torch::ones({3}, torch::kBFloat16).requires_grad_();
   MasterWeights<AdamW> optimizer({parameter}, AdamWOptions(1e-4));
   parameter.mutable_grad() = torch::ones_like(parameter);

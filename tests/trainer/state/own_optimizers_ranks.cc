@@ -80,7 +80,7 @@ class KeptLion : public Lion, public KeptOptimizer {
 
 class OwnOptimizers : public Checkpoints {};
 
-TEST_F(OwnOptimizers, AreRefusedBeforeTheyAreTrained) {
+TEST_F(OwnOptimizers, OwnOptimizersAreRefusedBeforeTheyAreTrained) {
   auto net = std::make_shared<Net>();
   const auto refused = AllOf(HasSubstr("Lion"), HasSubstr("KeptOptimizer"));
   Lion plain(net->parameters(), LionOptions(0.1));
@@ -95,7 +95,7 @@ TEST_F(OwnOptimizers, AreRefusedBeforeTheyAreTrained) {
 }
 
 // Options that derive from known ones have members that nobody would keep.
-TEST_F(OwnOptimizers, OptionsOfTheirOwnAreRefused) {
+TEST_F(OwnOptimizers, OptionsOfOwnOptimizersAreRefused) {
   struct Scheduled : torch::optim::SGDOptions {
     explicit Scheduled(double lr) : SGDOptions(lr) {}
     double warm_up = 10;
@@ -155,7 +155,7 @@ struct Kept {
   TrainingState state;
 };
 
-TEST_F(OwnOptimizers, ThatSayWhatTheyHaveAreKept) {
+TEST_F(OwnOptimizers, OwnOptimizersThatDescribeTheirStateAreKept) {
   const std::string modes[] = {"ddp", "zero", "copies", "fsdp"};
   for (const std::string& from : modes) {
     Kept saved(from);
@@ -192,7 +192,7 @@ TEST_F(OwnOptimizers, LbfgsIsRefusedWhereItWouldSeeAPart) {
 }
 
 // A closure that returns the mean of the ranks' losses makes them decide alike.
-TEST_F(OwnOptimizers, LbfgsIsThatOfOneProcessUnderDdp) {
+TEST_F(OwnOptimizers, LbfgsUnderDdpEqualsOneProcess) {
   const LBFGSOptions options = LBFGSOptions(0.5).max_iter(5).line_search_fn("strong_wolfe");
   auto net = std::make_shared<Net>();
   DistributedDataParallel<Net> ddp(net, *world);

@@ -79,7 +79,7 @@ class Resume : public Checkpoints {
   std::vector<std::vector<at::Tensor>> whole_;  // after steps 1 and 2
 };
 
-TEST_F(Resume, TakesWhatRank0Finds) {
+TEST_F(Resume, AllRanksResumeFromTheCheckpointThatRank0Finds) {
   EXPECT_THAT(ExpectStep(2, Root(-1, nullptr)), IsEmpty());
   EXPECT_THAT(ExpectStep(1, Root(0, [](const fs::path& root) { RemoveTree(root / "step-2"); })), IsEmpty());
   if (last_ == 0) return;
@@ -119,7 +119,7 @@ TEST_F(Resume, SaysWhereAnIndexIsLost) {
 }
 
 // Killed while one was replaced, on a file system that can't exchange directories.
-TEST_F(Resume, ReadsWhatWasPutAside) {
+TEST_F(Resume, ReadsTheCheckpointThatWasPutAside) {
   const auto put_aside = [](const fs::path& root) { fs::rename(root / "step-2", root / "step-2.replaced"); };
   const std::string root = At("all");
   ASSERT_TRUE(world->Barrier().Wait().ok());

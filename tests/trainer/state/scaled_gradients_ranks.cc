@@ -68,7 +68,7 @@ class ScaledGradients : public testing::TestWithParam<bool> {
   }
 };
 
-TEST_P(ScaledGradients, AreUnscaledInTheCopiesByStep) {
+TEST_P(ScaledGradients, StepUnscalesGradientsInTheCopies) {
   Tiny model;
   const auto optimizer = Make(model);
   GradScaler scaler({}, {world.get()});
@@ -84,7 +84,7 @@ TEST_P(ScaledGradients, AreUnscaledInTheCopiesByStep) {
 }
 
 // Looked at and clipped, as in any program.
-TEST_P(ScaledGradients, AreFloat32BetweenUnscaleAndStep) {
+TEST_P(ScaledGradients, GradientsAreFloat32BetweenUnscaleAndStep) {
   Tiny model;
   const auto optimizer = Make(model);
   GradScaler scaler({}, {world.get()});
@@ -106,7 +106,7 @@ TEST_P(ScaledGradients, AreFloat32BetweenUnscaleAndStep) {
 }
 INSTANTIATE_TEST_SUITE_P(Split, ScaledGradients, testing::Bool());
 
-TEST(ScaledGradients, WithoutCopiesAreRefusedAsByPyTorch) {
+TEST(ScaledGradients, ScaledGradientsWithoutCopiesAreRefusedAsByPyTorch) {
   Tiny model;
   SGD optimizer(model.parameters(), SGDOptions(0.5));
   GradScaler scaler;
@@ -143,7 +143,7 @@ void ExpectStep(int stage, double clipping, double gradient) {
   ExpectAll(model->parameters(), 1 - kRate * gradient, 1e-3);
 }
 
-TEST(ScaledGradients, ReachDeepSpeedsOptimizer) {
+TEST(ScaledGradients, ScaledGradientsReachDeepSpeedsOptimizer) {
   for (const int stage : {0, 1, 2}) {
     SCOPED_TRACE("stage " + std::to_string(stage));
     ExpectStep(stage, 0, kTiny);

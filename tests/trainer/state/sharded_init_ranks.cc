@@ -26,7 +26,7 @@ InitRule Rules(const std::string& name, const std::vector<int64_t>& sizes) {
   return name == "scale" ? InitRule::Normal(2, 0.5) : LikeTorch(name, sizes);
 }
 
-TEST(FsdpInit, HasTheMomentsThatItsRuleSays) {
+TEST(FsdpInit, InitialValuesHaveTheMomentsOfTheirRule) {
   auto linear = std::make_shared<torch::nn::LinearImpl>(400, 250);
   init_parameters(*linear, 5, [](const auto&, const auto&) { return InitRule::Normal(1, 2); });
   EXPECT_NEAR(linear->weight.mean().item<double>(), 1, 0.03);  // of 100,000: deviations of 0.0063 and 0.0045
@@ -42,7 +42,7 @@ TEST(FsdpInit, HasTheMomentsThatItsRuleSays) {
 }
 
 // Whatever cuts the parameters: one process, shards of all, a mesh, units that are wrappers.
-TEST(FsdpInit, DependsOnSeedNameAndElementOnly) {
+TEST(FsdpInit, InitialValuesDependOnSeedNameAndElementOnly) {
   const auto plain = Plain();
   init_parameters(*plain, 11, Rules);
   const auto expect_same = [&](Sharded& model) {
@@ -92,7 +92,7 @@ TEST(FsdpDeferredInit, MakesModulesWithoutMemory) {
   EXPECT_TRUE(HasData(ordinary.lookup)) << "the guard has gone";
 }
 
-TEST(FsdpDeferredInit, SaysWhatNeedsValues) {
+TEST(FsdpDeferredInit, NamesTensorsThatNeedValues) {
   const DeferredInit deferred;
   const at::Tensor large = torch::ones({1000, 1000});
   EXPECT_FALSE(HasData(large));

@@ -12,14 +12,14 @@ namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-TEST(HeadMemory, OfAnEighthOfAMillionClassesIsLessThanHalfOfTorchShards) {
+TEST(HeadMemory, AHeadOfAMillionClassesTakesLessThanHalfOfTorchShards) {
   const int64_t bytes = PredictHeadMemory({.classes = 1'000'000, .batch = 256, .ranks = 8});
   EXPECT_LE(bytes / kMiB, 3400);  // TorchShard's figures: 11,167 MiB less 4,141 at 1,000 classes
   EXPECT_NEAR(bytes / kMiB, 3175, 5);
 }
 
 // Two steps, because the first makes the momentum.
-TEST(HeadMemory, OfARealStepIsTheFormulas) {
+TEST(HeadMemory, TheMemoryOfAStepIsThatOfTheFormula) {
   torch::manual_seed(1);
   constexpr int64_t kClasses = 100'000, kFeatures = 64, kBatch = 256;
   distributed::init_process_group(*world);

@@ -56,7 +56,7 @@ TEST_F(TorchShardMisuse, CutLogitsThatHaveLostTheirTagAreRefused) {
   EXPECT_TRUE(plain(Random({3, 5}, 2), torch::tensor({0, 10000, 4})).isfinite().item<bool>());
 }
 
-TEST_F(TorchShardMisuse, OtherTokensOnOneRankAreNamedOnAll) {
+TEST_F(TorchShardMisuse, TokensThatDifferOnOneRankAreNamedOnAll) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has all tokens";
   const int last = world->size() - 1;
   for (const int64_t dim : {0, 1}) {

@@ -58,7 +58,7 @@ TEST_P(TorchShard, GathersAndScattersInItsGroup) {
   EXPECT_EQ(distributed::reduce(torch::ones({1})).item<float>(), n);
 }
 
-TEST_P(TorchShard, LayersAreTorchs) {
+TEST_P(TorchShard, LayersEqualTorchs) {
   for (const int64_t dim : {0, 1, -1}) {
     const std::string what = "dim " + std::to_string(dim);
     torch::manual_seed(5);
@@ -76,7 +76,7 @@ TEST_P(TorchShard, LayersAreTorchs) {
   }
 }
 
-TEST_P(TorchShard, RowTakesWhatColumnLeaves) {
+TEST_P(TorchShard, ARowLayerTakesTheOutputOfAColumnLayer) {
   nn::ParallelLinear first(nn::ParallelLinearOptions(4, 6).dim(1)), second(nn::ParallelLinearOptions(6, 3).dim(0));
   torch::nn::Sequential model(first, torch::nn::Functional([](const at::Tensor& x) { return torch::relu(x); }),
                               nn::RegisterParallelDim(ParallelDim(-1)), second);
@@ -85,7 +85,7 @@ TEST_P(TorchShard, RowTakesWhatColumnLeaves) {
   EXPECT_FALSE(get_parallel_dim(y).has_value());
 }
 
-TEST_P(TorchShard, EmbeddingsAreTorchs) {
+TEST_P(TorchShard, EmbeddingsEqualTorchs) {
   for (const int64_t dim : {0, 1}) {
     torch::manual_seed(6);
     nn::ParallelEmbedding cut(nn::ParallelEmbeddingOptions(9, 5).padding_idx(2).dim(dim));
@@ -359,7 +359,7 @@ struct Cosine : torch::nn::Module {
   at::Tensor weight;
 };
 
-TEST_P(TorchShard, TemplateOfAUsersLayer) {
+TEST_P(TorchShard, AUsersOwnParallelLayerGivesTheWholeResult) {
   torch::manual_seed(21);
   Cosine layer(4, 9);
   const at::Tensor all = distributed::gather(layer.weight.detach(), 0, 9);
@@ -410,7 +410,7 @@ TEST_P(TorchShard, TrainsWithAmpAndZero) {
   }
 }
 
-TEST(TorchShardGroups, AreRefusedWithTheReason) {
+TEST(TorchShardGroups, GroupsThatCannotBeAreRefusedWithTheReason) {
   EXPECT_THROW(distributed::get_group(), c10::Error);
   EXPECT_THROW(distributed::init_process_group(*world, world->size() + 1), c10::Error);
   EXPECT_THROW(distributed::init_process_group(*world, 0), c10::Error);

@@ -159,7 +159,7 @@ TEST(AutogradCollectives, AllToAllMovesTheSplitFromOneDimensionToAnother) {
   }
 }
 
-TEST(AutogradCollectives, HaveGradientsOfGradients) {
+TEST(AutogradCollectives, CollectivesHaveGradientsOfGradients) {
   const at::Tensor whole = Sample({7, 2}, 6);
   const at::Tensor plain = whole.clone().requires_grad_();
   const at::Tensor x = Blocks(whole, 0)[world->rank()].clone().requires_grad_();
@@ -172,7 +172,7 @@ TEST(AutogradCollectives, HaveGradientsOfGradients) {
   ExpectRounded(x.grad(), Blocks(plain.grad(), 0)[world->rank()], "gradient of gradients");
 }
 
-TEST(AutogradCollectives, StandInTheLedger) {
+TEST(AutogradCollectives, CollectivesStandInTheLedger) {
   const int ranks = world->size();
   const at::Tensor x = Sample({2, 3}, 7).requires_grad_();
   const CommunicationLedger ledger;
@@ -189,7 +189,7 @@ TEST(AutogradCollectives, StandInTheLedger) {
   EXPECT_EQ((entries[{comm::CollectiveKind::kAllToAll, ranks}].sent_by_group), (ranks - 1) * int64_t{8} * 4 * ranks);
 }
 
-TEST(AutogradCollectives, RefuseWhatDoesNotFit) {
+TEST(AutogradCollectives, TensorsThatDoNotFitAreRefused) {
   if (world->size() == 1) return;
   EXPECT_THROW(gather_from_region(torch::ones({3, 2}), *world, 0, 100), c10::Error);
   EXPECT_THROW(scatter_to_region(torch::ones({3, 2}), *world, 2), c10::Error);

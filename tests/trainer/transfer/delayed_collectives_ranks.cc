@@ -21,7 +21,7 @@ std::unique_ptr<comm::Communicator> GroupOfItsOwn() {
   return *std::move(group);
 }
 
-TEST(DelayedCollectives, GiveTheSameResults) {
+TEST(DelayedCollectives, DelayedCollectivesGiveTheSameResults) {
   const auto group = GroupOfItsOwn();
   const int n = group->size(), me = group->rank();
   const DelayedCollectives delayed;
@@ -61,7 +61,7 @@ TEST(DelayedCollectives, GiveTheSameResults) {
   EXPECT_EQ(delayed.calls(), 7);
 }
 
-TEST(DelayedCollectives, StartWhatNobodyWaitsFor) {
+TEST(DelayedCollectives, CallsThatNobodyWaitsForAreStarted) {
   const auto group = GroupOfItsOwn();
   at::Tensor sum = torch::ones({4});
   runtime::Work work;
@@ -73,7 +73,7 @@ TEST(DelayedCollectives, StartWhatNobodyWaitsFor) {
   EXPECT_TRUE(torch::equal(sum, torch::full({4}, 1.0 * group->size())));
 }
 
-TEST(DelayedCollectives, FindAnInputThatIsChangedTooEarly) {
+TEST(DelayedCollectives, AnInputThatIsChangedTooEarlyIsFound) {
   const auto group = GroupOfItsOwn();
   const DelayedCollectives delayed;
   at::Tensor in = torch::ones({100}), out = torch::empty({100});
@@ -86,7 +86,7 @@ TEST(DelayedCollectives, FindAnInputThatIsChangedTooEarly) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("was changed (byte 30)"));  // of 1.0f and 5.0f the third differs
 }
 
-TEST(DelayedCollectives, FindAnOutputThatIsWrittenTooEarly) {
+TEST(DelayedCollectives, AnOutputThatIsWrittenTooEarlyIsFound) {
   const auto group = GroupOfItsOwn();
   const DelayedCollectives delayed;
   const at::Tensor in = torch::ones({3});
@@ -98,7 +98,7 @@ TEST(DelayedCollectives, FindAnOutputThatIsWrittenTooEarly) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the output of all_gather at "));
 }
 
-TEST(DelayedCollectives, LookAtEveryCallOfABatch) {
+TEST(DelayedCollectives, EveryCallOfABatchIsChecked) {
   for (const bool output : {false, true}) {
     const auto group = GroupOfItsOwn();
     const DelayedCollectives delayed;
@@ -115,7 +115,7 @@ TEST(DelayedCollectives, LookAtEveryCallOfABatch) {
   }
 }
 
-TEST(DelayedCollectives, EndWithTheirGroup) {
+TEST(DelayedCollectives, DelayedCollectivesEndWithTheirGroup) {
   auto group = GroupOfItsOwn();
   const DelayedCollectives delayed;
   at::Tensor sum = torch::ones({4});
@@ -170,7 +170,7 @@ DistributedDataParallelOptions SmallBuckets() {
   return options;
 }
 
-TEST(DelayedCollectives, FindAHookThatReusesItsBufferTooEarly) {
+TEST(DelayedCollectives, AHookThatReusesItsBufferTooEarlyIsFound) {
   const auto group = GroupOfItsOwn();
   const DelayedCollectives delayed;
   auto model = std::make_shared<Net>(7);
@@ -186,7 +186,7 @@ TEST(DelayedCollectives, FindAHookThatReusesItsBufferTooEarly) {
   }
 }
 
-TEST(DelayedCollectives, ShowAHookThatDoesNotWait) {
+TEST(DelayedCollectives, AHookThatDoesNotWaitIsFound) {
   const auto group = GroupOfItsOwn();
   const DelayedCollectives delayed;
   auto model = std::make_shared<Net>(7);

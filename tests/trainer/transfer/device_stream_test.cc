@@ -84,7 +84,7 @@ TEST(DeviceStreams, ADeviceHasOneStreamForCalls) {
   EXPECT_THAT(devices.waits, ElementsAre("0:100 waits for 0:0", "1:101 waits for 1:0", "0:100 waits for 0:0"));
 }
 
-TEST(DeviceStreams, WhatFollowsWaitsForCalls) {
+TEST(DeviceStreams, LaterWorkWaitsForCalls) {
   Devices devices;
   DeviceStreams streams(devices, Told);
   streams.ForCall(kFirst);
@@ -96,7 +96,7 @@ TEST(DeviceStreams, WhatFollowsWaitsForCalls) {
 }
 
 // libtorch 1.13.
-TEST(DeviceStreams, WithoutHandlesCallsAreOnTheDefaultStream) {
+TEST(DeviceStreams, CallsAreOnTheDefaultStreamWithoutHandles) {
   Devices devices;
   DeviceStreams streams(devices, Untold);
   EXPECT_EQ(streams.ForCall(kFirst), nullptr);

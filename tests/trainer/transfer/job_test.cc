@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::minutes, std::chrono::seconds;
 
-TEST(Job, ItsTimeoutIsThatOfCollectives) {
+TEST(Job, TheTimeoutOfAJobIsThatOfCollectives) {
   EXPECT_EQ(default_timeout(), minutes(10));
   {
     const Job job({}, minutes(3));
@@ -36,7 +36,7 @@ std::string Written(bool throws) {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(Job, SaysAnErrorOnce) {
+TEST(Job, AJobReportsAnErrorOnce) {
   for (const bool throws : {true, false}) {
     const std::string text = Written(throws);
     const size_t first = text.find("a bucket is missing");

@@ -58,7 +58,7 @@ void ExpectAllHear(Model& model, Clips& clips, torch::optim::Optimizer& optimize
   });
 }
 
-TEST(JoinErrors, ReachRanksInTheMidstOfCollectivesOfReplicas) {
+TEST(JoinErrors, ErrorsReachRanksAmidCollectivesOfReplicas) {
   for (const Fails fails : kFails) {
     for (const bool second_stage : {false, true}) {
       auto model = std::make_shared<Net>();
@@ -84,9 +84,9 @@ void ExpectAllHearUnderShards(Where& where) {
   }
 }
 
-TEST(JoinErrors, ReachRanksInTheMidstOfCollectivesOfShards) { ExpectAllHearUnderShards(*world); }
+TEST(JoinErrors, ErrorsReachRanksAmidCollectivesOfShards) { ExpectAllHearUnderShards(*world); }
 
-TEST(JoinErrors, ReachRanksInTheMidstOfCollectivesOfReplicatedShards) {
+TEST(JoinErrors, ErrorsReachRanksAmidCollectivesOfReplicatedShards) {
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok());
@@ -94,7 +94,7 @@ TEST(JoinErrors, ReachRanksInTheMidstOfCollectivesOfReplicatedShards) {
 }
 
 // The backward pass throws on the last rank when one layer has its gradients, and the loop goes on; for good.
-TEST(JoinErrors, ReachRanksThatWaitForTheLastBackwardPassOfOneThatThrew) {
+TEST(JoinErrors, ErrorsReachRanksThatWaitForTheLastBackwardPass) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   struct Throwing : Net {
     at::Tensor forward(const at::Tensor& x) {
@@ -137,7 +137,7 @@ struct Weighty : torch::nn::Module {
 
 // A rank without inputs fails in its schedule, where an iteration of the others has ended: they broadcast buffers at
 // the beginning of the next one, or the final model.
-TEST(JoinErrors, ReachRanksThatBroadcastBuffersOrTheFinalModel) {
+TEST(JoinErrors, ErrorsReachRanksThatBroadcastBuffersOrTheFinalModel) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   for (const int inputs : {3, 2}) {
     auto model = std::make_shared<Weighty>();
@@ -170,7 +170,7 @@ struct Holder : torch::nn::Module {
 };
 
 // A wrapper around modules that have been used can have no root; others have groups all the same.
-TEST(JoinErrors, ReachTheGroupsOfOthersBesideShardsThatHaveNone) {
+TEST(JoinErrors, ErrorsReachGroupsBesideAWrapperWithoutARoot) {
   auto inside = ShardWanderer(*world, {});
   inside->root();
   FullyShardedDataParallel<Holder> outside(std::make_shared<Holder>(inside), *world);
@@ -180,7 +180,7 @@ TEST(JoinErrors, ReachTheGroupsOfOthersBesideShardsThatHaveNone) {
   EXPECT_THAT(other.told, testing::ElementsAre(HasSubstr("used before it was wrapped")));
 }
 
-TEST(JoinErrors, NameWhatRanksWithoutInputsCannotAnswer) {
+TEST(JoinErrors, ErrorsNameCallsThatRanksWithoutInputsCannotAnswer) {
   auto model = ShardWanderer(*world, {});
   model->module()->Turn(0, kWanders);
   SGD optimizer(model->parameters(), Momentum());

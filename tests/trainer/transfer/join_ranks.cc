@@ -62,7 +62,7 @@ void ExpectClose(const std::vector<at::Tensor>& actual, const std::vector<at::Te
 // Parameters: the content of steps, whether averages are of all ranks, whether gradients go to their owners.
 class JoinOfReplicas : public testing::TestWithParam<std::tuple<int, bool, bool>> {};
 
-TEST_P(JoinOfReplicas, AnswersWhatAveragesClipsAndSteps) {
+TEST_P(JoinOfReplicas, RanksWithoutInputsAnswerAveragesClippingAndSteps) {
   const auto& [does, by_initial, second_stage] = GetParam();
   auto model = std::make_shared<Net>();
   auto reference = std::make_shared<Net>();
@@ -156,7 +156,7 @@ TEST(JoinOfReplicas, StepsByOptionsWithoutALearningRate) {
 }
 
 // A rank whose inputs end between two averages still has what it accumulated in the next one; only there.
-TEST(JoinOfReplicas, AverageWhatARankHasAccumulatedBeforeItsEnd) {
+TEST(JoinOfReplicas, GradientsAccumulatedBeforeARanksEndAreAveraged) {
   for (const auto& [bucket_view, second_stage] : {std::pair(false, false), {true, false}, {false, true}}) {
     auto model = std::make_shared<Net>();
     auto reference = std::make_shared<Net>();
@@ -284,7 +284,7 @@ void ExpectJoined(ShardedWanderer& model, bool by_initial, int does) {
 // Parameters: the content of steps, and whether averages are of all ranks.
 class JoinOfShards : public testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(JoinOfShards, AnswersAnyForwardPassAnyOrderAndClipping) {
+TEST_P(JoinOfShards, RanksWithoutInputsAnswerAnyForwardPassOrderAndClipping) {
   const auto& [does, by_initial] = GetParam();
   FullyShardedDataParallelOptions options;
   ExpectJoined(*ShardWanderer(*world, options), by_initial, does);
@@ -297,7 +297,7 @@ TEST_P(JoinOfShards, AnswersAnyForwardPassAnyOrderAndClipping) {
   ExpectJoined(*ShardWanderer(*world, options), by_initial, does);
 }
 
-TEST_P(JoinOfShards, AnswersRanksOfReplicasToo) {
+TEST_P(JoinOfShards, RanksWithoutInputsAnswerRanksOfReplicas) {
   const auto& [does, by_initial] = GetParam();
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
@@ -314,7 +314,7 @@ INSTANTIATE_TEST_SUITE_P(Does, JoinOfShards,
                                                           kEverything),
                                           testing::Bool()));
 
-TEST(JoinOfShards, GoesOnWithAScheduleOfLearningRates) {
+TEST(JoinOfShards, JoinGoesOnWithAScheduleOfLearningRates) {
   auto model = ShardWanderer(*world, {});
   auto reference = PlainWanderer();
   model->module()->Turn(0, kNothingElse);
@@ -340,7 +340,7 @@ TEST(JoinOfShards, GoesOnWithAScheduleOfLearningRates) {
 }
 
 // A rank whose inputs end between two averages still has what it accumulated in the next one.
-TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
+TEST(JoinOfShards, GradientsAccumulatedBeforeARanksEndAreAveraged) {
   auto model = ShardWanderer(*world, {});
   auto reference = PlainWanderer();
   model->module()->Turn(0, kWanders);

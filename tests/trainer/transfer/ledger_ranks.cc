@@ -103,7 +103,7 @@ DistributedDataParallelOptions SmallBuckets() {
   return options;
 }
 
-TEST(Ledger, OfReplicatedModelsIsWhatTheFormulasSay) {
+TEST(Ledger, ReplicatedModelsSendWhatTheFormulasSay) {
   const int n = world->size();
   {
     auto model = Plain();
@@ -128,7 +128,7 @@ TEST(Ledger, OfReplicatedModelsIsWhatTheFormulasSay) {
       {{{CollectiveKind::kReduceScatter, n}, (n - 1) * kBytes}, {{CollectiveKind::kAllGather, n}, (n - 1) * kBytes}});
 }
 
-TEST(Ledger, OfShardsIsWhatTheFormulasSay) {
+TEST(Ledger, ShardsSendWhatTheFormulasSay) {
   const int n = world->size();
   const auto expect = [&](const std::string& mode, const FullyShardedDataParallelOptions& options, int64_t gathered) {
     auto model = Shard(*world, options);
@@ -154,7 +154,7 @@ TEST(Ledger, OfShardsIsWhatTheFormulasSay) {
 
 // Parameters of more than 64 KiB are gathered by a call of their own, the small ones of a unit together; rows are
 // rounded up to a multiple of the ranks.
-TEST(Ledger, OfShardsCountsPaddingAndEachCall) {
+TEST(Ledger, ShardsCountPaddingAndEachCall) {
   struct Uneven : torch::nn::Module {
     Uneven() {
       wide = register_module("wide", torch::nn::Linear(kWidth, 1601));
@@ -182,7 +182,7 @@ TEST(Ledger, OfShardsCountsPaddingAndEachCall) {
   EXPECT_EQ((entries[{CollectiveKind::kReduceScatter, n}].calls), kSteps);
 }
 
-TEST(Ledger, OfReplicatedShardsIsWhatTheFormulasSay) {
+TEST(Ledger, ReplicatedShardsSendWhatTheFormulasSay) {
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   constexpr int kReplicas = 2;
   const int shards = world->size() / kReplicas;
@@ -216,7 +216,7 @@ TEST(Ledger, CountsOnlyWhileItLives) {
   EXPECT_TRUE(ledger.entries().empty());
 }
 
-TEST(CommunicationTimer, TellsCallsAndWaitsApartWhileItLives) {
+TEST(CommunicationTimer, TheTimerDistinguishesCallsAndWaitsWhileItLives) {
   auto model = std::make_shared<Net>();
   DistributedDataParallel<Net> ddp(model, *world);
   const auto gradients = [&] {

@@ -95,7 +95,7 @@ double Exposed(const std::string& mode, const std::function<void()>& step, doubl
 
 at::Tensor Input() { return torch::randn({2, kWidth}); }
 
-TEST(Overlap, HidesTheGradientsOfDataParallelism) {
+TEST(Overlap, OverlapHidesTheGradientsOfDataParallelism) {
   if (world->size() == 1) GTEST_SKIP() << "nothing moves";
   DistributedDataParallelOptions options;
   constexpr int64_t kLayerBytes = (kWidth + 1) * kWidth * 4;
@@ -125,7 +125,7 @@ double ExposedByFsdp(const std::string& mode, Where& where) {
   return Exposed(mode, [&] { model->forward(Input()).sum().backward(); }, 1.0 / 3);
 }
 
-TEST(Overlap, HidesTheParametersAndGradientsOfFsdp) {
+TEST(Overlap, OverlapHidesTheParametersAndGradientsOfFsdp) {
   if (world->size() == 1) GTEST_SKIP() << "nothing moves";
   EXPECT_LE(ExposedByFsdp("FSDP", *world), 0.1);
   if (world->size() < 4 || world->size() % 2 != 0) return;  // shards of one rank move no parameters

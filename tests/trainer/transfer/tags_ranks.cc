@@ -49,7 +49,7 @@ struct Pair : torch::nn::Module {
   bool swapped = false;
 };
 
-TEST(CallTags, RefuseUnitsOfEqualSizeInAnotherOrder) {
+TEST(CallTags, UnitsOfEqualSizeInAnotherOrderAreRefused) {
   if (world->size() == 1) GTEST_SKIP() << "one rank has one order";
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
     const auto group = OrderInvariantWorld();
@@ -66,7 +66,7 @@ TEST(CallTags, RefuseUnitsOfEqualSizeInAnotherOrder) {
   }
 }
 
-TEST(CallTags, RefuseTheIterationAfterAMissedBackwardPass) {
+TEST(CallTags, TheIterationAfterAMissedBackwardPassIsRefused) {
   if (world->size() == 1) GTEST_SKIP() << "nobody else has it";
   const auto group = OrderInvariantWorld();
   DistributedDataParallelOptions options;
@@ -81,7 +81,7 @@ TEST(CallTags, RefuseTheIterationAfterAMissedBackwardPass) {
 }
 
 // Nothing is gathered there: a gathering would wait.
-TEST(CallTags, RefuseItUnderFsdpThatOnlyReplicates) {
+TEST(CallTags, AMissedBackwardPassIsRefusedUnderFsdpThatOnlyReplicates) {
   if (world->size() == 1) GTEST_SKIP() << "nobody else has it";
   const auto group = OrderInvariantWorld();
   FullyShardedDataParallelOptions options;
@@ -103,7 +103,7 @@ TEST(CallTags, RefuseItUnderFsdpThatOnlyReplicates) {
 
 // A replica may do alone what sends nothing to the others: an evaluation, with gradients or without, and a pass whose
 // gradients stay here.
-TEST(CallTags, OfReplicasAgreeAfterPassesOfOneAlone) {
+TEST(CallTags, TagsOfReplicasAgreeAfterPassesOfOneAlone) {
   if (world->size() == 1) GTEST_SKIP() << "there is one replica";
   const auto group = OrderInvariantWorld();
   for (const int shards : {1, 2}) {
@@ -136,7 +136,7 @@ TEST(CallTags, OfReplicasAgreeAfterPassesOfOneAlone) {
   }
 }
 
-TEST(StartValues, OfReplicasAreCompared) {
+TEST(StartValues, StartValuesOfReplicasAreCompared) {
   if (world->size() == 1) GTEST_SKIP() << "there is one replica";
   const auto group = OrderInvariantWorld();
   auto mesh = DeviceMesh::Create(*group, {world->size(), 1}, {"replicate", "shard"});
@@ -158,7 +158,7 @@ TEST(StartValues, OfReplicasAreCompared) {
   }
 }
 
-TEST(MissingRank, IsNamedByWhatWasBeingDone) {
+TEST(MissingRank, AMissingRankIsNamedWithTheCall) {
   if (world->size() == 1) GTEST_SKIP() << "nobody is missing";
   const auto group = OrderInvariantWorld();
   const auto before = default_timeout();
@@ -174,7 +174,7 @@ TEST(MissingRank, IsNamedByWhatWasBeingDone) {
   ASSERT_TRUE(world->Barrier().Wait(std::chrono::minutes(1)).ok());
 }
 
-TEST(DeviceParts, BeyondTheDevicesAreRefused) {
+TEST(DeviceParts, PartsBeyondTheDevicesAreRefused) {
   const auto net = std::make_shared<Net>();
   DistributedDataParallelOptions options;
   options.parts = {{net->first.get(), LocalDevice{0}}, {net->second.get(), LocalDevice{5}}};
@@ -197,10 +197,10 @@ void EndUnevenly(bool in_order) {
       ErrorWithin(2, [&](int step) { ddp.forward(InputOf(world->rank(), 1 + step)).pow(2).mean().backward(); });
   std::printf("told: %s\n", error.c_str());
 }
-TEST(UnevenEndOfProcesses, DISABLED_InOrder) { EndUnevenly(true); }
-TEST(UnevenEndOfProcesses, DISABLED_AtOnce) { EndUnevenly(false); }
+TEST(UnevenEndOfProcesses, DISABLED_OthersAreToldOfARankThatEndsInOrder) { EndUnevenly(true); }
+TEST(UnevenEndOfProcesses, DISABLED_OthersAreToldOfARankThatEndsAtOnce) { EndUnevenly(false); }
 
-TEST(UnevenEnd, OfARankThatHasEndedNamesJoin) {
+TEST(UnevenEnd, TheErrorForAnEndedRankNamesJoin) {
   const auto error_of = [](const std::string& how) {
     try {
       ThrowUnlessAllCame(absl::UnavailableError("rank 1 (node0, pid 7) " + how), "averaging");

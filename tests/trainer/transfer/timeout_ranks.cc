@@ -28,7 +28,7 @@ class DefaultTimeout {
 // Rank 0 comes here when the others are through.
 void AwaitAll() { ASSERT_TRUE(world->Barrier().Wait(minutes(2)).ok()); }
 
-TEST(CollectiveTimeout, IsWhatItIsSetTo) {
+TEST(CollectiveTimeout, TheDefaultTimeoutIsThatOfTheGuard) {
   EXPECT_EQ(default_timeout(), minutes(10));
   {
     const DefaultTimeout timeout(minutes(3));
@@ -39,7 +39,7 @@ TEST(CollectiveTimeout, IsWhatItIsSetTo) {
   EXPECT_EQ(default_timeout(), minutes(10));
 }
 
-TEST(CollectiveTimeout, EndsACallThatARankDoesNotMake) {
+TEST(CollectiveTimeout, ATimeoutEndsACallThatARankDoesNotMake) {
   if (world->size() == 1) GTEST_SKIP() << "there is nobody to wait for";
   auto group = world->Duplicate();
   ASSERT_TRUE(group.ok());
@@ -55,7 +55,7 @@ TEST(CollectiveTimeout, EndsACallThatARankDoesNotMake) {
 }
 
 // A whole wrapper: rank 0 has no backward pass.
-TEST(CollectiveTimeout, IsThatOfAWrappersToo) {
+TEST(CollectiveTimeout, ATimeoutEndsABackwardPassOfAWrapper) {
   if (world->size() == 1) GTEST_SKIP() << "there is nobody to wait for";
   DistributedDataParallel<Net> ddp(std::make_shared<Net>(), *world);
   const at::Tensor loss = ddp.forward(InputOf(world->rank())).pow(2).mean();
@@ -67,7 +67,7 @@ TEST(CollectiveTimeout, IsThatOfAWrappersToo) {
 }
 
 // Making one, too, where the ranks' modules are compared first: rank 0 makes none.
-TEST(CollectiveTimeout, IsThatOfAWrappersBeginning) {
+TEST(CollectiveTimeout, ATimeoutEndsTheConstructionOfAWrapper) {
   if (world->size() == 1) GTEST_SKIP() << "there is nobody to wait for";
   auto group = world->Duplicate();
   ASSERT_TRUE(group.ok());

@@ -11,7 +11,7 @@
 namespace cohort::trainer {
 namespace {
 
-TEST(WindowTensors, KeepTheirValuesAndViewsOnTheirWayInAndOut) {
+TEST(WindowTensors, TensorsKeepTheirValuesAndViewsOnTheirWayInAndOut) {
   const at::Tensor whole = torch::arange(1000, torch::kFloat64) + world->rank();
   const at::Tensor view = whole.narrow(0, 10, 20).view({4, 5});
   const void* const before = whole.data_ptr();
@@ -27,7 +27,7 @@ TEST(WindowTensors, KeepTheirValuesAndViewsOnTheirWayInAndOut) {
   EnterWindow(*world, torch::empty({0}), "a test");
 }
 
-TEST(WindowTensors, ComeFromAPoolWhileItHasAny) {
+TEST(WindowTensors, WindowTensorsComeFromAPoolWhileItHasAny) {
   const auto pool = std::make_unique<WindowPool>(*world, 4096, 2);
   at::Tensor first = pool->Take(1024, torch::kFloat32);
   const void* const place = first.data_ptr();
@@ -44,7 +44,7 @@ TEST(WindowTensors, ComeFromAPoolWhileItHasAny) {
   EXPECT_EQ(none.Take(3, torch::kFloat32).numel(), 3);
 }
 
-TEST(WindowTensors, HoldFsdpShardsUntilTheWrapperGoes) {
+TEST(WindowTensors, WindowsHoldFsdpShardsUntilTheWrapperGoes) {
   auto net = std::make_shared<Net>(64);
   auto model = std::make_unique<FullyShardedDataParallel<Net>>(net, *world);
   const auto place = [&] {

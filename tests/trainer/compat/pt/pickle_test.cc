@@ -108,7 +108,7 @@ TEST(Pickle, RemembersAndFollowsCircles) {
             "(1, 1)");
 }
 
-TEST(Pickle, RefusesWhatIsNoPickle) {
+TEST(Pickle, RefusesBytesThatAreNoPickle) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("ends too early"));
   EXPECT_THAT(ErrorOf("."), HasSubstr("takes more than it made"));
   EXPECT_THAT(ErrorOf("t"), HasSubstr("lacks a mark"));
@@ -125,7 +125,7 @@ TEST(Pickle, RemembersABoundedNumberOfObjects) {
   EXPECT_THAT(ErrorOf("N" + std::string(10'000'001, '\x94') + "."), HasSubstr("remembers more than 10000000 objects"));
 }
 
-TEST(Pickle, RunsOneAfterTheOther) {
+TEST(Pickle, RunsOnePickleAfterTheOther) {
   Pickle pickle("K\x01.K\x02.");
   EXPECT_EQ(pickle.Run().number, 1);
   EXPECT_EQ(pickle.consumed(), 3U);

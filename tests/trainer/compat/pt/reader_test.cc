@@ -38,7 +38,7 @@ TEST(Reader, NamesValuesByTheirTypes) {
   EXPECT_EQ(left_out.at("color"), "__main__.Color");
 }
 
-TEST(Reader, SaysWhatAModuleHasBesideItsState) {
+TEST(Reader, NamesWhatAModuleHasBesideItsState) {
   Reader reader(COHORT_PT_CORPUS "/v1_net.pt");
   EXPECT_EQ(reader.contents().tensors.count("cache"), 0U);
   EXPECT_EQ(reader.contents().left_out.count("cache"), 1U);

@@ -31,7 +31,7 @@ TEST(GptFlops, CountsEachProductOfASmallModel) {
 }
 
 // 96 B s l h^2 (1 + s / 6h + V / 16lh), with recomputation.
-TEST(GptFlops, IsMegatronsFormula) {
+TEST(GptFlops, FlopsAreThoseOfMegatronsFormula) {
   TrainGptOptions options;
   options.batch_size = 1536;
   options.model = {.vocabulary = 51200, .context = 2048, .layers = 96, .heads = 96, .width = 12288};

@@ -97,7 +97,7 @@ void ExpectLoads(TrainGptOptions options, const std::string& from, const std::st
   for (const auto& [name, values] : expected) EXPECT_TRUE(torch::equal(loaded.at(name), values)) << what << " " << name;
 }
 
-TEST(GptLora, TrainsUnderEveryModeAndOnEveryMeshAsInOneProcess) {
+TEST(GptLora, AdaptersTrainUnderEveryModeAndMeshAsInOneProcess) {
   const SharedFolder folder;
   const TrainGptOptions options = Adapted();
   const Result expected =

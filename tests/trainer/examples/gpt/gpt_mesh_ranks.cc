@@ -33,10 +33,10 @@ void ExpectMeshesTrainAlike(const std::string& dtype, double tolerance) {
   }
 }
 
-TEST(GptMeshes, TrainAsOneProcess) { ExpectMeshesTrainAlike("float32", 1e-4); }
+TEST(GptMeshes, EveryMeshTrainsAsOneProcess) { ExpectMeshesTrainAlike("float32", 1e-4); }
 
 // Sums round to 8 bits, in other places on each mesh; 2e-2 is five of such roundings.
-TEST(GptMeshes, TrainAsOneProcessInBfloat16ButForRounding) { ExpectMeshesTrainAlike("bfloat16", 2e-2); }
+TEST(GptMeshes, EveryMeshTrainsAsOneProcessInBfloat16ButForRounding) { ExpectMeshesTrainAlike("bfloat16", 2e-2); }
 
 TEST(GptMeshes, ModesAccumulateAsOneProcess) {
   TrainGptOptions options = AllOptions();
@@ -50,7 +50,7 @@ TEST(GptMeshes, ModesAccumulateAsOneProcess) {
   }
 }
 
-TEST(GptMeshes, ComputeInBfloat16) {
+TEST(GptMeshes, TrainingInBfloat16DiffersFromFloat32) {
   TrainGptOptions options = AllOptions();
   const Trace exact = TraceOf(options, /*alone=*/true);
   options.dtype = "bfloat16";

@@ -54,7 +54,7 @@ void ExpectPlanned(const TrainGptOptions& options) {
   EXPECT_EQ(kept.optimizer, plan.optimizer) << what;
 }
 
-TEST(GptPlan, IsWhatATrainingKeepsAndSends) {
+TEST(GptPlan, ThePlanIsWhatATrainingKeepsAndSends) {
   size_t turn = 0;
   for (const std::string& mesh : MeshesOfAllAxes()) {
     TrainGptOptions options = SmallGpt();

@@ -60,7 +60,7 @@ struct Odd : torch::nn::Module {
 };
 
 // On all ranks, at once; with rank 0's values and with each rank's own, whose first gathering tells.
-TEST(FsdpErrors, NameWhatRanksHaveMadeDifferently) {
+TEST(FsdpErrors, ErrorsNameWhatRanksHaveMadeDifferently) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   const std::string odd = "rank " + std::to_string(world->size() - 1) + " was set up otherwise than rank 0: model";
   for (const bool sync : {true, false}) {
@@ -91,7 +91,7 @@ TEST(FsdpErrors, NameWhatRanksHaveMadeDifferently) {
 
 // The next unit is being gathered then, from shards that the step writes: it must be over, and the step must find the
 // shards and not the whole parameters.
-TEST(FsdpForward, ThatThrowsLeavesShardsToTheOptimizer) {
+TEST(FsdpForward, AForwardPassThatThrowsLeavesShardsToTheOptimizer) {
   const DelayedCollectives delayed;  // shows by name what is changed too early
   auto model = Shard(*world), same = Shard(*world);
   SGD optimizer(model->parameters(), SGDOptions(0.1)), undisturbed(same->parameters(), SGDOptions(0.1));
@@ -111,7 +111,7 @@ TEST(FsdpForward, ThatThrowsLeavesShardsToTheOptimizer) {
 }
 
 // The next step frees unit after unit again: it is each unit's only run.
-TEST(FsdpForward, ThatThrowsIsNoRunOfTheNextStep) {
+TEST(FsdpForward, AForwardPassThatThrowsIsNoRunOfTheNextStep) {
   auto model = Shard(*world);
   const Tower::Forward block = std::exchange(model->module()->blocks.back(), [](const at::Tensor&) -> at::Tensor {
     throw std::runtime_error("a picture that is none");
@@ -151,7 +151,7 @@ struct Surrounding : torch::nn::Module {
 
 // Nor does it count for those before: backward needs the first layer after the unit, which had its last run before the
 // exception and not after it.
-TEST(FsdpForward, ThatThrowsLeavesTheBackwardPassOfAnEarlierOneAlone) {
+TEST(FsdpForward, AForwardPassThatThrowsLeavesEarlierBackwardPassesAlone) {
   const auto gradient = [](auto& model, Surrounding& surrounding, bool throws) {
     const at::Tensor input = InputOf(world->rank()).requires_grad_();
     const at::Tensor loss = model.forward(input).pow(2).mean();
@@ -176,7 +176,7 @@ TEST(FsdpForward, ThatThrowsLeavesTheBackwardPassOfAnEarlierOneAlone) {
 }
 
 // A module may catch what another one within it throws, and go on with its own parameters.
-TEST(FsdpForward, GoesOnWhereAModuleCatches) {
+TEST(FsdpForward, AForwardPassGoesOnWhereAModuleCatches) {
   struct Careful : torch::nn::Module {
     explicit Careful(std::shared_ptr<FullyShardedDataParallel<Block>> inner) : inner(inner) {
       register_module("inner", inner);
@@ -217,7 +217,7 @@ void Backward(const at::Tensor& loss) {
 }
 
 // The others wait in Join's own group then.
-TEST(FsdpErrors, OfOneBackwardPassReachTheNextIterationsOfAJoin) {
+TEST(FsdpErrors, AnErrorInABackwardPassReachesTheNextIterationsOfAJoin) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   auto model = Shard(*world);
   Join join({model.get()});
@@ -231,7 +231,7 @@ TEST(FsdpErrors, OfOneBackwardPassReachTheNextIterationsOfAJoin) {
 }
 
 // Nobody begins another iteration, or only those do that had no exception.
-TEST(FsdpErrors, OfTheLastBackwardPassReachTheOthersOfAJoin) {
+TEST(FsdpErrors, AnErrorInTheLastBackwardPassReachesTheOthersOfAJoin) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   for (const int more : {0, 1}) {
     auto model = Shard(*world);
@@ -248,7 +248,7 @@ TEST(FsdpErrors, OfTheLastBackwardPassReachTheOthersOfAJoin) {
 }
 
 // They have all lost the same.
-TEST(FsdpErrors, OfTheLastBackwardPassOfAllRanksEndNoJoin) {
+TEST(FsdpErrors, AnErrorInTheLastBackwardPassOfAllRanksEndsNoJoin) {
   auto model = Shard(*world);
   Join join({model.get()});
   join.run([&] {
@@ -262,7 +262,7 @@ TEST(FsdpErrors, OfTheLastBackwardPassOfAllRanksEndNoJoin) {
 
 // Nothing has been sent, so nothing is out of step: neither for the next forward pass nor for a backward pass that had
 // its own before.
-TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
+TEST(FsdpErrors, AnErrorInABackwardPassWithoutCollectivesStaysOnItsRank) {
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = ShardingStrategy::kShardGradOp;
   for (const bool forward_between : {true, false}) {
@@ -284,7 +284,7 @@ TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
 
 // The pass has added to what others before it accumulated, which can't be told apart: one rank alone would average less
 // than the others.
-TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfAllRanksWhereSomethingWasAccumulated) {
+TEST(FsdpErrors, AnErrorAfterAccumulationReachesAllRanksWithoutCollectives) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = ShardingStrategy::kShardGradOp;
@@ -319,7 +319,7 @@ void ExpectSameGradients(Sharded& model, Sharded& expected, const char* where) {
 }
 
 // It is forgotten on all ranks, and the next one has the average of its own gradients; whatever the first had got to.
-TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveTheNextOneAlone) {
+TEST(FsdpErrors, AnErrorInABackwardPassOfAllRanksLeavesTheNextOneAlone) {
   for (const bool early : {false, true}) {
     const char* where = early ? "early" : "late";
     const auto loss_of = [&](Sharded& sharded, int batch, bool tires) {
@@ -355,7 +355,7 @@ TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveTheNextOneAlone) {
 }
 
 // The contributions of the others' parts of the loss would be lost without a word.
-TEST(FsdpErrors, RefuseAModelThatIsCheckpointedInOneOfTwoForwardPasses) {
+TEST(FsdpErrors, AModelCheckpointedInOneOfTwoForwardPassesIsRefused) {
   auto model = Shard(*world);
   const at::Tensor input = InputOf(world->rank()).requires_grad_();
   const at::Tensor again = checkpoint([&](const at::Tensor& x) { return model->forward(x); }, input);
@@ -370,7 +370,7 @@ TEST(FsdpErrors, RefuseAModelThatIsCheckpointedInOneOfTwoForwardPasses) {
 }
 
 // The others may get the error within their first, where they reduce what both forward passes have used.
-TEST(FsdpErrors, OfABackwardPassOfOneRankReachThatOfAnotherForwardPass) {
+TEST(FsdpErrors, AnErrorOnOneRankReachesTheBackwardPassOfAnotherForwardPass) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   auto model = Shard(*world);
   const at::Tensor first = LossOf(*model), second = model->forward(InputOf(world->rank(), 1)).pow(2).mean();
@@ -386,7 +386,7 @@ TEST(FsdpErrors, OfABackwardPassOfOneRankReachThatOfAnotherForwardPass) {
 }
 
 // The others have gone on to what follows the loop.
-TEST(FsdpErrors, NameJoinWhereOneRankHasABatchMore) {
+TEST(FsdpErrors, TheErrorNamesJoinWhereOneRankHasABatchMore) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = ShardingStrategy::kShardGradOp;  // whose backward pass begins with a reduction
@@ -409,7 +409,7 @@ TEST(FsdpErrors, NameJoinWhereOneRankHasABatchMore) {
 }
 
 // Each rank would write its own shards, under the names of whole parameters.
-TEST(FsdpErrors, RefuseToSaveShardsAsIfTheyWereWhole) {
+TEST(FsdpErrors, SavingShardsAsIfTheyWereWholeIsRefused) {
   struct Own : Shardable<Own> {
     at::Tensor call(const at::Tensor& x) { return layer(x); }
     torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 4));

@@ -56,13 +56,13 @@ class FsdpFrozen : public testing::TestWithParam<std::tuple<ShardingStrategy, Ba
   }
 };
 
-TEST_P(FsdpFrozen, UnitsAreAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InABlock); }
+TEST_P(FsdpFrozen, FrozenUnitsTrainAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InABlock); }
 // The last gradient of a unit comes before what needs the frozen weights of its first layer.
-TEST_P(FsdpFrozen, FirstLayersAreAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InUp); }
-TEST_P(FsdpFrozen, LastLayersAreAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InDown); }
+TEST_P(FsdpFrozen, FrozenFirstLayersTrainAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InUp); }
+TEST_P(FsdpFrozen, FrozenLastLayersTrainAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InDown); }
 
 // At the end of backward no more than at its beginning: the root, and with prefetching another block.
-TEST_P(FsdpFrozen, UnitsAreFreedWhenBackwardHasPassedThem) {
+TEST_P(FsdpFrozen, FrozenUnitsAreFreedWhenBackwardHasPassedThem) {
   auto model = Shard(*world, options());
   Freeze(*model, InABlock);
   const auto gathered = [&model] {
@@ -107,7 +107,7 @@ struct Outermost : torch::nn::Module {
   torch::nn::Linear before{nullptr};
 };
 
-TEST(FsdpFrozenAround, StaysForWhatComesBeforeTheUnitWithin) {
+TEST(FsdpFrozenAround, AFrozenUnitStaysForLayersBeforeTheUnitWithin) {
   auto around = std::make_shared<Around>([](std::shared_ptr<Block> block) {
     auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, *world);
     return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
@@ -131,7 +131,7 @@ TEST(FsdpFrozenAround, StaysForWhatComesBeforeTheUnitWithin) {
 }
 
 // Nothing that ran before the first unit frees it, and nobody else has views of it.
-TEST(FsdpDetached, AUnitWithoutSuchUsesIsFreedWithItsLastGradient) {
+TEST(FsdpDetached, AUnitWithoutDetachedUsesIsFreedWithItsLastGradient) {
   auto model = Shard(*world);
   at::Tensor x = InputOf(world->rank()).requires_grad_();
   int calls = 0;
@@ -153,7 +153,7 @@ struct Shy : torch::nn::Module {
   torch::nn::Linear layer{nullptr};
 };
 
-TEST(FsdpDetached, UsesOfAWeightFindItAfterItsLastGradient) {
+TEST(FsdpDetached, DetachedUsesOfAWeightFindItAfterItsLastGradient) {
   using Unit = FullyShardedDataParallel<Shy>;
   struct Chain : torch::nn::Module {
     Chain() {

@@ -27,7 +27,7 @@ FullyShardedDataParallelOptions InBFloat16() {
   return options;
 }
 
-TEST(FsdpSummon, KeepsWhatTheComputeTypeCannotHold) {
+TEST(FsdpSummon, KeepsValuesThatTheComputeTypeCannotHold) {
   auto model = Shard(*world, InBFloat16());
   const auto before = Shards(*model);
   {
@@ -37,7 +37,7 @@ TEST(FsdpSummon, KeepsWhatTheComputeTypeCannotHold) {
 }
 
 // Elements that somebody wrote have the new value, the others every bit of theirs.
-TEST(FsdpSummon, WritesBackWhatWasChangedOnly) {
+TEST(FsdpSummon, WritesBackOnlyChangedValues) {
   auto model = Shard(*world, InBFloat16());
   const auto before = Shards(*model);
   {
@@ -55,7 +55,7 @@ TEST(FsdpSummon, WritesBackWhatWasChangedOnly) {
 }
 
 // Which would drop what was changed.
-TEST(FsdpSummon, RefusesPassesWithin) {
+TEST(FsdpSummon, RefusesPassesUnderSummonFullParams) {
   auto model = Shard(*world);
   const auto refused = [](const std::function<void()>& pass) {
     try {
@@ -82,7 +82,7 @@ TEST(FsdpSummon, RefusesPassesWithin) {
 
 // A unit that is gathered ahead, and left out by an evaluation that takes another path: the optimizer's step after it
 // counts, as in a training without evaluation.
-TEST(FsdpSummon, GathersAgainWhatAShorterForwardPassHadGatheredAhead) {
+TEST(FsdpSummon, GathersAgainUnitsThatAShorterForwardPassHadGatheredAhead) {
   auto model = Shard(*world), reference = Shard(*world);
   Adam optimizer(model->parameters(), AdamOptions(0.02)), plain(reference->parameters(), AdamOptions(0.02));
   Train(*model, optimizer, 1);
@@ -126,7 +126,7 @@ class FsdpGatheredCheckpoints : public Checkpoints {
   std::vector<at::Tensor> shards;
 };
 
-TEST_F(FsdpGatheredCheckpoints, AreLoadedIntoShards) {
+TEST_F(FsdpGatheredCheckpoints, CheckpointsAreLoadedIntoShardsThatWereGathered) {
   SaveTrainingState(*world, At("step-2"), state, {});
   Train(*model, *optimizer, 1);
   Gather();
@@ -137,7 +137,7 @@ TEST_F(FsdpGatheredCheckpoints, AreLoadedIntoShards) {
   ExpectSame(Shards(*model), shards, /*bits=*/true);
 }
 
-TEST_F(FsdpGatheredCheckpoints, AreWrittenFromShards) {
+TEST_F(FsdpGatheredCheckpoints, CheckpointsAreWrittenFromShardsThatWereGathered) {
   Gather();
   SaveTrainingState(*world, At("step-2"), state, {});
   Gather();
@@ -153,7 +153,7 @@ TEST_F(FsdpGatheredCheckpoints, AreWrittenFromShards) {
   }
 }
 
-TEST_F(FsdpGatheredCheckpoints, AreRefusedUnderSummonFullParams) {
+TEST_F(FsdpGatheredCheckpoints, CheckpointsAreRefusedUnderSummonFullParams) {
   const SummonFullParams whole(*model);
   try {
     SaveTrainingState(*world, At("step-2"), state, {});
@@ -163,7 +163,7 @@ TEST_F(FsdpGatheredCheckpoints, AreRefusedUnderSummonFullParams) {
   }
 }
 
-TEST_F(FsdpGatheredCheckpoints, NameATensorOfAnotherLengthThanItsPart) {
+TEST_F(FsdpGatheredCheckpoints, ATensorOfAnotherLengthThanItsPartIsNamed) {
   const auto alone = First(1);
   if (alone == nullptr) return;
   CheckpointTensor tensor = ReplicatedTensor("a", torch::arange(10, torch::kFloat32), *alone);

@@ -23,7 +23,7 @@ std::shared_ptr<Sharded> Shard(comm::Communicator& group, ShardingStrategy strat
 
 bool IsLast() { return world->rank() == world->size() - 1; }
 
-TEST(FsdpMissedBackward, IsAnErrorOnAllRanksThatNamesIt) {
+TEST(FsdpMissedBackward, AMissedBackwardPassIsAnErrorOnAllRanksThatNamesIt) {
   if (world->size() == 1) GTEST_SKIP() << "nobody else has it";
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
     const auto group = world->Duplicate().value();
@@ -52,7 +52,7 @@ TEST(FsdpMissedBackward, IsAnErrorOnAllRanksThatNamesIt) {
   }
 }
 
-TEST(FsdpMissedBackward, IsWellWhereNoRankRunsIt) {
+TEST(FsdpMissedBackward, ABackwardPassThatNoRankRunsIsNoError) {
   const auto group = world->Duplicate().value();
   const auto model = Shard(*group, ShardingStrategy::kFullShard);
   for (int step = 0; step < 4; ++step) {

@@ -32,7 +32,7 @@ struct Residual : Shardable<Residual> {
 };
 
 // A mixture of shards would make a checkpoint that can be loaded: the name of the tensor and its size fit.
-TEST(FsdpNotWhole, IsRefusedByStateOf) {
+TEST(FsdpNotWhole, StateOfRefusesShards) {
   const auto sharded = Shard(*world);
   SGD optimizer(sharded->parameters(), 0.1);
   const auto state_of = [&](const torch::nn::Module& module) {
@@ -63,7 +63,7 @@ TEST(FsdpNotWhole, IsRefusedByStateOf) {
   EXPECT_EQ(StateOf(*sharded, optimizer).parameters.size(), plain->parameters().size());
 }
 
-TEST(FsdpNotWhole, IsRefusedByInitParameters) {
+TEST(FsdpNotWhole, InitParametersRefusesShards) {
   const auto init = [](torch::nn::Module& module) { return RefusalOf([&] { init_parameters(module, 1, LikeTorch); }); };
   const auto in_place = std::make_shared<Residual>();
   fully_shard(*in_place, *world);

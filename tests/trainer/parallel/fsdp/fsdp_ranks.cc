@@ -23,7 +23,7 @@ class Fsdp : public testing::TestWithParam<std::tuple<ShardingStrategy, bool>> {
 };
 
 // Division by the world size is exact for powers of two only; otherwise products and sums round elsewhere.
-TEST_P(Fsdp, GivesTheBitsOfDdp) {
+TEST_P(Fsdp, FsdpGivesTheBitsOfDdp) {
   const auto group = OrderInvariantWorld();
   auto model = Shard(*group, options());
   Adam optimizer(model->parameters(), AdamOptions(0.02));
@@ -32,7 +32,7 @@ TEST_P(Fsdp, GivesTheBitsOfDdp) {
   ExpectSame(Whole(*model), TrainedByDdp(*group), WorldIsPowerOfTwo());
 }
 
-TEST_P(Fsdp, KeepsAShardOnly) {
+TEST_P(Fsdp, ARankKeepsItsShardOnly) {
   auto model = Shard(*world, options());
   const bool whole = std::get<0>(GetParam()) == ShardingStrategy::kNoShard;
   const int shards = whole ? 1 : world->size();
@@ -74,7 +74,7 @@ TEST(FsdpMesh, ShardsAreReplicatedOverRows) {
 
 // Every rank makes one block at a time and keeps its shard of it: the values are those of the whole model made in one
 // process, whatever the mesh, and nothing is sent.
-TEST(FsdpInitialisation, DoesNotDependOnTheMesh) {
+TEST(FsdpInitialisation, InitialValuesDoNotDependOnTheMesh) {
   struct Deep : torch::nn::Module {
     using Wrap = std::function<std::shared_ptr<torch::nn::Module>(std::shared_ptr<torch::nn::LinearImpl>)>;
     explicit Deep(const Wrap& wrap) {
@@ -104,7 +104,7 @@ TEST(FsdpInitialisation, DoesNotDependOnTheMesh) {
   expect_same(**mesh);
 }
 
-TEST(FsdpNoSync, AccumulatesAndTheNextBackwardAverages) {
+TEST(FsdpNoSync, NoSyncAccumulatesAndTheNextBackwardAverages) {
   auto model = Shard(*world);
   auto reference = Plain();
   DistributedDataParallel<Tower> ddp(reference, *world);
@@ -144,7 +144,7 @@ void ZeroGradients(FullyShardedDataParallel<Tower>& model) {
   for (const auto& part : model.sharded_parameters()) at::Tensor(part.tensor).mutable_grad() = at::Tensor();
 }
 
-TEST(FsdpBackward, ASecondOneOfTheSameGraphAddsItsGradients) {
+TEST(FsdpBackward, ASecondBackwardPassOfTheSameGraphAddsItsGradients) {
   auto model = Shard(*world);
   const at::Tensor loss = model->forward(InputOf(world->rank(), 0)).pow(2).mean();
   loss.backward({}, /*retain_graph=*/true);
@@ -155,7 +155,7 @@ TEST(FsdpBackward, ASecondOneOfTheSameGraphAddsItsGradients) {
   ExpectGradients(*model, 1, 1);  // and leaves nothing to the next step
 }
 
-TEST(FsdpBackward, OneThatFailsLeavesNothingToTheNext) {
+TEST(FsdpBackward, AFailedBackwardPassLeavesNothingToTheNext) {
   auto model = Shard(*world);
   at::Tensor input = InputOf(world->rank(), 0).requires_grad_();
   input.register_hook([](const at::Tensor&) { throw std::runtime_error("a hook of the user's"); });
@@ -166,7 +166,7 @@ TEST(FsdpBackward, OneThatFailsLeavesNothingToTheNext) {
 }
 
 // Reductions that it began are under way, and the others wait for those that it did not begin.
-TEST(FsdpBackward, OneThatFailsEndsOnAllRanksWithItsModel) {
+TEST(FsdpBackward, AFailedBackwardPassEndsOnAllRanksWithItsModel) {
   auto model = Shard(*world);
   model->root();
   ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank that is still wrapping
@@ -186,7 +186,7 @@ TEST(FsdpBackward, OneThatFailsEndsOnAllRanksWithItsModel) {
 }
 
 // It has caught that, and goes on with the next batch: the others get the error, whatever they wait for.
-TEST(FsdpBackward, OneThatFailsOnOneRankAloneIsAnErrorOnAll) {
+TEST(FsdpBackward, ABackwardPassThatFailsOnOneRankIsAnErrorOnAll) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   for (const bool at_once : {true, false}) {  // before it has begun any reduction, or after all of them
     auto model = Shard(*world);
@@ -230,7 +230,7 @@ TEST(FsdpBackward, FollowsParametersThatThawAndFreeze) {
   ExpectGradients(*model, 1, 1);
 }
 
-TEST(FsdpClip, ScalesByTheNormOfAllGradients) {
+TEST(FsdpClip, ClippingScalesByTheNormOfAllGradients) {
   for (const double norm_type : {2.0, std::numeric_limits<double>::infinity()}) {
     auto model = Shard(*world);
     auto reference = Plain();
@@ -269,7 +269,7 @@ TEST(FsdpMixedPrecision, ComputesInBFloat16AndKeepsFloat32) {
   }
 }
 
-TEST(FsdpEvaluation, LeavesShardsBehind) {
+TEST(FsdpEvaluation, EvaluationLeavesShardsBehind) {
   auto model = Shard(*world);
   const auto before = Whole(*model);
   {
@@ -288,7 +288,7 @@ TEST(FsdpEvaluation, LeavesShardsBehind) {
 }
 
 // Forward gathers every unit, backward those but the root's again; each is reduced once.
-TEST(FsdpTraffic, IsWhatTheFormulasSay) {
+TEST(FsdpTraffic, TrafficIsWhatTheFormulasSay) {
   if (world->size() == 1) GTEST_SKIP() << "nothing moves";
   for (const bool full : {true, false}) {
     FullyShardedDataParallelOptions options;
@@ -350,7 +350,7 @@ TEST(FsdpJoin, ShadowsRanksThatHaveMoreInputs) {
   ExpectJoined(*Shard(*world, options));
 }
 
-TEST(FsdpJoin, ShadowsRanksOfReplicasToo) {
+TEST(FsdpJoin, ShadowsRanksOfReplicasThatHaveMoreInputs) {
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok());
@@ -362,7 +362,7 @@ TEST(FsdpJoin, ShadowsRanksOfReplicasToo) {
   }
 }
 
-TEST(FsdpErrors, NameTheCause) {
+TEST(FsdpErrors, ErrorsOfFsdpNameTheCause) {
   struct Mixed : torch::nn::Module {
     Mixed() {
       register_parameter("a", torch::ones({2}));

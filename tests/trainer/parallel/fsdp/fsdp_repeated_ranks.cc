@@ -86,7 +86,7 @@ class FsdpRepeated : public testing::TestWithParam<std::tuple<std::optional<at::
   }
 };
 
-TEST_P(FsdpRepeated, UnitsGiveAllTheirGradientsInTheSameStep) {
+TEST_P(FsdpRepeated, RepeatedUnitsGiveAllTheirGradientsInTheSameStep) {
   auto reference = PlainLooped();
   auto model = Make();
   for (int step = 0; step < 3; ++step) {
@@ -97,7 +97,7 @@ TEST_P(FsdpRepeated, UnitsGiveAllTheirGradientsInTheSameStep) {
   }
 }
 
-TEST_P(FsdpRepeated, ForwardPassesOfOneLossToo) {
+TEST_P(FsdpRepeated, SeveralForwardPassesOfOneLossGiveAllTheirGradients) {
   auto reference = PlainLooped();
   auto model = Make();
   for (int step = 0; step < 2; ++step) {
@@ -113,7 +113,7 @@ TEST_P(FsdpRepeated, ForwardPassesOfOneLossToo) {
 }
 
 // Accumulated, then averaged: all of it once.
-TEST_P(FsdpRepeated, UnderNoSyncNothingIsLost) {
+TEST_P(FsdpRepeated, GradientsOfRepeatedUnitsAccumulateUnderNoSync) {
   auto reference = PlainLooped();
   auto model = Make();
   {
@@ -158,12 +158,12 @@ void ExpectRefused(const Backward& backward) {
   }
 }
 
-TEST(FsdpRepeatedInside, AUnitIsRefused) {
+TEST(FsdpRepeatedInside, AUnitRepeatedInsideAnotherIsRefused) {
   auto model = std::make_shared<FullyShardedDataParallel<TwiceInside>>(std::make_shared<TwiceInside>(), *world);
   ExpectRefused([&] { model->forward(InputOf(world->rank())).pow(2).mean().backward(); });
 }
 
-TEST(FsdpRepeatedInside, AGraphThatHadABackwardPassIsRefusedBesideAnother) {
+TEST(FsdpRepeatedInside, AGraphAfterItsBackwardPassIsRefusedBesideAnother) {
   FullyShardedDataParallelOptions options;
   options.mixed_precision.param_dtype = torch::kDouble;
   auto model = ShardLooped(options, /*checkpointed=*/true);

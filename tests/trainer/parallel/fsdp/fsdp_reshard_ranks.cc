@@ -29,7 +29,7 @@ std::vector<int> Divisors(int number) {
   return divisors;
 }
 
-TEST(FsdpReshardAfterForward, GivesTheBitsOfDdp) {
+TEST(FsdpReshardAfterForward, ReshardingGivesTheBitsOfDdp) {
   const auto group = OrderInvariantWorld();
   const auto expected = TrainedByDdp(*group);
   std::vector<ReshardAfterForward> choices = {true, false};
@@ -49,7 +49,7 @@ TEST(FsdpReshardAfterForward, GivesTheBitsOfDdp) {
 }
 
 // Between the passes a rank has an n-th of each unit, and the neighbours alone gather it again.
-TEST(FsdpReshardAfterForward, KeepsAnNthAmongNNeighbours) {
+TEST(FsdpReshardAfterForward, ReshardingKeepsAnNthAmongNNeighbours) {
   for (const int ranks : Divisors(world->size())) {
     auto model = Shard(*world, Resharding(ranks));
     Adam optimizer(model->parameters(), AdamOptions(0.02));
@@ -76,7 +76,7 @@ TEST(FsdpReshardAfterForward, KeepsAnNthAmongNNeighbours) {
   }
 }
 
-TEST(FsdpReshardAfterForward, IsForgottenWithoutABackwardPass) {
+TEST(FsdpReshardAfterForward, KeptParametersAreDroppedWithoutABackwardPass) {
   auto model = Shard(*world, Resharding(world->size() % 2 == 0 ? 2 : 1));
   const at::Tensor before = model->forward(InputOf(0)).detach().clone();
   {
@@ -88,7 +88,7 @@ TEST(FsdpReshardAfterForward, IsForgottenWithoutABackwardPass) {
   EXPECT_FALSE(torch::allclose(model->forward(InputOf(0)), before));
 }
 
-TEST(FsdpReshardAfterForward, IsForgottenBySummonFullParams) {
+TEST(FsdpReshardAfterForward, KeptParametersAreDroppedBySummonFullParams) {
   auto model = Shard(*world, Resharding(world->size() % 2 == 0 ? ReshardAfterForward(2) : ReshardAfterForward(true)));
   auto expected = Whole(*model);
   for (auto& parameter : expected) parameter.mul_(2);
@@ -100,13 +100,13 @@ TEST(FsdpReshardAfterForward, IsForgottenBySummonFullParams) {
   ExpectSame(Whole(*model), expected, /*bits=*/true);
 }
 
-TEST(FsdpReshardAfterForward, DividesTheShards) {
+TEST(FsdpReshardAfterForward, ANumberThatDoesNotDivideTheShardsIsRefused) {
   EXPECT_THROW(Shard(*world, Resharding(world->size() + 1)), c10::Error);
   EXPECT_THROW(Shard(*world, Resharding(-1)), c10::Error);
 }
 
 // On the CPU there is nothing to offload; on a device shards lie on the host, and bits are the same.
-TEST(FsdpCpuOffload, ChangesNoBit) {
+TEST(FsdpCpuOffload, CpuOffloadChangesNoBit) {
   const bool cuda = torch::cuda::is_available() && static_cast<int>(torch::cuda::device_count()) >= world->size();
   std::vector<std::vector<at::Tensor>> trained;
   for (const bool offload : {false, true}) {
@@ -147,7 +147,7 @@ class FsdpReplicated : public testing::Test {
   std::unique_ptr<DeviceMesh> mesh_;
 };
 
-TEST_F(FsdpReplicated, ByDdpIsHsdp) {
+TEST_F(FsdpReplicated, FsdpReplicatedByDdpIsHsdp) {
   FullyShardedDataParallelOptions hybrid;
   hybrid.sharding_strategy = ShardingStrategy::kHybridShard;
   auto expected = Shard(*mesh_, hybrid);
@@ -171,7 +171,7 @@ TEST_F(FsdpReplicated, ByDdpIsHsdp) {
   ExpectSame(Whole(*model), TrainedByDdp(*world), false);
 }
 
-TEST_F(FsdpReplicated, WithoutSyncAddsUp) {
+TEST_F(FsdpReplicated, NoSyncAddsUpGradientsOfReplicatedFsdp) {
   auto model = Shard(shard());
   DistributedDataParallel ddp(model, replicate());
   auto reference = Plain();
@@ -213,7 +213,7 @@ std::string Refused(const Wrap& wrap) {
   return "";
 }
 
-TEST_F(FsdpReplicated, RefusesByNameWhatWouldBeNonsense) {
+TEST_F(FsdpReplicated, RefusesByNameCombinationsThatAreNonsense) {
   const auto wrap = [](std::shared_ptr<Sharded> model, comm::Communicator& group,
                        const DistributedDataParallelOptions& options = {}) {
     return Refused([&] { DistributedDataParallel<Sharded>(model, group, options); });

@@ -88,7 +88,7 @@ void ExpectShapesToTrain(comm::Communicator& group, const FullyShardedDataParall
   }
 }
 
-TEST(FsdpRows, AreTheChunksOfTorchOnAnyNumberOfRanks) {
+TEST(FsdpRows, RowsAreTheChunksOfTorchOnAnyNumberOfRanks) {
   for (int ranks = 1; ranks <= world->size(); ++ranks) {
     const auto group = First(ranks);
     if (group == nullptr) continue;
@@ -110,7 +110,7 @@ TEST(FsdpRows, AreTheChunksOfTorchOnAnyNumberOfRanks) {
 }
 
 // Values that every rank has changed alike under SummonFullParams are in its rows afterwards, however large they are.
-TEST(FsdpRows, AreWrittenBack) {
+TEST(FsdpRows, RowsAreWrittenBackAfterSummonFullParams) {
   for (const bool small_type : {false, true}) {
     FullyShardedDataParallelOptions options;
     if (small_type) options.mixed_precision.param_dtype = torch::kBFloat16;
@@ -154,7 +154,7 @@ class ByRows : public torch::optim::Optimizer {
   std::map<const void*, at::Tensor> averages_;
 };
 
-TEST(FsdpRows, ServeAnOptimizerThatNeedsThem) {
+TEST(FsdpRows, RowsServeAnOptimizerThatNeedsThem) {
   auto plain = Plain();
   {
     DistributedDataParallel<Tower> same_start(plain, *world);
@@ -190,7 +190,7 @@ struct Heavy : torch::nn::Module {
   torch::nn::LayerNorm norm{nullptr};
 };
 
-TEST(FsdpRows, OfLargeParametersGiveTheBitsOfDdp) {
+TEST(FsdpRows, RowsOfLargeParametersGiveTheBitsOfDdp) {
   const auto group = OrderInvariantWorld();
   auto plain = std::make_shared<Heavy>();
   DistributedDataParallel<Heavy> ddp(plain, *group);

@@ -29,7 +29,7 @@ struct Containers : torch::nn::Module {
   std::vector<at::ScalarType> types;
 };
 
-TEST(FsdpTypes, ReachTensorsInContainers) {
+TEST(FsdpTypes, ComputeTypesReachTensorsInContainers) {
   FullyShardedDataParallelOptions options;
   options.mixed_precision.param_dtype = torch::kBFloat16;
   options.mixed_precision.output_dtype = torch::kFloat32;
@@ -54,7 +54,7 @@ static_assert(!Mappable<Labelled> && !Mappable<std::vector<Labelled>> && !Mappab
 static_assert(!Mappable<std::tuple<at::Tensor&, at::Tensor&>> && !Mappable<std::tuple<const at::Tensor&, int>>);
 static_assert(!Mappable<std::pair<at::Tensor&, int>> && !Mappable<std::pair<const at::Tensor&, at::Tensor>>);
 
-TEST(FsdpTypes, LeaveTuplesOfReferencesAsTheyAre) {
+TEST(FsdpTypes, TuplesOfReferencesAreLeftAsTheyAre) {
   struct Tied : torch::nn::Module {
     at::Tensor forward(const std::tuple<at::Tensor&, at::Tensor&>& two) {
       return layer(std::get<0>(two) + std::get<1>(two));
@@ -68,7 +68,7 @@ TEST(FsdpTypes, LeaveTuplesOfReferencesAsTheyAre) {
 }
 
 // A guard around several steps computes with the weights of each of them.
-TEST(FsdpTypes, OfAutocastAreCastAgainInEachForwardPass) {
+TEST(FsdpTypes, AutocastCastsWeightsAgainInEachForwardPass) {
   auto model = Shard(*world), expected = Shard(*world);
   torch::optim::SGD optimizer(model->parameters(), 0.5), plain(expected->parameters(), 0.5);
   {
@@ -85,7 +85,7 @@ TEST(FsdpTypes, OfAutocastAreCastAgainInEachForwardPass) {
 }
 
 // Weights that an optimizer or a loader has changed after a forward pass that threw.
-TEST(FsdpTypes, OfAutocastAreCastAgainAfterAForwardPassThatThrew) {
+TEST(FsdpTypes, AutocastCastsWeightsAgainAfterAForwardPassThatThrew) {
   struct Tired : torch::nn::Module {
     at::Tensor forward(const at::Tensor& x) {
       at::Tensor y = layer(x);

@@ -38,7 +38,7 @@ FullyShardedDataParallelOptions SmallTypes() {  // writing back compares in them
   return options;
 }
 
-TEST(FsdpWriteBack, ThrowsWhatItMeetsAndLeavesNoRankWaiting) {
+TEST(FsdpWriteBack, WritingBackThrowsAndLeavesNoRankWaiting) {
   const auto model = Shard(*world, SmallTypes());
   std::unique_ptr<NoMoreMemory> none;  // gone after what it keeps from writing back
   const bool fails = world->rank() == world->size() - 1;
@@ -63,7 +63,7 @@ TEST(FsdpWriteBack, ThrowsWhatItMeetsAndLeavesNoRankWaiting) {
   }
 }
 
-TEST(FsdpWriteBack, LeavesTheWayToAnExceptionThatCameBefore) {
+TEST(FsdpWriteBack, WritingBackLetsAnEarlierExceptionPass) {
   const auto model = Shard(*world, SmallTypes());
   std::unique_ptr<NoMoreMemory> none;
   try {

@@ -223,7 +223,7 @@ TEST(FsdpInPlace, TrainsTheSameHoweverItIsCut) {
   }
 }
 
-TEST(FsdpInPlace, RefusesByNameWhatItCanNotServe) {
+TEST(FsdpInPlace, RefusesByNameModulesThatItCanNotServe) {
   const auto refused = [](const auto& shard) -> std::string {
     try {
       shard();

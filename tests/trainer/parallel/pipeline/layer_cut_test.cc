@@ -27,7 +27,7 @@ torch::nn::Sequential Model() {
                                torch::nn::AnyModule(torch::nn::Linear(2, 2)));
 }
 
-TEST(LayerCut, ByNumberAndByParameters) {
+TEST(LayerCut, LayersAreCutByNumberAndByParameters) {
   const std::vector<NamedLayer> layers = LayersOf(Model(), "body");
   ASSERT_EQ(layers.size(), 4u);
   EXPECT_EQ(layers[2].name, "body.2");
@@ -44,7 +44,7 @@ struct Slow : torch::nn::Module {
   }
 };
 
-TEST(LayerCut, ByTimeLeavesGradientsAsTheyWere) {
+TEST(LayerCut, CutByTimeLeavesGradientsAsTheyWere) {
   torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8), torch::nn::Linear(8, 8), Slow());
   model->parameters()[0].mutable_grad() = torch::ones({8, 8});
   EXPECT_THAT(CutByTime(LayersOf(model), 2, torch::randn({2, 8}), 2), ElementsAre(0, 3, 4));
@@ -57,7 +57,7 @@ struct Throws : torch::nn::Module {
 };
 
 // Measuring is no training: statistics, random numbers and gradients are as before, also after an exception.
-TEST(LayerCut, ByTimeLeavesBuffersAndGeneratorsAsTheyWere) {
+TEST(LayerCut, CutByTimeLeavesBuffersAndGeneratorsAsTheyWere) {
   for (const bool throws : {false, true}) {
     torch::nn::BatchNorm1d norm(8);
     torch::nn::Sequential model(torch::nn::Linear(8, 8), norm, torch::nn::Dropout(0.5), torch::nn::Linear(8, 8));

@@ -47,7 +47,7 @@ class FailingRank : public testing::Test {
   const Batch batch_ = BatchOf(8, 5);
 };
 
-TEST_F(FailingRank, ReachesTheRanksOfASharedWeight) {
+TEST_F(FailingRank, AFailureReachesTheRanksOfASharedWeight) {
   if (world->size() < 3) GTEST_SKIP() << "the rank between the two that share fails";
   const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
   torch::nn::Sequential model = Model();
@@ -64,7 +64,7 @@ TEST_F(FailingRank, ReachesTheRanksOfASharedWeight) {
 }
 
 // The last stage's step ends before the first one's.
-TEST_F(FailingRank, ReachesARankThatIsAheadAndWaitsForANorm) {
+TEST_F(FailingRank, AFailureReachesARankThatIsAheadAndWaitsForANorm) {
   const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
   torch::nn::Sequential model = Model();
   std::vector<PipelineStage> stages = StagesFor(schedule, model, world->rank());
@@ -78,7 +78,7 @@ TEST_F(FailingRank, ReachesARankThatIsAheadAndWaitsForANorm) {
 }
 
 // Ranks of other stages are told by those that wait in the layers.
-TEST_F(FailingRank, ReachesTheRanksThatLayersAreCutOver) {
+TEST_F(FailingRank, AFailureReachesTheRanksThatLayersAreCutOver) {
   const int columns = world->size() % 2 == 0 ? 2 : world->size(), rows = world->size() / columns;
   const auto mesh = DeviceMesh::Create(*own_, {rows, columns}, {"pipeline", "tensor"});
   ASSERT_TRUE(mesh.ok()) << mesh.status();

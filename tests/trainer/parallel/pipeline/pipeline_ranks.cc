@@ -217,7 +217,7 @@ TEST(Pipeline, MessagesAreCountedWhereTheyAreSent) {
   EXPECT_EQ(entries.at({comm::CollectiveKind::kRecv, world->size()}).sent_by_group, 0);
 }
 
-TEST(Pipeline, WhatDoesNotFitIsRefused) {
+TEST(Pipeline, StagesThatDoNotFitTheScheduleAreRefused) {
   const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
   torch::nn::Sequential model = Model();
   auto own = world->Duplicate();
@@ -239,7 +239,7 @@ TEST(Pipeline, WhatDoesNotFitIsRefused) {
 }
 
 // None waits for a rank that can't go on.
-TEST(Pipeline, WhatDoesNotFitOnOneRankIsRefusedOnAll) {
+TEST(Pipeline, StagesThatDoNotFitOnOneRankAreRefusedOnAll) {
   const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
   Schedule broken = schedule;
   broken.by_rank[0].pop_back();

@@ -95,7 +95,7 @@ void ShareAmongAllStages(const char* name, Form form) {
   }
 }
 
-TEST(SharedWeights, OfAllStagesHaveTheSumOfAll) {
+TEST(SharedWeights, AWeightSharedByAllStagesHasTheSumOfTheirGradients) {
   for (const char* const name : {"gpipe", "1f1b", "interleaved", "zb_h1", "zbv"}) {
     ShareAmongAllStages(name, Form::kStar);
     ShareAmongAllStages(name, Form::kChain);
@@ -103,7 +103,7 @@ TEST(SharedWeights, OfAllStagesHaveTheSumOfAll) {
 }
 
 // A rank's two stages have one tensor, which other ranks can't know: it is one copy, or checkpoints would lack a part.
-TEST(SharedWeights, ATensorOfTwoStagesIsOneCopy) {
+TEST(SharedWeights, ATensorSharedByTwoStagesIsOneCopy) {
   for (const char* const name : {"interleaved", "zbv"}) ShareAmongAllStages(name, Form::kLocallyTied);
 }
 
@@ -123,7 +123,7 @@ std::string Refused(const Schedule& schedule, const std::vector<PipelineStage>& 
   return why;
 }
 
-TEST(SharedWeights, ThatDoNotFitAreRefusedOnAllRanks) {
+TEST(SharedWeights, SharedWeightsThatDoNotFitAreRefusedOnAllRanks) {
   const int ranks = world->size(), stages = 2 * ranks;
   const Schedule schedule = *BuildSchedule("zbv", {ranks, stages, 4});  // rank 0 has the first and the last stage
   torch::nn::Sequential model = Model();

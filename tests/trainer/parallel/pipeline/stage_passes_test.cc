@@ -48,7 +48,7 @@ TEST(StagePasses, AFrozenStageStillGivesAGradientBack) {
   EXPECT_EQ(passes.under_way(), 0u);
 }
 
-TEST(MicroBatches, AreEqualParts) {
+TEST(MicroBatches, MicroBatchesAreEqualParts) {
   const auto parts = SplitMicroBatches(torch::arange(6), 3, "inputs");
   ASSERT_EQ(parts.size(), 3u);
   EXPECT_TRUE(torch::equal(parts[1], torch::tensor({2, 3})));
@@ -56,7 +56,7 @@ TEST(MicroBatches, AreEqualParts) {
   EXPECT_THROW(SplitMicroBatches(at::Tensor(), 3, "inputs"), c10::Error);
 }
 
-TEST(MicroBatches, WeightsAreSharesOfTheValidTargets) {
+TEST(MicroBatches, MicroBatchesWeighBySharesOfTheValidTargets) {
   const auto count = [](const at::Tensor& target) { return CountValidTargets(target); };
   EXPECT_THAT(LossWeights({torch::tensor({1, -100}), torch::tensor({2, 0}), torch::tensor({-100, 5})}, count),
               ElementsAre(0.25, 0.5, 0.25));

@@ -213,7 +213,7 @@ void Train(Wrap wrap, const char* name) {
   ExpectEqual(stages, ValuesOf(reference), /*values=*/true, what);
 }
 
-TEST(WrappedStages, HaveOneProcessesGradients) {
+TEST(WrappedStages, WrappedStagesHaveOneProcessesGradients) {
   for (const Wrap wrap : {Wrap::kDdp, Wrap::kZero1, Wrap::kZero2, Wrap::kFsdp, Wrap::kHsdp, Wrap::kDdpOfFsdp}) {
     for (const char* const name : {"gpipe", "1f1b", "interleaved", "zb_h1", "zbv"}) Train(wrap, name);
   }

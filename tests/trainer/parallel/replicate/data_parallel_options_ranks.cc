@@ -35,7 +35,7 @@ std::vector<int> UsedBy(int rank) { return rank == 0 ? std::vector<int>{0, 1} : 
 // Whether gradients are bucket views, and whether one bucket has parameters of all branches.
 class UnusedParameters : public testing::TestWithParam<std::tuple<bool, bool>> {};
 
-TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
+TEST_P(UnusedParameters, UnusedParametersCountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
   auto model = std::make_shared<Branches>();
   DistributedDataParallelOptions options;
   options.find_unused_parameters = true;
@@ -76,7 +76,7 @@ TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
 INSTANTIATE_TEST_SUITE_P(BucketViews, UnusedParameters, testing::Combine(testing::Bool(), testing::Bool()));
 
 // Which parameters a checkpointed function uses shows only in backward.
-TEST_P(UnusedParameters, CountAsZerosBesideCheckpointedFunctions) {
+TEST_P(UnusedParameters, UnusedParametersCountAsZerosBesideCheckpointedFunctions) {
   struct Saving : Branches {
     at::Tensor forward(const at::Tensor& x, const std::vector<int>& used) {
       const auto call = [this, used](const at::Tensor& in) { return Branches::forward(in, used); };
@@ -112,7 +112,7 @@ TEST_P(UnusedParameters, CountAsZerosBesideCheckpointedFunctions) {
 }
 
 // Under a pipeline: what nobody has used in any micro-batch is left alone, or is an error where users are not counted.
-TEST(UnusedParametersOf, AccumulatedPassesKeepTheirGradientOrAreRefused) {
+TEST(UnusedParametersOf, UnusedParametersOfAccumulatedPassesKeepTheirGradientOrAreRefused) {
   for (const bool finds : {true, false}) {
     const auto model = std::make_shared<Branches>();
     DistributedDataParallelOptions options;
@@ -136,7 +136,7 @@ TEST(UnusedParametersOf, AccumulatedPassesKeepTheirGradientOrAreRefused) {
 }
 
 // Its gradient has no hook: unrefused, each rank would silently keep its own.
-TEST(UnusedParametersOf, AFrozenOneThatIsThawedIsRefusedOnAllRanks) {
+TEST(UnusedParametersOf, AParameterThatIsThawedLaterIsRefusedOnAllRanks) {
   for (const bool everywhere : {true, false}) {
     auto model = std::make_shared<Net>();
     model->second->weight.requires_grad_(false);
@@ -272,7 +272,7 @@ TEST(GradientAsBucketView, SharesTheBucketsMemoryFromStepToStep) {
 }
 
 // Nobody holds what ends with the job, neither of the buckets in force nor of those before them.
-TEST(GradientAsBucketView, LeavesTheBucketsMemoryToWhoHoldsViews) {
+TEST(GradientAsBucketView, LeavesTheBucketsMemoryToHoldersOfViews) {
   auto model = std::make_shared<Net>();
   DistributedDataParallelOptions options;
   options.gradient_as_bucket_view = true;
@@ -350,7 +350,7 @@ void ExpectClose(const std::vector<at::Tensor>& actual, const std::vector<at::Te
   }
 }
 
-TEST(CommHooks, CompressAndAverage) {
+TEST(CommHooks, HooksCompressAndAverage) {
   std::vector<at::Tensor> exact;
   for (const bool views : {false, true}) {
     ExpectClose(WithHook(std::make_shared<AllReduceHook>(), 1, exact, views), exact, 1e-6);
@@ -387,7 +387,7 @@ int InputsOf(int rank) { return 2 + rank; }
 
 class UnevenInputs : public testing::TestWithParam<bool> {};
 
-TEST_P(UnevenInputs, AreShadowedAndTheFinalModelIsEverybodys) {
+TEST_P(UnevenInputs, UnevenInputsAreShadowedAndTheFinalModelIsEverybodys) {
   const bool by_initial = GetParam();
   auto model = std::make_shared<Net>();
   auto reference = std::make_shared<Net>();
@@ -432,7 +432,7 @@ TEST_P(UnevenInputs, AreShadowedAndTheFinalModelIsEverybodys) {
 }
 INSTANTIATE_TEST_SUITE_P(DivideByInitialWorldSize, UnevenInputs, testing::Bool());
 
-TEST(UnevenInputs, EndForAllWhenAskedTo) {
+TEST(UnevenInputs, UnevenInputsEndForAllRanksWhenAskedTo) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
   auto model = std::make_shared<Net>();
   DistributedDataParallel<Net> ddp(model, *world);

@@ -79,7 +79,7 @@ void ExpectGradients(const torch::nn::Module& module, const std::vector<at::Tens
   }
 }
 
-TEST(DataParallel, ComputesAndDerivesWhatTheModuleAloneDoes) {
+TEST(DataParallel, GivesTheOutputsAndGradientsOfTheModuleAlone) {
   const std::map<int64_t, std::vector<int64_t>> pieces = {{12, {4, 4, 4}}, {7, {1, 3, 3}}, {2, {1, 1}}, {1, {1}}};
   for (const auto& [rows, sizes] : pieces) {  // as chunk() cuts; small batches leave devices without work
     auto net = MakeNet();
@@ -96,7 +96,7 @@ TEST(DataParallel, ComputesAndDerivesWhatTheModuleAloneDoes) {
   }
 }
 
-TEST(DataParallel, WithoutDevicesIsThePlainModule) {
+TEST(DataParallel, IsThePlainModuleWithoutDevices) {
   auto net = MakeNet();
   DataParallel<Net> parallel(net, Devices(0));
   const at::Tensor input = Input(6);
@@ -202,7 +202,7 @@ TEST(DataParallel, ScattersAndGathersStructures) {
   EXPECT_TRUE(torch::allclose(*mean, ((a + b) * 3).view({2, 4}).mean(1))) << "scalars of two devices";
 }
 
-TEST(DataParallel, SaysWhatItCannotReplicate) {
+TEST(DataParallel, NamesModulesThatItCannotReplicate) {
   try {
     DataParallel<Several> parallel(std::make_shared<Several>(), Devices(2));
     FAIL() << "a module without clone() was accepted";
@@ -226,7 +226,7 @@ struct Failing : torch::nn::Module {
   }
 };
 
-TEST(DataParallel, ThrowsWhatAReplicaThrows) {
+TEST(DataParallel, ThrowsTheExceptionOfAReplica) {
   DataParallel<Failing> parallel(std::make_shared<Failing>(), Devices(3), [] { return std::make_shared<Failing>(); });
   const at::Tensor input = torch::tensor({{1.0f}, {2.0f}, {-3.0f}});
   try {

@@ -80,7 +80,7 @@ std::vector<Fault> Faults() {
 
 class HookErrors : public testing::TestWithParam<Fault> {};
 
-TEST_P(HookErrors, AreErrorsEverywhereWithTheirText) {
+TEST_P(HookErrors, ErrorsOfHooksReachAllRanksWithTheirText) {
   const Fault& fault = GetParam();
   auto model = std::make_shared<Net>(16);
   DistributedDataParallelOptions options;

@@ -31,7 +31,7 @@ double Exposed(const std::function<void(const Product&)>& run) {
   return link.exposed() / link.communicated();
 }
 
-TEST(OverlappedProduct, ExposesAChunkOfItsCollectives) {
+TEST(OverlappedProduct, AnOverlappedProductExposesOneChunkOfItsCollectives) {
   if (world->size() == 1) GTEST_SKIP() << "skipped: OverlappedProduct: nothing moves";
   const std::vector<int64_t> rows(world->size(), kRows);
   const at::Tensor part = Random({kRows, kWidth}, 1), whole = Random({kRows * world->size(), kWidth}, 2);
@@ -50,7 +50,7 @@ TEST(OverlappedProduct, ExposesAChunkOfItsCollectives) {
   }
 }
 
-TEST(OverlappedProduct, IsTheSameInChunks) {
+TEST(OverlappedProduct, AProductInChunksIsTheSame) {
   const std::vector<int64_t> rows = ChunkSizes(4 * world->size() + 1, world->size());
   const at::Tensor whole = Random({4 * world->size() + 1, kWidth}, 3);
   const at::Tensor part = whole.split_with_sizes(rows)[world->rank()];

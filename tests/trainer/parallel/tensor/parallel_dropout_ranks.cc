@@ -71,7 +71,7 @@ TEST(ParallelDropout, DiffersByStepMicroBatchLayerAndSeed) {
   EXPECT_FALSE(torch::equal(first, masks({.seed = 1, .step = 0}, 2)));
 }
 
-TEST(ParallelDropout, DoesNothingInEvaluationAndAllAtOne) {
+TEST(ParallelDropout, DropsNothingInEvaluationAndEverythingAtOne) {
   const RandomPlaceGuard place({.step = 0});
   ParallelDropout dropout(ParallelDropoutOptions(1.0));
   EXPECT_EQ(dropout(torch::ones({8})).sum().item<float>(), 0);
@@ -97,7 +97,7 @@ TEST(ParallelDropout, NeedsAPlaceInTraining) {
   dropout(torch::ones({8}));
 }
 
-TEST(RandomRegions, DrawOtherNumbersOnEachRankAndTheSameOutside) {
+TEST(RandomRegions, RandomRegionsDrawOtherNumbersOnEachRankAndLeaveOthersAlone) {
   model_parallel_manual_seed(1234, world->rank());
   const at::Tensor before = torch::rand({3});
   at::Tensor inside;
@@ -120,7 +120,7 @@ TEST(RandomRegions, DrawOtherNumbersOnEachRankAndTheSameOutside) {
   }()));
 }
 
-TEST(RandomRegions, AreRepeatedByARecomputation) {
+TEST(RandomRegions, ARecomputationRepeatsRandomRegions) {
   model_parallel_manual_seed(77, world->rank());
   const at::Tensor x = torch::ones({50}).requires_grad_();
   const auto drop = [](const at::Tensor& in) {
@@ -143,7 +143,7 @@ TEST(RandomRegions, AreRepeatedByARecomputation) {
   EXPECT_TRUE(torch::equal(next, torch::rand({3})));
 }
 
-TEST(RandomRegions, MustBeKnown) { EXPECT_THROW(RandomRegion("nowhere"), c10::Error); }
+TEST(RandomRegions, UnknownRandomRegionsAreRefused) { EXPECT_THROW(RandomRegion("nowhere"), c10::Error); }
 
 }  // namespace
 }  // namespace cohort::trainer

@@ -51,7 +51,7 @@ class TensorParallel : public testing::TestWithParam<std::tuple<bool, int>> {
   }
 };
 
-TEST_P(TensorParallel, MlpIsThatOfOneProcess) {
+TEST_P(TensorParallel, AnMlpEqualsThatOfOneProcess) {
   // in, hidden, out, sequence, its dimension; hidden features and sequence that do not divide, and fewer than ranks
   const std::vector<std::vector<int64_t>> cases = {
       {4, 12, 3, 12, 0}, {4, 10, 3, 7, 1}, {5, 3, 4, 5, 0}, {3, 2, 2, 2, 1}};
@@ -74,7 +74,7 @@ TEST_P(TensorParallel, MlpIsThatOfOneProcess) {
   }
 }
 
-TEST_P(TensorParallel, BlockIsThatOfOneProcess) {
+TEST_P(TensorParallel, ABlockEqualsThatOfOneProcess) {
   for (const auto& [heads, length] : std::vector<std::pair<int64_t, int64_t>>{{4, 8}, {3, 5}, {1, 4}}) {
     for (const int64_t sequence_dim : {0, 1}) {
       const TensorAxis axis = AxisOf(sequence_dim);
@@ -127,7 +127,7 @@ TEST_P(TensorParallel, RecomputationRepeatsTheMasksOfOneProcess) {
 INSTANTIATE_TEST_SUITE_P(All, TensorParallel, testing::Combine(testing::Bool(), testing::Values(1, 3)));
 
 // A model that is written for sequence parallelism computes the same on a mesh whose axis has one rank.
-TEST(TensorParallelLayers, KeepTheLayoutOfActivationsOnAnAxisOfOneRank) {
+TEST(TensorParallelLayers, LayersKeepTheLayoutOfActivationsOnAnAxisOfOneRank) {
   const RandomPlaceGuard place({.seed = 3, .step = 11});
   for (const int64_t sequence_dim : {0, 1}) {
     const TensorAxisOptions options = {.sequence_parallel = true, .sequence_dim = sequence_dim};
@@ -151,7 +151,7 @@ TEST(TensorParallelLayers, KeepTheLayoutOfActivationsOnAnAxisOfOneRank) {
   }
 }
 
-TEST(TensorParallelLayers, EmbeddingIsThatOfOneProcess) {
+TEST(TensorParallelLayers, AnEmbeddingEqualsThatOfOneProcess) {
   for (const int64_t vocabulary : {12, 7, 2}) {
     for (const bool sequence : {false, true}) {
       const std::string what = std::to_string(vocabulary) + " tokens";
@@ -201,7 +201,7 @@ TEST(TensorParallelLayers, RowTakesItsFeaturesOfAWholeInput) {
   ExpectClose(x.grad(), plain.grad(), "gradient of the input", 1e-4);
 }
 
-TEST(TensorParallelLayers, CastUnderAutocast) {
+TEST(TensorParallelLayers, LayersCastUnderAutocast) {
   const TensorAxis axis(*world, {.sequence_parallel = true});
   axis.set_sequence_length(6);
   auto [cut, whole] = CutAndWhole([](const TensorAxis& on) { return std::make_shared<Mlp>(4, 10, 3, on); }, axis);
@@ -240,7 +240,7 @@ TEST(TensorParallelLayers, InitialValuesAreThoseOfOneProcessByName) {
 
 // Sequence parallelism moves as many bytes as plain tensor parallelism: 4 (n - 1) B forward and backward a block, where
 // B is an activation. Backward gathers the input of column layers again.
-TEST(TensorParallelLayers, LedgerHasTheFormulasBytes) {
+TEST(TensorParallelLayers, TheLedgerHasTheFormulasBytes) {
   if (world->size() == 1) return;
   const int n = world->size();
   const int64_t batch = 2, length = 2 * n, width = 4 * n;
@@ -263,7 +263,7 @@ TEST(TensorParallelLayers, LedgerHasTheFormulasBytes) {
   }
 }
 
-TEST(TensorParallelLayers, RefuseWhatDoesNotFit) {
+TEST(TensorParallelLayers, LayersThatDoNotFitTheAxisAreRefused) {
   const TensorAxis axis(*world);
   EXPECT_THROW(TensorAxis(*world, {.chunks = 0}), c10::Error);
   EXPECT_THROW(ColumnParallelLinear(ColumnParallelLinearOptions(4, 6).unit(2).gather_output(true), axis), c10::Error);

@@ -42,7 +42,7 @@ void ExpectLossOfTorch(int64_t classes, const VocabParallelCrossEntropyOptions& 
   ExpectClose(own.grad(), OwnClasses(whole.grad()), what + ": gradient", 1e-5);
 }
 
-TEST(VocabParallelCrossEntropy, IsTorchsWithEveryOption) {
+TEST(VocabParallelCrossEntropy, EqualsTorchsCrossEntropyWithEveryOption) {
   for (const int64_t classes : {12, 7, 2}) {
     for (const bool weighted : {false, true}) {
       for (const double smoothing : {0.0, 0.1, 1.0}) {
@@ -147,7 +147,7 @@ TEST(VocabParallelCrossEntropy, SendsNothingOfTheLogitsSize) {
   EXPECT_EQ(ledger.total().bytes, world->size() == 1 ? 0 : 4 * 6 * (1 + 3));
 }
 
-TEST(VocabParallelCrossEntropy, RefusesWhatDoesNotFit) {
+TEST(VocabParallelCrossEntropy, RefusesTargetsThatDoNotFit) {
   const TensorAxis axis(*world);
   const at::Tensor own = Random({2, 4}, 30).requires_grad_();
   EXPECT_THROW(vocab_parallel_cross_entropy(own, torch::zeros({3}, torch::kInt64), axis), c10::Error);

@@ -17,13 +17,13 @@ TEST(ZeroPartition, SortsBySizeAndGivesTheLargestToTheLeastLoaded) {
               ElementsAre(1, 0, 0, 1, 1));
 }
 
-TEST(ZeroPartition, InOrderTakesParametersAsTheyComeAndCountsFrozenOnesAsOne) {
+TEST(ZeroPartition, InOrderKeepsTheOrderAndCountsFrozenParametersAsOne) {
   EXPECT_THAT(PartitionParameters({{1}, {10}, {4}, {6}, {5}}, 2, ZeroPartition::kInOrder), ElementsAre(0, 1, 0, 0, 1));
   EXPECT_THAT(PartitionParameters({{100, false}, {2}, {3}, {1}}, 2, ZeroPartition::kInOrder), ElementsAre(0, 1, 0, 1));
 }
 
 // Greedy by falling size never exceeds 4/3 of the best possible, which is at least the mean and the largest one.
-TEST(ZeroPartition, IsBalanced) {
+TEST(ZeroPartition, PartitionsAreBalanced) {
   for (unsigned seed = 1; seed <= 50; ++seed) {
     std::mt19937 random(seed);
     std::vector<PartitionedParameter> parameters(1 + random() % 60);

@@ -63,7 +63,7 @@ class Zero : public testing::TestWithParam<std::tuple<bool, ZeroPartition>> {
   }
 };
 
-TEST_P(Zero, OneGivesTheBitsOfAPlainOptimizer) {
+TEST_P(Zero, Zero1GivesTheBitsOfAPlainOptimizer) {
   const auto group = OrderInvariantWorld();
   auto model = std::make_shared<Net>(7);
   DistributedDataParallel<Net> ddp(model, *group, SmallBuckets());
@@ -77,7 +77,7 @@ TEST_P(Zero, OneGivesTheBitsOfAPlainOptimizer) {
   ExpectSameParameters(*model, *TrainedByDdp(*group));
 }
 
-TEST_P(Zero, TwoGivesTheBitsOfAPlainOptimizer) {
+TEST_P(Zero, Zero2GivesTheBitsOfAPlainOptimizer) {
   const auto group = OrderInvariantWorld();
   auto model = std::make_shared<Net>(7);
   {
@@ -157,7 +157,7 @@ TEST(ZeroRedundancyOptimizer, FollowsChangesOfTheLearningRate) {
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::allclose(model->parameters()[i], expected[i])) << i;
 }
 
-TEST(ZeroRedundancyOptimizer, RefusesWhatWouldLoseState) {
+TEST(ZeroRedundancyOptimizer, RefusesCallsThatWouldLoseState) {
   auto model = std::make_shared<Net>();
   ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(model->parameters(), *world, torch::optim::SGDOptions(0.1));
   torch::serialize::OutputArchive out;

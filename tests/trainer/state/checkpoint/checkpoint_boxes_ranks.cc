@@ -45,7 +45,7 @@ CheckpointTensor TensorOf(const Placement& placement, const at::Tensor& data) {
 
 Axis Ranks() { return {.name = "tensor", .size = world->size(), .rank = world->rank()}; }
 
-TEST_F(BoxCheckpoints, MoveBetweenCuts) {
+TEST_F(BoxCheckpoints, CheckpointsMoveBetweenCuts) {
   std::mt19937 random(11);  // alike on all ranks
   const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
   for (int trial = 0; trial < 25; ++trial) {
@@ -73,7 +73,7 @@ TEST_F(BoxCheckpoints, MoveBetweenCuts) {
   }
 }
 
-TEST_F(BoxCheckpoints, ReadLittleMoreThanTheyKeep) {
+TEST_F(BoxCheckpoints, RanksReadLittleMoreThanTheyKeep) {
   const std::vector<std::vector<int64_t>> all = {{256, 256}, {250, 334}, {1536, 1536}};
   for (const std::vector<int64_t>& sizes : all) {
     const at::Tensor whole = Numbers(sizes);
@@ -162,7 +162,7 @@ TEST_F(BoxCheckpoints, PartsOfManyRanksReadLittleMoreThanTheyKeep) {
 }
 
 // The size of the index stays in proportion.
-TEST_F(BoxCheckpoints, KeepFewChecksums) {
+TEST_F(BoxCheckpoints, AnIndexKeepsFewChecksums) {
   const auto checksums = [](const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole) {
     int64_t bytes = 0;
     for (const TileGrid& cut : CutsOf(sizes, whole, 4)) {
@@ -183,7 +183,7 @@ TEST_F(BoxCheckpoints, KeepFewChecksums) {
   }
 }
 
-TEST_F(BoxCheckpoints, OfAnotherFormatAreRefused) {
+TEST_F(BoxCheckpoints, CheckpointsOfAnotherFormatAreRefused) {
   const auto alone = First(1);
   if (alone == nullptr) return;
   SaveCheckpoint(*alone, At("one"), {ReplicatedTensor("a", Numbers({130, 70}), *alone)}, {});
@@ -196,7 +196,7 @@ TEST_F(BoxCheckpoints, OfAnotherFormatAreRefused) {
               HasSubstr("has format \"cohort-checkpoint-4\"; this program reads cohort-checkpoint-3"));
 }
 
-TEST_F(BoxCheckpoints, NoticeADamagedTileAmongThoseThatAreRead) {
+TEST_F(BoxCheckpoints, ADamagedTileAmongThoseThatAreReadIsNoticed) {
   const auto alone = First(1);
   if (alone == nullptr) return;
   const std::vector<int64_t> sizes = {64, 64};
@@ -217,7 +217,7 @@ TEST_F(BoxCheckpoints, NoticeADamagedTileAmongThoseThatAreRead) {
   EXPECT_THROW(load(24, 64), DistributedError);
 }
 
-TEST_F(BoxCheckpoints, RefuseGapsAndOverlaps) {
+TEST_F(BoxCheckpoints, GapsAndOverlapsAreRefused) {
   const auto alone = First(1);
   if (alone == nullptr) return;
   const auto save = [&](std::vector<Box> boxes) -> std::string {
@@ -252,7 +252,7 @@ struct CutLayer : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
 
-TEST_F(BoxCheckpoints, OfTensorParallelLayersUnderFsdpFillOneProcess) {
+TEST_F(BoxCheckpoints, CheckpointsOfTensorParallelLayersUnderFsdpFillOneProcess) {
   const int tensor = world->size() % 2 == 0 ? 2 : 1;
   auto mesh = DeviceMesh::Create(*world, {world->size() / tensor, tensor}, {"shard", "tensor"});
   ASSERT_TRUE(mesh.ok());

@@ -116,7 +116,7 @@ class PartialDirectories : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(PartialDirectories, TakeTheirPlaceOrGo) {
+TEST_F(PartialDirectories, APartialDirectoryTakesItsPlaceOrGoes) {
   {
     const PartialDirectory dropped(At("step-1"));
     EXPECT_TRUE(fs::is_directory(At("step-1.partial")));
@@ -135,7 +135,7 @@ TEST_F(PartialDirectories, TakeTheirPlaceOrGo) {
   EXPECT_EQ(fs::file_size(At("step-1") + "/index.json"), 3u);
 }
 
-TEST_F(PartialDirectories, AreMadeWithTheirParents) {
+TEST_F(PartialDirectories, APartialDirectoryIsMadeWithItsParents) {
   PartialDirectory partial(At("runs/first/step-1"));
   EXPECT_TRUE(fs::is_directory(At("runs/first/step-1.partial")));
   partial.Publish();
@@ -144,7 +144,7 @@ TEST_F(PartialDirectories, AreMadeWithTheirParents) {
   EXPECT_THROW(PartialDirectory(At("file/step-1")), fs::filesystem_error);
 }
 
-TEST_F(PartialDirectories, ReplaceNothingButCheckpoints) {
+TEST_F(PartialDirectories, PublishingReplacesNothingButCheckpoints) {
   Directory("home", {"precious"});
   Directory("web", {"index.json", "precious"});
   std::ofstream(At("file")) << "precious";
@@ -162,7 +162,7 @@ TEST_F(PartialDirectories, ReplaceNothingButCheckpoints) {
   EXPECT_TRUE(fs::exists(At("later/precious")));
 }
 
-TEST_F(PartialDirectories, BelongToOneJob) {
+TEST_F(PartialDirectories, APartialDirectoryBelongsToOneJob) {
   PartialDirectory first(At("step-1"));
   std::ofstream(At("step-1.partial") + "/rank-00000-of-00001.safetensors") << "half";
   EXPECT_THAT(ErrorOfMaking(At("step-1")), AllOf(HasSubstr("another job"), HasSubstr("step-1.partial")));
@@ -172,7 +172,7 @@ TEST_F(PartialDirectories, BelongToOneJob) {
 }
 
 // Without locks another job may take it away.
-TEST_F(PartialDirectories, AreNotPublishedWhenTheyAreAnothers) {
+TEST_F(PartialDirectories, APartialDirectoryOfAnotherJobIsNotPublished) {
   {
     PartialDirectory first(At("step-1"));
     RemoveTree(At("step-1.partial"));
@@ -184,7 +184,7 @@ TEST_F(PartialDirectories, AreNotPublishedWhenTheyAreAnothers) {
   EXPECT_FALSE(fs::exists(At("step-1")));
 }
 
-TEST_F(PartialDirectories, SweepWhatKilledRunsHaveLeft) {
+TEST_F(PartialDirectories, LeftoversOfKilledRunsAreSwept) {
   const std::vector<std::string> files = {"rank-00000-of-00002.safetensors", "rank-00001-of-00002.safetensors"};
   const auto age = [&](const std::string& directory) {
     const auto then = fs::file_time_type::clock::now() - std::chrono::hours(2);
@@ -209,7 +209,7 @@ TEST_F(PartialDirectories, SweepWhatKilledRunsHaveLeft) {
 }
 
 // As on NFS, or under a kernel or a filter that does not know the call.
-TEST_F(PartialDirectories, ReplaceInStepsWhereNothingCanBeExchanged) {
+TEST_F(PartialDirectories, PublishingReplacesInStepsWhereNothingCanBeExchanged) {
   for (const int error : {EINVAL, ENOSYS, EOPNOTSUPP}) {
     exchange_error = 0;
     Save("latest", "old");
@@ -230,7 +230,7 @@ TEST_F(PartialDirectories, ReplaceInStepsWhereNothingCanBeExchanged) {
 }
 
 // Whatever a job is killed before, or a rename that fails: one of the two checkpoints is whole and found.
-TEST_F(PartialDirectories, LoseNothingBetweenTheSteps) {
+TEST_F(PartialDirectories, NothingIsLostBetweenTheSteps) {
   exchange_error = EINVAL;
   Save("latest", "old");
   for (const int done : {0, 1}) {
@@ -259,7 +259,7 @@ TEST_F(PartialDirectories, LoseNothingBetweenTheSteps) {
 }
 
 // The one that came first gets an error; what is published is the other's, whole.
-TEST_F(PartialDirectories, OfTwoJobsWithoutLocksTheFirstHearsOfTheSecond) {
+TEST_F(PartialDirectories, TheFirstOfTwoJobsWithoutLocksFails) {
   for (const int error : {ENOLCK, EOPNOTSUPP, EINVAL, EBADF}) {
     lock_error = error;
     Save("step-1", "alone");
@@ -277,7 +277,7 @@ TEST_F(PartialDirectories, OfTwoJobsWithoutLocksTheFirstHearsOfTheSecond) {
 
 class CheckpointFolder : public PartialDirectories {};
 
-TEST_F(CheckpointFolder, ListsWhatHasLostItsIndexToo) {
+TEST_F(CheckpointFolder, ListsCheckpointsThatHaveLostTheirIndex) {
   for (const char* name : {"step-9", "step-10", "step-11"}) Save(name, name);
   fs::remove(At("step-10/index.json"));
   Directory("step-12", {"note"});
@@ -285,7 +285,7 @@ TEST_F(CheckpointFolder, ListsWhatHasLostItsIndexToo) {
   EXPECT_THAT(Found(), ElementsAre("step-11", "step-10", "step-9"));
 }
 
-TEST_F(CheckpointFolder, KeepsTheNewest) {
+TEST_F(CheckpointFolder, PruningKeepsTheNewestCheckpoints) {
   for (const char* name : {"step-2", "step-4", "step-6", "step-8", "step-10", "step-20", "best-1"}) Save(name, name);
   fs::remove(At("step-6/index.json"));
   std::ofstream(At("step-2/note")) << "for ever";

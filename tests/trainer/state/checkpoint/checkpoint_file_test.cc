@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kUnreadable = "/proc/self/mem";
 
 // LoadLatestTrainingState takes the checkpoint before a damaged one, and ends at other errors.
-TEST(CheckpointFile, IsDamagedWhereTheDiskCannotReadIt) {
+TEST(CheckpointFile, AFileThatTheDiskCannotReadIsDamaged) {
   try {
     const TensorFileReader reader(kUnreadable, {.bytes = 0, .header_bytes = 16, .header_checksum = ""});
     FAIL() << "read";

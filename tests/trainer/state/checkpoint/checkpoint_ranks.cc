@@ -38,7 +38,7 @@ using torch::optim::AdamWOptions;
 
 class AnyModes : public Checkpoints, public testing::WithParamInterface<std::tuple<const char*, const char*>> {};
 
-TEST_P(AnyModes, LoadEachOthersOnAnyNumberOfRanks) {
+TEST_P(AnyModes, AnyModeLoadsAnotherModesCheckpointOnAnyNumberOfRanks) {
   const auto [from, to] = GetParam();
   Trained saved(from, *world);
   saved.Train(0, 3);
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyModes,
 // Whatever byte is lost or changed.
 class DamagedCheckpoint : public Checkpoints {};
 
-TEST_F(DamagedCheckpoint, IsRefusedByNameAndTheOneBeforeLoads) {
+TEST_F(DamagedCheckpoint, ADamagedCheckpointIsRefusedByNameAndTheOneBeforeLoads) {
   Trained saved("fsdp", *world);
   saved.Train(0, 1);
   SaveTrainingState(*world, At("step-1"), saved.state, {{"step", "1"}});
@@ -112,7 +112,7 @@ TEST_F(DamagedCheckpoint, IsRefusedByNameAndTheOneBeforeLoads) {
 }
 
 // An index that somebody made, with the right sum of what is wrong.
-TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
+TEST_F(DamagedCheckpoint, AnIndexThatContradictsItselfIsRefused) {
   Trained saved("fsdp", *world);
   SaveTrainingState(*world, At("step-1"), saved.state, {});
   ASSERT_TRUE(world->Barrier().Wait().ok());
@@ -156,7 +156,7 @@ TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
 }
 
 // Each would take all of the stack or keep a rank waiting.
-TEST_F(DamagedCheckpoint, IsRefusedWhereFilesAreNone) {
+TEST_F(DamagedCheckpoint, PipesAndDeeplyNestedIndexesAreRefused) {
   Trained saved("ddp", *world);
   SaveTrainingState(*world, At("step-1"), saved.state, {{"step", "1"}});
   SaveTrainingState(*world, At("step-2"), saved.state, {{"step", "2"}});
@@ -186,7 +186,7 @@ TEST_F(DamagedCheckpoint, IsRefusedWhereFilesAreNone) {
 }
 
 // One process, every byte of a small checkpoint.
-TEST_F(DamagedCheckpoint, IsRefusedAtEveryByte) {
+TEST_F(DamagedCheckpoint, DamageOfAnyByteIsRefused) {
   const auto alone = First(1);
   if (alone == nullptr) return;
   const at::Tensor tensor = torch::arange(10, torch::kFloat32);
@@ -291,7 +291,7 @@ TEST_F(Checkpoints, AFailedWriteIsAnErrorEverywhereAndLosesNothing) {
 }
 
 // Two jobs with one directory: the second one gets an error, and what the first one writes is whole.
-TEST_F(Checkpoints, AreOneJobsAtATime) {
+TEST_F(Checkpoints, ADirectoryBelongsToOneJobAtATime) {
   Trained saved("ddp", *world);
   int held = -1;
   if (world->rank() == 0) {
@@ -315,7 +315,7 @@ TEST_F(Checkpoints, AreOneJobsAtATime) {
   EXPECT_FALSE(fs::exists(At("step-1.partial")));
 }
 
-TEST_F(Checkpoints, ReplaceNothingElse) {
+TEST_F(Checkpoints, CheckpointsReplaceNothingElse) {
   Trained saved("ddp", *world);
   if (world->rank() == 0) {
     fs::create_directory(At("home"));
@@ -327,7 +327,7 @@ TEST_F(Checkpoints, ReplaceNothingElse) {
   EXPECT_FALSE(fs::exists(At("home.partial")));
 }
 
-TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
+TEST_F(Checkpoints, CheckpointsAreWrittenWhileTrainingGoesOn) {
   std::vector<at::Tensor> then;
   {
     Trained saved("fsdp", *world);
@@ -353,7 +353,7 @@ TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
   ExpectEqual(loaded.Whole(), then, true);
 }
 
-TEST_F(Checkpoints, WaitForASlowRankAsLongAsTheyAreTold) {
+TEST_F(Checkpoints, SavingWaitsForASlowRankAsLongAsItIsTold) {
   constexpr std::chrono::milliseconds kShort(200);
   Trained saved("ddp", *world);
   SaveTrainingState(*world, At("there"), saved.state, {});
@@ -415,7 +415,7 @@ TEST_F(Checkpoints, ARankThatCannotListItsPartIsAnErrorEverywhere) {
 }
 
 // Ranks may have different ones, as running statistics of their own inputs: pieces of several are nobody's.
-TEST_F(Checkpoints, WhateverARankThrowsIsAnErrorEverywhere) {
+TEST_F(Checkpoints, AnyExceptionOfARankIsAnErrorEverywhere) {
   const int failing = world->size() - 1;
   const std::vector<std::function<void()>> throwing = {[] { throw std::runtime_error(""); }, [] { throw 5; }};
   for (const auto& work : throwing) {
@@ -430,7 +430,7 @@ TEST_F(Checkpoints, WhateverARankThrowsIsAnErrorEverywhere) {
   }
 }
 
-TEST_F(Checkpoints, HaveTheBuffersOfOneRank) {
+TEST_F(Checkpoints, CheckpointsHaveTheBuffersOfOneRank) {
   for (const std::string mode : {"ddp", "zero", "fsdp"}) {
     Trained saved(mode, *world);
     saved.net->count.fill_(10 + world->rank());
@@ -448,7 +448,7 @@ TEST_F(Checkpoints, HaveTheBuffersOfOneRank) {
   }
 }
 
-TEST_F(Checkpoints, AreExportedAsOneFile) {
+TEST_F(Checkpoints, CheckpointsAreExportedAsOneFile) {
   Trained saved("fsdp", *world);
   saved.Train(0, 1);
   SaveTrainingState(*world, At("step-1"), saved.state, {});
@@ -479,7 +479,7 @@ TEST_F(Checkpoints, AreExportedAsOneFile) {
   }
 }
 
-TEST_F(Checkpoints, NameWhatDoesNotFit) {
+TEST_F(Checkpoints, TensorsThatDoNotFitAreNamed) {
   Trained saved("ddp", *world);
   SaveTrainingState(*world, At("step-0"), saved.state, {});
   auto other = std::make_shared<Net>(6);

@@ -38,7 +38,7 @@ TEST_F(RemoveTreeTest, RemovesAllBelowAndNothingElse) {
   EXPECT_TRUE(fs::exists(folder_ / "kept")) << "a link was followed";
 }
 
-TEST_F(RemoveTreeTest, AFileGoesAndNothingIsNoError) {
+TEST_F(RemoveTreeTest, RemovesAFileAndTakesAnAbsentPath) {
   Write(folder_ / "file");
   std::error_code error = std::make_error_code(std::errc::io_error);
   RemoveTree(folder_ / "file", error);
@@ -47,7 +47,7 @@ TEST_F(RemoveTreeTest, AFileGoesAndNothingIsNoError) {
   EXPECT_NO_THROW(RemoveTree(folder_ / "file"));
 }
 
-TEST_F(RemoveTreeTest, TellsThatSomethingIsLeft) {
+TEST_F(RemoveTreeTest, ReportsThatSomethingIsLeft) {
   std::error_code error;
   RemoveTree("/proc/self/task", error);  // nobody may, root neither
   EXPECT_TRUE(error);

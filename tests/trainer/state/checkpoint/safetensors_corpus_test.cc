@@ -37,7 +37,7 @@ std::string ErrorOf(const std::string& path) {
   return "";
 }
 
-TEST(SafetensorsCorpus, TypesAreRead) {
+TEST(SafetensorsCorpus, EveryTypeIsRead) {
   const auto tensors = ReadSafetensors(kCorpus + "types.safetensors");
   for (const char* name :
        {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"}) {
@@ -81,7 +81,7 @@ TEST(SafetensorsCorpus, DataMayBeginAnywhere) {
   EXPECT_TRUE(AreCounted(tensors.at("late")));
 }
 
-TEST(SafetensorsCorpus, WhatIsNoSuchFileIsRefused) {
+TEST(SafetensorsCorpus, FilesThatAreNoSafetensorsAreRefused) {
   EXPECT_THAT(ErrorOf(kCorpus + "refused_twice.safetensors"), HasSubstr("has the key a twice"));
   EXPECT_THAT(ErrorOf(kCorpus + "refused_overlap.safetensors"), HasSubstr("tensors share bytes: b"));
   EXPECT_THAT(ErrorOf(kCorpus + "refused_hole.safetensors"), HasSubstr("bytes before b are no tensor's"));

@@ -46,7 +46,7 @@ class SafetensorsFile : public testing::Test {
   std::string folder_, path_;
 };
 
-TEST_F(SafetensorsFile, ReadsWhatIsWritten) {
+TEST_F(SafetensorsFile, ReadsTheFilesThatItWrites) {
   std::vector<FilePiece> pieces;
   const at::Tensor a = torch::randn({2, 3}), b = torch::arange(5), c = torch::empty({0, 4}, at::kBFloat16);
   for (const auto& [name, tensor] : std::map<std::string, at::Tensor>{{"a", a}, {"b", b}, {"c", c}}) {
@@ -61,7 +61,7 @@ TEST_F(SafetensorsFile, ReadsWhatIsWritten) {
   EXPECT_EQ(tensors.at("c").scalar_type(), at::kBFloat16);
 }
 
-TEST_F(SafetensorsFile, RefusesWhatIsNone) {
+TEST_F(SafetensorsFile, RefusesFilesThatAreNoSafetensors) {
   std::ofstream(path_) << "short";
   EXPECT_THAT(Error(), HasSubstr("shorter than 8 bytes"));
   Write("{}", "", 1000);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ScheduleText, WhatIsPrintedIsReadAsTheSameSchedule) {
+TEST(ScheduleText, APrintedScheduleIsReadAsTheSame) {
   for (const ScheduleInfo& info : Schedules()) {
     const Schedule schedule = *BuildSchedule(info.name, {3, 3 * info.traits.least_stages_per_rank, 6});
     const auto read = ParseSchedule(ToText(schedule));
@@ -25,7 +25,7 @@ TEST(ScheduleText, WhatIsPrintedIsReadAsTheSameSchedule) {
   }
 }
 
-TEST(ScheduleText, HasPyTorchsForm) {
+TEST(ScheduleText, ScheduleTextsHavePyTorchsForm) {
   EXPECT_EQ(ToText(*BuildSchedule("gpipe", {2, 2, 1})),
             "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
             "1RECV_F0,1UNSHARD,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n");
@@ -39,7 +39,7 @@ TEST(ScheduleText, PassesAloneAreCompleted) {
   EXPECT_EQ(read->by_rank, BuildSchedule("1f1b", {2, 2, 2})->by_rank);
 }
 
-TEST(ScheduleText, WhatCannotBeReadIsNamed) {
+TEST(ScheduleText, TextsThatCannotBeReadAreNamed) {
   const auto why = [](const std::string& text) { return std::string(ParseSchedule(text).status().message()); };
   EXPECT_THAT(why(""), HasSubstr("no line with actions"));
   EXPECT_THAT(why("0F0,0B0\n1F0,1Q0"), HasSubstr("rank 1, cell 1: \"1Q0\" is no action"));

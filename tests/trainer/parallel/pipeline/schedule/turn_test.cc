@@ -176,7 +176,7 @@ TEST(Turn, NoRankStandsStillWhereSendsWait) {
 }
 
 // The test above would see a turn's messages started one after another, because the fake's sends wait.
-TEST(Turn, AMessageAtATimeStandsStill) {
+TEST(Turn, SendingOneMessageAtATimeStandsStill) {
   const auto schedule = BuildSchedule("1f1b", {2, 2, 4});
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   const std::vector<std::string> problems = RunSchedule(*schedule, /*batches=*/false, seconds(1));
