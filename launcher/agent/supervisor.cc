@@ -343,7 +343,7 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
       ::kill(-pid, SIGKILL);
       if (!rank.told_to_end()) {
         callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +
-                             ", which waited for the next epoch, has ended; it will be started anew");
+                             ", which waited for the next epoch, has ended; it will be started again");
       }
       return true;
     }

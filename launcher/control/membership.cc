@@ -217,7 +217,7 @@ std::optional<v1::Membership> Membership::Reseat() {
     changes.push_back("the job goes on without " + dropped + ", with " + std::to_string(roster_->node_count()) +
                       (roster_->node_count() == 1 ? " node and " : " nodes and ") +
                       std::to_string(roster_->rank_count()) +
-                      (roster_->rank_count() == 1 ? " rank" : " ranks, which are numbered anew"));
+                      (roster_->rank_count() == 1 ? " rank" : " ranks, which are numbered again"));
   }
   if (changes.empty()) return std::nullopt;
   v1::Membership members;

@@ -55,7 +55,8 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   const std::chrono::milliseconds wait = options.wait.value_or(kJoinWait);
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
       ", run:\n\n  dlaunch join - <<< " + FormatToken(token) + "\n");
-  Say("whoever has the token may join; dlaunch join TOKEN works in any shell, but other users may see it for a moment");
+  Say("everybody with the token may join; dlaunch join TOKEN works in any shell, but other users may see it for a "
+      "moment");
   if (options.min_nodes) {
     Say("with " + std::to_string(*options.min_nodes) +
         (*options.min_nodes == 1 ? " node the job can start; in " : " nodes the job can start; in ") +

@@ -163,8 +163,9 @@ std::string NeedsSecret(const Member& member) {
 
 absl::StatusOr<JoinKey> ReadKey(const Options& options, const Member& member) {
   if (options.token_file.empty() && options.insecure) {
-    Say("--insecure: whoever reaches port " + std::to_string(options.ports.value_or(PortRange{kGatePort, 0}).first) +
-        " of " + member.noun + " 0 can take part in this job");
+    Say("--insecure: every program that reaches port " +
+        std::to_string(options.ports.value_or(PortRange{kGatePort, 0}).first) + " of " + member.noun +
+        " 0 can take part in this job");
     return MakeJoinKey("insecure");
   }
   if (options.token_file.empty()) return absl::InvalidArgumentError(NeedsSecret(member));
@@ -263,7 +264,7 @@ absl::StatusOr<std::optional<Member>> ReadMemberVariables(const VariableLookup& 
 Detection Members::Detect(const Options&) const {
   const absl::StatusOr<std::optional<Member>> member = ReadMemberVariables(GetVariable);
   if (!member.ok()) return {true, std::string(member.status().message())};
-  if (!member->has_value()) return {false, "no variables tell of machines that run the same command"};
+  if (!member->has_value()) return {false, "no variables name machines that run the same command"};
   return {true, (*member)->source};
 }
 
@@ -274,7 +275,7 @@ bool Members::RunsElsewhere(const Options&) const {
 
 absl::StatusOr<JobNodes> Members::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(std::optional<Member> member, ReadMemberVariables(GetVariable));
-  if (!member) return absl::InternalError("no variables tell of other machines any more");
+  if (!member) return absl::InternalError("the variables that named other machines are gone");
   COHORT_RETURN_IF_ERROR(CheckNodesTyped(options, member->count, member->source));
   if (options.nodes) member->count = *options.nodes;  // the most of a range, which is waited for
   return GatherMembers(options, *member);

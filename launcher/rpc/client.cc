@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(
       return absl::UnauthenticatedError(cause + " (is it another job's?)");
     }
     if (IsClosedOnUs(status) && ++times_closed == kMaxTimesClosedOnUs) {
-      return absl::UnauthenticatedError(cause + " (whoever listens there does not accept this agent's certificate)");
+      return absl::UnauthenticatedError(cause +
+                                        " (the program that listens there does not accept this agent's certificate)");
     }
     // Only a listener that is not there yet is worth another try.
     if (status.code() != absl::StatusCode::kUnavailable || deadline.left() <= pause) {

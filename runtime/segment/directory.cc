@@ -60,7 +60,7 @@ absl::Status DirectoryInsert(DirectoryEntry* table, uint64_t key, SegmentBlock b
   return absl::ResourceExhaustedError(
       "segment directory: all " + std::to_string(kDirectoryEntries) +
       " entries are in use, one for each group in which this rank has moved data on its host; destroy communicators "
-      "that are no longer needed, and make this group anew");
+      "that are no longer needed, and make this group again");
 }
 
 void DirectoryErase(DirectoryEntry* table, uint64_t key) {

@@ -38,7 +38,7 @@ def check(killed, expected, how):
     killed.finish()
     weights = read_all(killed.weights)
     killed.expect("restart 1 of 1 of all ranks" in killed.text, "it was not restarted")
-    killed.expect("[0] resumed " in killed.text, "it began anew instead of going on from its checkpoint")
+    killed.expect("[0] resumed " in killed.text, "it began from the start instead of going on from its checkpoint")
     killed.expect(weights == expected, "the final weights differ from those of the undisturbed run")
     print("%s in epoch 3 of %d, resumed, and ended with the same %d bytes of weights" % (how, EPOCHS, len(weights)))
 

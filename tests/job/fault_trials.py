@@ -74,7 +74,7 @@ class Trial:
             kind = "stopped" if self.stops else "killed, same host" if same_host else "killed, other host"
             milliseconds = (heard - job.began) / 1e6
             if milliseconds > SLACK * PROMISES[kind]:
-                job.fail("rank %d heard of it after %.0f ms" % (rank, milliseconds))
+                job.fail("rank %d got the error after %.0f ms" % (rank, milliseconds))
             figures.append((kind, milliseconds))
         return figures
 

@@ -39,7 +39,8 @@ void CheckKept(Optimizer& optimizer, bool of_shards) {
   TORCH_CHECK(
       dynamic_cast<const torch::optim::LBFGS*>(&own) == nullptr,
       "StateOf: checkpoints keep no state of LBFGS, whose history is of all parameters together; keep the model "
-      "with another optimizer, such as SGD(module.parameters(), 0.1), and begin LBFGS anew when it is loaded");
+      "with another optimizer, such as SGD(module.parameters(), 0.1), and begin LBFGS from its start when it is "
+      "loaded");
   constexpr const char* kRemedy =
       "; derive the optimizer from KeptOptimizer too, which says what to keep (trainer/state/kept_optimizer.h)";
   TORCH_CHECK(HasKnownState(own), "StateOf: checkpoints can't keep the state of optimizer ", ClassOf(own),

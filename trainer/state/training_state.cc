@@ -490,8 +490,9 @@ std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, co
     }
   }
   if (reasons.empty()) return std::nullopt;
-  throw DistributedError(absl::StatusCode::kDataLoss, "none of the checkpoints in " + root + " can be read:" + reasons +
-                                                          "\nRestore one of them, or move them away to begin anew");
+  throw DistributedError(absl::StatusCode::kDataLoss,
+                         "none of the checkpoints in " + root + " can be read:" + reasons +
+                             "\nRestore one of them, or move them away to begin from the start");
 }
 
 }  // namespace cohort::trainer

@@ -255,7 +255,7 @@ TEST(FewerNodes, RanksAreNumberedAgainDownToTheLeast) {
   EXPECT_EQ(AssignmentOf(job, 2).placement().node(), 1u);
   ASSERT_EQ(job.members().size(), 1u);
   EXPECT_THAT(job.members()[0].changes(0),
-              HasSubstr("without node1, with 2 nodes and 4 ranks, which are numbered anew"));
+              HasSubstr("without node1, with 2 nodes and 4 ranks, which are numbered again"));
   job.Handle(Disconnected{Driver::Of(2), "its connection broke"});
   job.Pass(milliseconds(200), {0});
   for (const uint32_t rank : {0u, 1u}) job.Exit(Killed(rank, SIGTERM, true));

@@ -49,7 +49,7 @@ TEST(Shrinking, RanksAreNumberedAgainAndTheUserIsTold) {
   WaitForRanks(job.get(), 1, 3);
   SignalAgent(*job, 1, SIGKILL);
   EXPECT_EQ(job->Wait(), 0) << job->err();
-  ExpectSaid(*job, "the job goes on without node1, with 2 nodes and 4 ranks, which are numbered anew\n");
+  ExpectSaid(*job, "the job goes on without node1, with 2 nodes and 4 ranks, which are numbered again\n");
   for (int rank = 0; rank < 4; ++rank) EXPECT_NE(job->out().find(Line(2, rank, 4, rank / 2)), string::npos) << rank;
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }

@@ -161,7 +161,7 @@ TEST(Binding, NumaNodesAreSharedOrSplitWhole) {
   EXPECT_EQ(CpusOf({node}, 2, Bind::kNuma), (List{"0-1,4-5", "2-3,6-7"}));
   EXPECT_EQ(CpusOf({node}, 4, Bind::kNuma), (List{"0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"}));
   EXPECT_EQ(CpusOf({node}, 3, Bind::kNuma), (List{"0-1,4-5", "0-1,4-5", "2-3,6-7"}));
-  EXPECT_EQ(CpusOf({MakeNode("a", 0, 4)}, 2, Bind::kNuma), List(2, "0-3")) << "a machine that tells of none";
+  EXPECT_EQ(CpusOf({MakeNode("a", 0, 4)}, 2, Bind::kNuma), List(2, "0-3")) << "a machine that reports none";
   EXPECT_EQ(CpusOf({node}, 2, Bind::kNone), List(2, ""));
 }
 

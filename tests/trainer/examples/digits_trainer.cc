@@ -304,7 +304,7 @@ Progress Resume(Trainer& trainer) {
   if (loaded->values.contains("batch_size")) {
     const int64_t saved = trainer::WholeNumberOf(loaded->values, "batch_size");
     TORCH_CHECK(saved == options.batch_size, loaded->directory, " was saved with --batch-size ", saved,
-                "; go on with the same, or begin anew in another folder");
+                "; go on with the same, or begin from the start in another folder");
   }
   return {trainer::WholeNumberOf(loaded->values, "epochs"), trainer::WholeNumberOf(loaded->values, "steps")};
 }

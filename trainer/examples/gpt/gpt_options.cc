@@ -117,7 +117,7 @@ void AddOptions(CLI::App& app, TrainGptOptions& options) {
   AddTrainingOptions(app, options);
   AddCheckpointOptions(app, options);
   auto* dry_run = AddNumber(app, "--dry-run", options.dry_run, 1, 1 << 16,
-                            "print what each of so many ranks would keep and send, and end");
+                            "print what each of N ranks would keep and send, and end");
   AddNumber(app, "--accumulate", options.accumulate, 1, 1 << 20,
             "parts into which a rank's rows of a batch are cut, one after another (gradient accumulation)")
       ->excludes(dry_run);

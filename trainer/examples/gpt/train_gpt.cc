@@ -67,7 +67,7 @@ int64_t Resume(Training& training) {
         if (training.prints()) std::fprintf(stderr, "train_gpt: %s; taking the one before\n", why.c_str());
       });
   if (!loaded.has_value()) {
-    if (training.prints()) std::printf("no checkpoint in %s: starting anew\n", options.checkpoints.c_str());
+    if (training.prints()) std::printf("no checkpoint in %s: starting at step 0\n", options.checkpoints.c_str());
     return 0;
   }
   training.last_checkpoint = loaded->directory;

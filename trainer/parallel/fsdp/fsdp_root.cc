@@ -27,7 +27,7 @@ using Units = std::vector<std::shared_ptr<FsdpUnit>>;
 // Said where an exception of the user's has ended the last backward pass of a rank, unless one has on all ranks.
 constexpr const char* kGivenUp =
     "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
-    "on all ranks: what they have sent each other or accumulated no longer fits; wrap the module anew";
+    "on all ranks: what they have sent each other or accumulated no longer fits; wrap the module again";
 
 // Said where this rank has run forward and goes on without a backward pass. Where all ranks do, that is well. Otherwise
 // the others wait in their backward passes for gradients that won't come, in other groups than this rank is about to
@@ -37,7 +37,7 @@ std::string MissedBackward(const FsdpGroups& groups) {
       groups.replicate() == nullptr ? "" : " of replica " + std::to_string(groups.replicate()->rank());
   return "FullyShardedDataParallel: rank " + std::to_string(groups.reduce().rank()) + " of the shards" + replica +
          " went on after a forward pass without the backward pass that other ranks run: call backward() on all ranks "
-         "or on none, or the forward pass under torch::NoGradGuard; wrap the module anew";
+         "or on none, or the forward pass under torch::NoGradGuard; wrap the module again";
 }
 
 std::vector<int> NeighbourCounts(const Units& units) {

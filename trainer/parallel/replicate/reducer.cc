@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kEndedByException =
     "DistributedDataParallel: an exception has ended the last backward pass within what was to be averaged: "
-    "gradients no longer fit those of other ranks; wrap the module anew";
+    "gradients no longer fit those of other ranks; wrap the module again";
 
 ParameterUsage::State UsageOf(const ReducerOptions& options) {
   if (options.find_unused_parameters) return ParameterUsage::State::kAlways;
@@ -129,7 +129,7 @@ void Reducer::PrepareForward(bool averages) {
     const std::string message =
         "DistributedDataParallel: parameter " + each.name +
         " requires a gradient, and did not when the module was wrapped: its gradient would not be averaged. Wrap the "
-        "module before parameters are frozen, with find_unused_parameters, or wrap it anew when they are thawed";
+        "module before parameters are frozen, with find_unused_parameters, or wrap it again when they are thawed";
     Fail(message);
     throw DistributedError(absl::StatusCode::kFailedPrecondition, message);
   }

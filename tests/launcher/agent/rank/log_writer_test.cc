@@ -98,7 +98,7 @@ TEST_F(LogWriterTest, WritesFilesInOrderAndMakesTheirFolder) {
   EXPECT_EQ(problems_, std::vector<std::string>());
 }
 
-TEST_F(LogWriterTest, TellsOnceThatAFileCanNotBeWritten) {
+TEST_F(LogWriterTest, ReportsOnceThatAFileCanNotBeWritten) {
   const auto file = writer_->Open("/dev/full");
   for (int i = 0; i < 3; ++i) writer_->Write(file, std::string(100'000, 'x'));
   writer_->Close(file);
@@ -142,7 +142,7 @@ TEST_F(LogWriterTest, CountsWhatAStalledDiskDoesNotTake) {
 }
 
 // A rank that waits for room need not look for it.
-TEST_F(LogWriterTest, TellsWhenThereIsRoomAgain) {
+TEST_F(LogWriterTest, ReportsWhenThereIsRoomAgain) {
   int told = 0;
   const auto file = writer_->Open(AddPipe("rank-0.out"), [&] {
     ++told;

@@ -359,7 +359,7 @@ TEST_F(RankServiceTest, CachesWhatTheStoreAnswered) {
   EXPECT_EQ(client.Receive().put().request(), 77u);
 }
 
-TEST_F(RankServiceTest, TellsAnOrderlyEndFromAVanishedRank) {
+TEST_F(RankServiceTest, DistinguishesAnOrderlyEndFromAVanishedRank) {
   {
     Client client(address_);
     client.SayHello(0);
