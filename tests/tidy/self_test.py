@@ -288,11 +288,23 @@ class Words(RuleTest):
             "proto/a.proto": "int32 a = 1;  // tells of it\n",
             "tools/a.py": '"""One.\n\nHeard of it."""\na = "anew"\n',
             "tools/a.sh": "# every so manieth\n",
-            "comm/a.md": "anew\n",
+            "comm/a.md": "Begun\nanew. So\nmany ranks hear\n  of it.\n",
+            "comm/d.cc": "// anew\nauto s = \"wrap it \"\n    \"anew\";\nauto t = R\"(\nso many)\";\nf(\"tells \", \"of\");\n",
         })
         self.assertEqual([(path, line) for path, line, _ in words.check_comments(tree)], [
-            ("comm/a.cc", 1), ("comm/a.cc", 2), ("comm/b.h", 2), ("comm/b.h", 3), ("comm/b.h", 3), ("proto/a.proto", 1),
-            ("tools/a.py", 3), ("tools/a.sh", 1)])
+            ("comm/a.cc", 1), ("comm/a.cc", 2), ("comm/b.h", 2), ("comm/b.h", 3), ("comm/b.h", 3), ("comm/d.cc", 1),
+            ("proto/a.proto", 1), ("tools/a.py", 3), ("tools/a.sh", 1)])
+        self.assertEqual([(path, line) for path, line, _ in words.check_messages(tree)], [
+            ("comm/a.cc", 3), ("comm/d.cc", 2), ("comm/d.cc", 4)])
+        self.assertEqual([(path, line) for path, line, _ in words.check_pages(tree)], [
+            ("comm/a.md", 2), ("comm/a.md", 2), ("comm/a.md", 3)])
+
+    def test_test_names(self):
+        self.assertEqual(self.found(words.check_test_names, {
+            "tests/a.cc": "TEST(Link, IsClosed) {}\n", "tests/b.cc": "TEST_P(Link,\n       DISABLED_OfAPeer) {}\n",
+            "tests/c.cc": "TEST_F(Link, IsolatesPeers) {}\nTYPED_TEST(Link, ItemsAreKept) {}\n",
+            "comm/a.cc": "TEST(Link, IsClosed) {}\n",
+        }), ["tests/a.cc", "tests/b.cc"])
 
     def test_page_openings(self):
         tree = self.tree_of({

@@ -51,6 +51,21 @@ class Tree:
             return list(_script_comments(self.text(path)))
         return list(_cpp_comments(self.text(path)))
 
+    @functools.lru_cache(maxsize=None)
+    def strings(self, path):
+        """[(line, text)] of the strings of a C++ file; those that stand side by side are one."""
+        found, end, text = [], 0, self.text(path)
+        for match in _LITERAL.finditer(text):
+            if match.group(0)[0] not in '"R':
+                continue
+            body = match.group(0).partition('"')[2].rpartition('"')[0]
+            if found and not text[end:match.start()].strip():
+                found[-1] = (found[-1][0], found[-1][1] + body)
+            else:
+                found.append((text.count("\n", 0, match.start()) + 1, body))
+            end = match.end()
+        return found
+
     def sources(self, *folders):
         """C++ files, in the given top folders or in all."""
         return [p for p in self.paths if p.endswith((".cc", ".h", ".cu")) and (not folders or top(p) in folders)]

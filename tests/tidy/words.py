@@ -37,6 +37,9 @@ _PRIVATE = re.compile(r"(?<![\w./-])/(w[o]rk|ho[m]e|Us[e]rs)/\w|\.librar[y]/|\bs
 _OPENING = re.compile(r"(Of|What|Who|Whose|Whoever|Where|Those)\b")
 # The plain ones are: "N ranks", "every 16th", "again", "is told" or "fails", "reports", "the caller".
 _VAGUE = re.compile(r"\b(so many|so manieth|manieth|anew|(?:hear(?:s|d|ing)?|tell(?:s|ing)?) of|whoever)\b", re.IGNORECASE)
+_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)", re.MULTILINE)
+_CONTINUES = re.compile(r"(DISABLED_)?(Is|Are|Have|Of|That|What|Whatever|Who|Whose|Whoever|Where|Those|They|It|Nor|May|Must|Can)"
+                        r"(?=[A-Z0-9])")
 _COMMENTED = (".h", ".cc", ".cu", ".py", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".def", ".inc")
 
 # The lines that git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
@@ -103,6 +106,33 @@ def check_comments(tree):
             before, tail = number, text.split()[-1] if text.split() else ""
 
 
+def check_messages(tree):
+    """The same words in the strings of C++ files, which users read."""
+    for path in tree.sources():
+        for number, text in tree.strings(path):
+            for found in _VAGUE.finditer(text):
+                yield path, number, f"'{found.group(0)}' in a message: say it in plain words (CONTRIBUTING.md)"
+
+
+def check_pages(tree):
+    """The same words in pages. A phrase may go over the end of a line."""
+    for path in tree.named(".md"):
+        text = tree.text(path)
+        for found in re.finditer(_VAGUE.pattern.replace(" ", r"\s+"), text, re.IGNORECASE):
+            yield path, text.count("\n", 0, found.start()) + 1, f"'{found.group(0)}' in a page: say it in plain words"
+
+
+def check_test_names(tree):
+    """The first word of a test's name, which is a sentence of its own: not the second half of the suite's name."""
+    for path in tree.sources("tests"):
+        text = tree.text(path)
+        for match in _TEST.finditer(text):
+            found = _CONTINUES.match(match.group(2))
+            if found:
+                yield (path, text.count("\n", 0, match.start()) + 1,
+                       f"{match.group(1)}.{match.group(2)} goes on from the suite's name: name the whole fact")
+
+
 def _paragraphs(text):
     """[(line, text)] of the lines of a page with which a paragraph, an entry of a list or a cell of a table begins."""
     fenced = False
@@ -137,4 +167,5 @@ def check_headers(tree):
 
 
 RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "comments": check_comments,
+         "messages": check_messages, "pages": check_pages, "test_names": check_test_names,
          "page_openings": check_page_openings, "conflicts": check_conflicts, "headers": check_headers}

@@ -307,7 +307,7 @@ TEST(RendezvousLink, PassesOverTheAddressOfAnotherJob) {
 }
 
 // Abandoned while it dials the next host: what comes of that counts no more, nor does a host that comes later.
-TEST(RendezvousLink, MayBeAbandonedOnItsWayToAnotherHost) {
+TEST(RendezvousLink, EndsWhenAbandonedOnItsWayToAnotherHost) {
   const JobAuthority authority = *JobAuthority::Create();
   Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
   const std::string there = first.Host();

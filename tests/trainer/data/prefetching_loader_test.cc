@@ -46,7 +46,7 @@ TEST(PrefetchingLoader, ThrowsTheExceptionOfABatchInItsPlace) {
   EXPECT_FALSE(loader.next().has_value());
 }
 
-TEST(PrefetchingLoader, CanBeLeftInTheMiddle) {
+TEST(PrefetchingLoader, EndsInTheMiddleOfItsBatches) {
   PrefetchingLoader<int64_t> loader(1000, [](int64_t i) { return i; }, {.workers = 2});
   EXPECT_EQ(loader.next(), 0);
 }

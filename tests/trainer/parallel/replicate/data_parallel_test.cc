@@ -96,7 +96,7 @@ TEST(DataParallel, GivesTheOutputsAndGradientsOfTheModuleAlone) {
   }
 }
 
-TEST(DataParallel, IsThePlainModuleWithoutDevices) {
+TEST(DataParallel, EqualsThePlainModuleWithoutDevices) {
   auto net = MakeNet();
   DataParallel<Net> parallel(net, Devices(0));
   const at::Tensor input = Input(6);
