@@ -20,7 +20,7 @@ ALLOWED = {
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
     "runtime": ("base", "segment", "engine", "bootstrap", ""),
-    "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm", "transport/ucx",
+    "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",

@@ -114,7 +114,7 @@ struct Descriptor {
   uint64_t area_bytes = 0;
   uint64_t position = 0;    // kCopied: of this part in the ring; kPrivate: the sender's address
   uint32_t past_cache = 0;  // kCopied: 1: copied in past the sender's cache
-  uint32_t reading_ns = 0;  // kCopied: the sender's reads since the first part (MessageTime in private_way.h)
+  uint32_t reading_ns = 0;  // kCopied: the sender's reads since the first part (way/message_time.h)
 };
 static_assert(sizeof(Descriptor) <= kInlineBytes);
 
@@ -144,7 +144,7 @@ inline constexpr size_t InlineBytesOf(uint64_t stamp) { return stamp >> 48 & 0xf
 // How far the owner of the endpoint has read one of its sources.
 struct alignas(32) Ack {
   std::atomic<uint64_t> messages;  // all up to and including this number are finished with
-  // Whether the owner can read the source's private memory, and how long messages took (ToldTimes in private_way.h).
+  // Whether the owner can read the source's private memory, and how long messages took (ToldTimes in way/way_time.h).
   std::atomic<uint64_t> told[3];
 };
 static_assert(sizeof(Ack) == 32);

@@ -41,24 +41,9 @@ ReadResult ReadWithProbe(int32_t pid, OwnEndpoint::Probe probe, uint64_t address
 PrivateMemory::PrivateMemory(int local_rank, int local_ranks, std::optional<bool> reads)
     : probe_word_(std::make_unique<uint64_t>(RandomWord())),
       peers_(static_cast<size_t>(local_ranks)),
-      received_(static_cast<size_t>(local_ranks)),
       reads_(reads),
-      direct_(reads.value_or(!runtime::Level3IsNear())) {
-  const Way first = runtime::Level3IsNear() ? Way::kCopied : Way::kRead;
-  ways_.reserve(peers_.size());
-  for (int peer = 0; peer < local_ranks; ++peer) ways_.emplace_back(first, /*leads=*/local_rank < peer);
-}
-
-ReceivedTimes& PrivateMemory::NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
-  ReceivedTimes& received = received_[static_cast<size_t>(peer.address().local_rank)];
-  received.Note(way, bytes, ns);
-  return received;
-}
-
-Way PrivateMemory::Choose(const PeerEndpoint& peer, const WayQuestion& question) {
-  if (reads_.has_value()) return *reads_ && question.may_read ? Way::kRead : Way::kCopied;
-  return WaysTo(peer).Choose(question);
-}
+      direct_(reads.value_or(!runtime::Level3IsNear())),
+      ways_(local_rank, local_ranks, reads) {}
 
 OwnEndpoint::Probe PrivateMemory::probe() const {
   return {.address = reinterpret_cast<uintptr_t>(probe_word_.get()), .value = *probe_word_};

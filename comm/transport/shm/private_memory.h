@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "cohort/comm/transport/shm/endpoint.h"
-#include "cohort/comm/transport/shm/private_way.h"
-#include "cohort/runtime/base/clock.h"
+#include "cohort/comm/transport/shm/way/rank_ways.h"
 
 namespace cohort::comm::shm {
 
@@ -42,17 +41,8 @@ class PrivateMemory {
   // are usually quicker: the choice of algorithms counts on that.
   bool direct() const { return direct_; }
 
-  // The times of private messages, for ways that are chosen by them. In ns.
-  uint64_t Now() { return clock_.Now(); }
-  // A part of a message was read, in `ns`.
-  void AddReading(uint64_t ns) { reading_ns_ += ns; }
-  // The time of all such parts so far, of all peers.
-  uint64_t reading_ns() const { return reading_ns_; }
-  // A message from this peer was received so, in `ns`. Returns the times of all its messages.
-  ReceivedTimes& NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
-  WayChooser& WaysTo(const PeerEndpoint& peer) { return ways_[static_cast<size_t>(peer.address().local_rank)]; }
-  // The way of a message to this peer.
-  Way Choose(const PeerEndpoint& peer, const WayQuestion& question);
+  // The ways of private messages, as they were learned or asked for.
+  RankWays& ways() { return ways_; }
 
   // kPieceBytes of memory, for reductions of what was read.
   std::byte* staging();
@@ -65,13 +55,10 @@ class PrivateMemory {
   };
   std::unique_ptr<uint64_t> probe_word_;
 
-  std::vector<Peer> peers_;              // by local rank
-  std::vector<ReceivedTimes> received_;  // likewise
-  std::vector<WayChooser> ways_;         // likewise
+  std::vector<Peer> peers_;  // by local rank
   const std::optional<bool> reads_;
   const bool direct_;
-  runtime::FastClock clock_;
-  uint64_t reading_ns_ = 0;
+  RankWays ways_;
   std::unique_ptr<std::byte[]> staging_;
 };
 

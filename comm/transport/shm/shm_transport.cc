@@ -75,7 +75,7 @@ class ShmLink final : public Link, public LossTarget {
       : state_(std::move(state)),
         own_(std::move(own)),
         peers_{std::move(peer)},
-        writer_(state_->segment, *own_, peers_, state_->memory, state_->link_limits()),
+        writer_(state_->segment, *own_, peers_, state_->memory.ways(), state_->link_limits()),
         reader_(state_->segment, *own_, peers_.front(), &state_->memory, &writer_.arrivals()) {
     state_->targets.insert(this);
     for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
@@ -123,7 +123,7 @@ class ShmFanout final : public Fanout, public LossTarget {
         group_rank_(group_rank),
         peers_(std::move(peers)),
         memory_(state_->segment, state_->memory, *own_, group_rank, peers_),
-        writer_(state_->segment, *own_, peers_, state_->memory, state_->fanout_limits(peers_.size())) {
+        writer_(state_->segment, *own_, peers_, state_->memory.ways(), state_->fanout_limits(peers_.size())) {
     readers_.reserve(peers_.size());
     for (PeerEndpoint& peer : peers_) {
       readers_.emplace_back(state_->segment, *own_, peer, &state_->memory,

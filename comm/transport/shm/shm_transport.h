@@ -25,7 +25,7 @@ namespace cohort::comm {
 struct ShmOptions {
   // Whether long messages from private memory are read by process_vm_readv, where the kernel permits it, or copied
   // through memory that both ranks share, with plain stores. Nothing: what has lately been quicker for this pair of
-  // ranks, message by message, copies past the cache among them (private_way.h).
+  // ranks, message by message, copies past the cache among them (way/README.md).
   std::optional<bool> private_reads = std::nullopt;
 };
 

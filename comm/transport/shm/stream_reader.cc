@@ -61,10 +61,11 @@ StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndp
       own_(own),
       peer_(peer),
       memory_(memory),
-      arrivals_(arrivals),
       ack_(own.ack(peer.address().own_source)),
       slot_count_(peer.address().slots),
-      slot_mask_(slot_count_ - 1) {
+      slot_mask_(slot_count_ - 1),
+      incoming_(memory == nullptr ? nullptr : &memory->ways(), static_cast<size_t>(peer.address().local_rank),
+                arrivals) {
   COHORT_CHECK(std::has_single_bit(slot_count_));
 }
 
@@ -199,12 +200,13 @@ Progress StreamReader::TakeFromRing(RecvOperation& operation, const Descriptor& 
     if (!data.ok()) return FailDamaged(operation);
     ring = {.block = block, .data = static_cast<const std::byte*>(*data)};
   }
-  const Way way = descriptor.past_cache == 1 ? Way::kPastCache : Way::kCopied;
-  if (operation.moved == 0) BeginTiming(operation, way);
-  const uint64_t began_ns = BeginPart();
+  if (operation.moved == 0) {
+    incoming_.Begin(descriptor.past_cache == 1 ? Way::kPastCache : Way::kCopied, operation.bytes);
+  }
+  const uint64_t began_ns = incoming_.BeginPart();
   Deliver(operation, ring.data + descriptor.position, length);
-  EndPart(began_ns, way);
-  if (operation.moved == operation.bytes) EndTiming(operation, way, descriptor.reading_ns);
+  incoming_.EndPart(began_ns);
+  if (operation.moved == operation.bytes) EndWay(descriptor.reading_ns);
   NextMessage();
   ring_unacknowledged_ += PaddedPartBytes(length);
   if (ring_unacknowledged_ >= RingAckBytes(ring.block.bytes) || taken_ - acknowledged_ >= slot_count_ / 2)
@@ -233,13 +235,13 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
 }
 
 Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& descriptor) {
-  if (operation.moved == 0) BeginTiming(operation, Way::kRead);
+  if (operation.moved == 0) incoming_.Begin(Way::kRead, operation.bytes);
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (memory_ == nullptr || length % operation.element_bytes != 0) return FailDamaged(operation);
   // An operand that is combined into another place is fetched to that place, which spares the cache a third buffer.
   const bool there = operation.reduce == nullptr || operation.data != operation.operand;
   std::byte* to = there ? operation.data + operation.moved : memory_->staging();
-  const uint64_t began_ns = BeginPart();
+  const uint64_t began_ns = incoming_.BeginPart();
   switch (memory_->Read(peer_, descriptor.position + operation.moved, to, length)) {
     case ReadResult::kRead:
       if (peer_.Closed()) return Progress::kBlocked;
@@ -259,9 +261,9 @@ Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& d
   } else {
     Deliver(operation, to, length);
   }
-  EndPart(began_ns, Way::kRead);
+  incoming_.EndPart(began_ns);
   if (operation.moved < operation.bytes) return Progress::kMoved;
-  EndTiming(operation, Way::kRead, 0);
+  EndWay(0);
   NextMessage();
   Acknowledge();
   ++turn_;
@@ -283,45 +285,14 @@ void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, s
   operation.moved += bytes;
 }
 
-void StreamReader::BeginTiming(const RecvOperation& operation, Way way) {
-  if (memory_ == nullptr || operation.bytes < kPastCacheFrom) {
-    timed_ = false;
-    return;
-  }
-  if (arrivals_ != nullptr) arrivals_->Note(way, operation.bytes, memory_->Now());
-  switch (WaySizeOf(operation.bytes)) {
-    case 0:
-      timed_ = short_messages_++ % kShortRun == 0;
-      break;
-    case 1:
-      timed_ = sample_.Next(way) || way == Way::kRead;
-      break;
-    default:
-      timed_ = true;
-  }
-  if (timed_) time_.Begin(memory_->Now(), memory_->reading_ns());
-}
-
-void StreamReader::EndPart(uint64_t began_ns, Way way) {
-  if (!timed_) return;
-  const uint64_t took = memory_->Now() - began_ns;
-  time_.AddPart(took);
-  if (way == Way::kRead) memory_->AddReading(took);
-}
-
-void StreamReader::EndTiming(const RecvOperation& operation, Way way, uint64_t sender_reading_ns) {
-  if (!std::exchange(timed_, false)) return;
-  const uint64_t took =
-      way == Way::kRead ? time_.InParts() : time_.OfCopies(memory_->Now(), memory_->reading_ns(), sender_reading_ns);
-  memory_->WaysTo(peer_).NoteReceiving(way, operation.bytes, time_.InParts());
-  ReceivedTimes& received = memory_->NoteReceived(peer_, way, operation.bytes, took);
+void StreamReader::EndWay(uint64_t sender_reading_ns) {
+  if (!incoming_.End(sender_reading_ns)) return;
   ToldTimes told;
   for (size_t i = 0; i < told.words.size(); ++i) told.words[i] = ack_.told[i].load(std::memory_order_relaxed);
   // The sender's CPU has to fetch the line again whenever it is written.
-  const size_t size = WaySizeOf(operation.bytes);
-  if (!DifferMuch(told.Time(way, size), received.Time(way, size))) return;
-  const ToldTimes now = received.Told(memory_->Readable(peer_));
-  for (size_t i = 0; i < now.words.size(); ++i) ack_.told[i].store(now.words[i], std::memory_order_relaxed);
+  if (!incoming_.ShouldTell(told)) return;
+  told = incoming_.Told(memory_->Readable(peer_));
+  for (size_t i = 0; i < told.words.size(); ++i) ack_.told[i].store(told.words[i], std::memory_order_relaxed);
 }
 
 void StreamReader::Acknowledge() {

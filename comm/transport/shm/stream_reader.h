@@ -8,6 +8,7 @@
 #include "cohort/comm/transport/shm/hop_time.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/private_memory.h"
+#include "cohort/comm/transport/shm/way/stream_way.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/segment/segment.h"
 
@@ -17,7 +18,7 @@ class StreamReader final : public ShortReceiver {
  public:
   // All references outlive the reader. It says in `own` how far it has read, as the peer's `own_source`. `memory` is
   // null where messages never lie in the peer's private memory.
-  // `arrivals`: where the writer of the other direction wants to know what comes; or null.
+  // `arrivals`: of the writer of the other direction, or null.
   StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory,
                Arrivals* arrivals);
 
@@ -46,6 +47,8 @@ class StreamReader final : public ShortReceiver {
   Progress FailDamaged(RecvOperation& operation);
   Progress FailLength(RecvOperation& operation, uint64_t bytes);
 
+  // The whole of a message that was copied or read has come. `sender_reading_ns`: Descriptor::reading_ns.
+  void EndWay(uint64_t sender_reading_ns);
   // Finished with the current message.
   void NextMessage() { ++taken_; }
   void Acknowledge();
@@ -54,26 +57,15 @@ class StreamReader final : public ShortReceiver {
   OwnEndpoint& own_;
   PeerEndpoint& peer_;
   PrivateMemory* memory_;
-  Arrivals* const arrivals_;
   Ack& ack_;
   const Slot* slots_ = nullptr;  // the peer's, once attached
   const uint64_t slot_count_;    // a power of two
   const uint64_t slot_mask_;
 
-  // Begins to time a message, when its first part was found; ends it, and tells the sender, when all is in place.
-  void BeginTiming(const RecvOperation& operation, Way way);
-  void EndTiming(const RecvOperation& operation, Way way, uint64_t sender_reading_ns);
-  // Around the work on one part.
-  uint64_t BeginPart() { return timed_ ? memory_->Now() : 0; }
-  void EndPart(uint64_t began_ns, Way way);
-
   HopTime hop_;
   bool left_ = false;               // the latest Receive has found a message and left it
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
-  bool timed_ = false;              // the message under way
-  MessageTime time_;                // its time
-  uint32_t short_messages_ = 0;     // of which one in kShortRun is timed
-  CopySample sample_;               // of the longer ones
+  IncomingWay incoming_;
   uint64_t tickets_ = 0;
   uint64_t turn_ = 1;
   uint64_t taken_ = 0;                // messages finished with

@@ -35,17 +35,17 @@ size_t GrownRingBytes() {
 }  // namespace
 
 StreamWriter::StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
-                           PrivateMemory& memory, const StreamLimits& limits)
+                           RankWays& ways, const StreamLimits& limits)
     : segment_(segment),
       own_(own),
       readers_(readers),
-      memory_(memory),
       limits_(limits),
       slots_(own.slots()),
       slot_count_(own.slot_count()),
       slot_mask_(slot_count_ - 1),
       copied_(own, own.slot_count()),
-      past_cache_(own, own.slot_count()) {
+      past_cache_(own, own.slot_count()),
+      outgoing_(ways) {
   COHORT_CHECK(std::has_single_bit(slot_count_));
 }
 
@@ -105,8 +105,7 @@ bool StreamWriter::Send(const std::byte* data, size_t bytes, const runtime::Call
   if (!MaySendShort()) return false;
   left_ = bytes > kPartBytes || (bytes >= limits_.direct_from && segment_.OffsetOf(data, bytes).has_value());
   if (left_) return false;
-  SetWay(bytes);
-  left_ = way_ == Way::kRead;
+  left_ = SetWay(bytes) == Way::kRead;
   if (left_) return false;
   SendOperation operation;
   operation.data = data;
@@ -148,8 +147,7 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
     }
   }
-  SetWay(operation.bytes);
-  if (way_ == Way::kRead) {
+  if (SetWay(operation.bytes) == Way::kRead) {
     return Announce(
         operation, MessageKind::kPrivate,
         {.total = operation.bytes, .length = operation.bytes, .position = reinterpret_cast<uintptr_t>(operation.data)});
@@ -174,54 +172,39 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
 // Every message that may be read is timed.
 static_assert(WaySizeOf(kPrivateFrom) == 1 && WaySizeOf(kPrivateFrom - 1) == 0 && kSlotBytes <= kPastCacheFrom);
 
-// Not again for each try of a message that is blocked.
-void StreamWriter::SetWay(size_t bytes) {
-  if (chosen_for_ == turn_) return;
-  private_bytes_ += bytes;
-  const std::optional<Way> heard = readers_.size() == 1 ? arrivals_.Latest(WaySizeOf(bytes)) : std::nullopt;
-  exchanged_ = heard.has_value() && arrivals_.Meets(WaySizeOf(bytes));
-  way_ = ChooseWay(bytes, heard);
+Way StreamWriter::SetWay(size_t bytes) {
+  if (chosen_for_ == turn_) return outgoing_.way();
   chosen_for_ = turn_;
+  private_bytes_ += bytes;
+  return outgoing_.Next(bytes, readers_.size() == 1, [this, bytes] { return AskFirstReader(bytes); });
 }
 
-// The first reader's times stand for those of several.
-Way StreamWriter::ChooseWay(size_t bytes, std::optional<Way> heard) {
-  timed_ = false;
-  const bool is_short = WaySizeOf(bytes) == 0;
-  if (bytes < kPastCacheFrom || readers_.empty()) return Way::kCopied;
-  if (is_short && short_messages_++ % kShortRun != 0) return short_way_;
+std::optional<WayQuestion> StreamWriter::AskFirstReader(size_t bytes) {
+  if (readers_.empty()) return std::nullopt;
   PeerEndpoint& reader = readers_.front();
-  if (reader.Attach() != Progress::kDone) return Way::kCopied;
+  if (reader.Attach() != Progress::kDone) return std::nullopt;
   const Ack& ack = reader.ack();
-  ToldTimes told;
-  for (size_t i = 0; i < told.words.size(); ++i) told.words[i] = ack.told[i].load(std::memory_order_relaxed);
-  const Way way = memory_.Choose(reader, {.bytes = bytes,
-                                          .told = told,
-                                          .may_read = bytes >= limits_.private_from && told.can_read(),
-                                          .ring_bytes = {copied_.bytes(), past_cache_.bytes()},
-                                          .heard = heard});
-  if (is_short) short_way_ = way;
-  timed_ = WaySizeOf(bytes) != 1 || sample_.Next(way);
-  return way;
+  WayQuestion question{.reader = static_cast<size_t>(reader.address().local_rank),
+                       .ring_bytes = {copied_.bytes(), past_cache_.bytes()}};
+  for (size_t i = 0; i < question.told.words.size(); ++i) {
+    question.told.words[i] = ack.told[i].load(std::memory_order_relaxed);
+  }
+  question.may_read = bytes >= limits_.private_from && question.told.can_read();
+  return question;
 }
 
 void StreamWriter::CopyIn(const SendOperation& operation, std::byte* to, size_t bytes) {
   const std::byte* from = operation.data + operation.moved;
-  const uint64_t before = timed_ ? memory_.Now() : 0;
-  if (way_ == Way::kPastCache) {
+  const uint64_t began_ns = outgoing_.BeginPart();
+  if (outgoing_.way() == Way::kPastCache) {
     StreamCopy(to, from, bytes);
     // The message's line becomes visible only when these stores have left the CPU. On AMD that takes longer than the
     // copy itself, and the fence at the end of StreamCopy does not wait for it.
-    if (timed_) PublishFence();
+    if (began_ns != 0) PublishFence();
   } else {
     std::memcpy(to, from, bytes);
   }
-  if (!timed_) return;
-  const uint64_t took = memory_.Now() - before;
-  WayChooser& ways = memory_.WaysTo(readers_.front());
-  if (operation.moved == 0) ways.NoteCopiedIn(way_, operation.bytes, took);
-  copying_in_ns_ = operation.moved == 0 ? took : copying_in_ns_ + took;
-  if (operation.moved + bytes == operation.bytes) ways.NoteSending(way_, operation.bytes, copying_in_ns_);
+  outgoing_.EndPart(began_ns, bytes);
 }
 
 absl::Status StreamWriter::ProvideRing(CopyRing& ring) {
@@ -245,7 +228,7 @@ absl::Status StreamWriter::ProvideRing(CopyRing& ring) {
 Progress StreamWriter::SendParts(SendOperation& operation) {
   const size_t until = operation.moved + (operation.moved == 0 ? kFirstPieceBytes : kPieceBytes);
   Progress progress = SendPart(operation);
-  while (way_ == Way::kCopied && progress == Progress::kMoved && operation.moved < until && HasSlot()) {
+  while (outgoing_.way() == Way::kCopied && progress == Progress::kMoved && operation.moved < until && HasSlot()) {
     progress = SendPart(operation);
     if (progress == Progress::kBlocked) return Progress::kMoved;
   }
@@ -253,11 +236,11 @@ Progress StreamWriter::SendParts(SendOperation& operation) {
 }
 
 size_t StreamWriter::MostPartBytes(size_t bytes, const CopyRing& ring) const {
-  return exchanged_ ? ExchangePartBytes(ring.bytes()) : PartBytes(bytes, ring.bytes());
+  return outgoing_.meets() ? ExchangePartBytes(ring.bytes()) : PartBytes(bytes, ring.bytes());
 }
 
 Progress StreamWriter::SendPart(SendOperation& operation) {
-  CopyRing& ring = way_ == Way::kPastCache ? past_cache_ : copied_;
+  CopyRing& ring = outgoing_.way() == Way::kPastCache ? past_cache_ : copied_;
   if (operation.moved == 0) {
     if (absl::Status status = ProvideRing(ring); !status.ok()) return Fail(operation, std::move(status));
   }
@@ -269,26 +252,21 @@ Progress StreamWriter::SendPart(SendOperation& operation) {
     position = ring.Place(rest);
     if (!position.has_value()) return Progress::kBlocked;
   }
-  const bool times_sending = operation.bytes > kPartBytes && readers_.size() == 1;
-  if (times_sending && operation.moved == 0) {
-    arrivals_.BeginSending(operation.bytes);
-    sending_since_ns_ = memory_.Now();
-  }
+  if (operation.moved == 0) outgoing_.Begin(/*parted=*/operation.bytes > kPartBytes);
   CopyIn(operation, ring.At(*position), length);
   ring.Take(length, published_ + 1);
-  if (operation.moved == 0) reading_before_ns_ = memory_.reading_ns();
-  const uint64_t reading_ns = memory_.reading_ns() - reading_before_ns_;
-  const Descriptor descriptor{.total = operation.bytes,
-                              .length = length,
-                              .area_offset = ring.offset(),
-                              .area_bytes = ring.bytes(),
-                              .position = *position,
-                              .past_cache = way_ == Way::kPastCache ? 1u : 0u,
-                              .reading_ns = static_cast<uint32_t>(std::min<uint64_t>(reading_ns, UINT32_MAX))};
+  const Descriptor descriptor{
+      .total = operation.bytes,
+      .length = length,
+      .area_offset = ring.offset(),
+      .area_bytes = ring.bytes(),
+      .position = *position,
+      .past_cache = outgoing_.way() == Way::kPastCache ? 1u : 0u,
+      .reading_ns = static_cast<uint32_t>(std::min<uint64_t>(outgoing_.reading_ns(), UINT32_MAX))};
   Publish(MessageKind::kCopied, &descriptor, sizeof descriptor, operation.signature, 0);
   operation.moved += length;
   if (operation.moved == operation.bytes) {
-    if (times_sending) arrivals_.EndSending(operation.bytes, sending_since_ns_, memory_.Now());
+    outgoing_.End();
     ++turn_;
     return Progress::kDone;
   }

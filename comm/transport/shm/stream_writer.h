@@ -8,7 +8,7 @@
 #include "cohort/comm/transport/shm/copy_ring.h"
 #include "cohort/comm/transport/shm/endpoint.h"
 #include "cohort/comm/transport/shm/layout.h"
-#include "cohort/comm/transport/shm/private_memory.h"
+#include "cohort/comm/transport/shm/way/stream_way.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/segment/segment.h"
 
@@ -24,15 +24,15 @@ struct StreamLimits {
 
 class StreamWriter final : public ShortSender {
  public:
-  // The endpoint, whose slots this writer owns, the views of its readers and `memory` outlive it.
-  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, PrivateMemory& memory,
+  // The endpoint, whose slots this writer owns, the views of its readers and `ways` outlive it.
+  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, RankWays& ways,
                const StreamLimits& limits);
   ~StreamWriter();
   StreamWriter(const StreamWriter&) = delete;
   StreamWriter& operator=(const StreamWriter&) = delete;
 
-  // The messages that the only reader sends in the other direction. The reader of that stream notes them.
-  Arrivals& arrivals() { return arrivals_; }
+  // See OutgoingWay::arrivals.
+  Arrivals& arrivals() { return outgoing_.arrivals(); }
 
   // See Link::TrySend.
   Progress TrySend(SendOperation& operation) {
@@ -61,9 +61,10 @@ class StreamWriter final : public ShortSender {
   size_t MostPartBytes(size_t bytes, const CopyRing& ring) const;
   // Gets memory for the ring of this way, or more when it is time and there is any. An error: there is none at all.
   absl::Status ProvideRing(CopyRing& ring);
-  // Sets way_ for the message whose turn it is, which is not read in place.
-  void SetWay(size_t bytes);
-  Way ChooseWay(size_t bytes, std::optional<Way> heard);
+  // The way of the message whose turn it is, which is not read in place. The same when it is asked again.
+  Way SetWay(size_t bytes);
+  // The facts that the choice goes by, or nothing while the first reader is not there.
+  std::optional<WayQuestion> AskFirstReader(size_t bytes);
   // Copies a part of the operation's payload into memory that is shared.
   void CopyIn(const SendOperation& operation, std::byte* to, size_t bytes);
 
@@ -85,7 +86,6 @@ class StreamWriter final : public ShortSender {
   runtime::Segment& segment_;
   OwnEndpoint& own_;
   std::vector<PeerEndpoint>& readers_;
-  PrivateMemory& memory_;
   const StreamLimits limits_;
   Slot* slots_;
   const uint64_t slot_count_;  // a power of two
@@ -99,20 +99,11 @@ class StreamWriter final : public ShortSender {
 
   CopyRing copied_;
   CopyRing past_cache_;
-  Arrivals arrivals_;
   uint64_t private_bytes_ = 0;  // sent so far, by whatever way
   size_t grown_bytes_ = 0;      // taken from limits_.grown_rings
 
-  Way way_ = Way::kCopied;          // of the message under way
-  uint64_t chosen_for_ = 0;         // the turn of that message
-  bool exchanged_ = false;          // the reader probably copies one in at the same time
-  uint64_t sending_since_ns_ = 0;   // that message, if it is longer than kPartBytes
-  bool timed_ = false;              // that message
-  uint64_t copying_in_ns_ = 0;      // its parts so far
-  uint64_t reading_before_ns_ = 0;  // the rank's reads until its first part
-  Way short_way_ = Way::kCopied;    // of the run of short ones
-  uint32_t short_messages_ = 0;     // so far
-  CopySample sample_;               // of the longer ones
+  OutgoingWay outgoing_;
+  uint64_t chosen_for_ = 0;  // the turn of its message
 };
 
 }  // namespace cohort::comm::shm

@@ -11,7 +11,8 @@
 
 #include "cohort/comm/transport/shm/endpoint.h"
 #include "cohort/comm/transport/shm/layout.h"
-#include "cohort/comm/transport/shm/private_way.h"
+#include "cohort/comm/transport/shm/way/message_time.h"
+#include "cohort/comm/transport/shm/way/way_time.h"
 #include "tests/comm/transport/shm/local_world.h"
 
 namespace cohort::comm::testing {

@@ -8,7 +8,10 @@
 #include <random>
 #include <utility>
 
-#include "cohort/comm/transport/shm/private_way.h"
+#include "cohort/comm/transport/shm/way/arrivals.h"
+#include "cohort/comm/transport/shm/way/message_time.h"
+#include "cohort/comm/transport/shm/way/way_chooser.h"
+#include "cohort/comm/transport/shm/way/way_time.h"
 
 namespace cohort::comm::testing {
 namespace {

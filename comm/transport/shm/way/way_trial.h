@@ -16,10 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cohort::comm::shm {
+#include "cohort/comm/transport/shm/way/way.h"
 
-enum class Way : uint8_t { kCopied = 0, kPastCache = 1, kRead = 2 };
-inline constexpr size_t kWays = 3;
+namespace cohort::comm::shm {
 
 // The ways whose times are known, the quickest first. At least one.
 struct RankedWays {

@@ -1,4 +1,4 @@
-#include "cohort/comm/transport/shm/way_trial.h"
+#include "cohort/comm/transport/shm/way/way_trial.h"
 
 #include <algorithm>
 #include <cstddef>
