@@ -16,18 +16,29 @@
 
 namespace cohort::comm::shm {
 
+// The costs of a look on this machine. Nanoseconds, at least 1.
+struct LookCosts {
+  uint64_t clock_ns = 1;  // of reading the clock
+  uint64_t pause_ns = 1;  // of runtime::Pause: 5 to 45, by processor
+
+  // Measured when it is first asked for, in some microseconds; by any thread.
+  static const LookCosts& OfThisMachine();
+};
+
 // One reader's view of one writer. By the engine's owner.
 class HopTime {
  public:
+  explicit HopTime(const LookCosts& costs = LookCosts::OfThisMachine()) : costs_(costs) {}
+
   // Whether to time the look for message `number`: the clock takes as long as a short hop.
   static bool Times(uint64_t number) { return number % kEvery == 0; }
 
   // A look that found a message took so long, the clock included: the line was fetched, since the reader had not seen
   // what was written. The shorter of two counts, since whatever disturbs a look makes it longer.
   void Add(uint64_t ns) {
-    const uint64_t hop = std::min(ns, latest_ns_);
+    const uint64_t hop = std::max(std::min(ns, latest_ns_), costs_.clock_ns) - costs_.clock_ns;
     latest_ns_ = ns;
-    pauses_ = hop < kMiddleNs ? 0 : hop < kFarNs ? 1 : 2;
+    pauses_ = static_cast<int>(std::min<uint64_t>(hop / kPartOfHop / costs_.pause_ns, kMostPauses));
   }
 
   // Pauses before the first look of a call that has just sent something to others.
@@ -35,10 +46,12 @@ class HopTime {
 
  private:
   static constexpr uint64_t kEvery = 16;
-  // With the clock's own 20 ns: CPUs that share a cache take 40 to 70 ns, others up to 400.
-  static constexpr uint64_t kMiddleNs = 130;
-  static constexpr uint64_t kFarNs = 190;
+  // A third of a hop is waited. CPUs that share a cache (20 to 50 ns) wait for nothing; two looks that were both
+  // interrupted cost a few pauses and no more.
+  static constexpr uint64_t kPartOfHop = 3;
+  static constexpr uint64_t kMostPauses = 3;
 
+  LookCosts costs_;
   uint64_t latest_ns_ = 0;
   int pauses_ = 0;
 };
