@@ -62,7 +62,7 @@ TEST_F(EnvironmentTest, AnEmptyEnvironmentSetsNothing) {
   EXPECT_TRUE(environment->nccl_library.empty());
 }
 
-TEST_F(EnvironmentTest, ReadsEverything) {
+TEST_F(EnvironmentTest, ReadsEveryVariable) {
   setenv("COHORT_AGENT", "@cohort-1", 1);
   setenv("COHORT_LOCAL_RANK", "3", 1);
   setenv("COHORT_INIT_TIMEOUT_MS", "1500", 1);

@@ -433,7 +433,7 @@ TEST(UserOpTest, UserFunctionsCombineInRankOrderWhereThatMatters) {
   });
 }
 
-TEST(DeterminismMismatchTest, RanksThatAskForDifferentLevelsAreTold) {
+TEST(DeterminismMismatchTest, RanksThatAskForDifferentLevelsGetAMismatch) {
   SimClusterOptions options;
   SimCluster cluster(options);
   cluster.Run([&](SimRank& rank) {

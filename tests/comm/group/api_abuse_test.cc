@@ -104,7 +104,7 @@ TEST_F(ApiAbuseTest, RefusedCallsSendNothingAndSayWhy) {
   });
 }
 
-TEST_F(ApiAbuseTest, GroupsAndWindowsRefuseWhatCannotBe) {
+TEST_F(ApiAbuseTest, GroupsAndWindowsRefuseImpossibleArguments) {
   OnBoth([](Communicator& world) {
     const auto refused = [&](std::vector<int> ranks, const std::string& why) {
       const auto group = world.Subgroup(ranks);

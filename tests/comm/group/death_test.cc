@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, KillTest,
                                            Setting{4, 2, true}, Setting{7, 6, false}));
 
 // Rank 0 waits for rank 1, which waits for the dead rank 2.
-TEST(FailWithTest, AGroupThatFailsWithAnotherNamesADeadRankThatItHasNot) {
+TEST(FailWithTest, AGroupThatFailsWithAnotherNamesADeadRankOfTheOther) {
   ProcessClusterOptions options;
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {

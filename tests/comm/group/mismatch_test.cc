@@ -149,7 +149,7 @@ struct Setting {
 
 class MismatchTest : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(MismatchTest, EveryRankLearnsBothCalls) {
+TEST_P(MismatchTest, EveryRankIsToldBothCallsOfAMismatch) {
   const Setting& setting = GetParam();
   ProcessClusterOptions options;
   options.ranks = setting.ranks;
@@ -191,7 +191,7 @@ std::string NameOf(const ::testing::TestParamInfo<Setting>& info) {
 INSTANTIATE_TEST_SUITE_P(Calls, MismatchTest, ::testing::ValuesIn(Settings()), NameOf);
 
 // The wire finds it between hosts too, where nobody can look into the other's black box.
-TEST(MismatchBetweenHostsTest, BothRanksLearnBothCalls) {
+TEST(MismatchBetweenHostsTest, BothRanksAreToldBothCallsOfAMismatch) {
   if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;
   options.ranks = 2;
@@ -246,7 +246,7 @@ TEST(SecondNetTest, MismatchesAreFoundWhereMessagesNeverMeet) {
   for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
 
-TEST(AbsentCallTest, TheDeadlineNamesWhoIsMissing) {
+TEST(AbsentCallTest, TheDeadlineNamesTheMissingRank) {
   ProcessClusterOptions options;
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {

@@ -205,7 +205,7 @@ TEST(NcclCommunicatorTest, AUsersFunctionIsNotCalledOnCudaMemory) {
 
 // A stream that stands still, and a call through host memory behind it whose time is up: copies wait on the device for
 // as long as that lasts.
-TEST(NcclCommunicatorTest, AGroupEndsWhereItsCopiesCannot) {
+TEST(NcclCommunicatorTest, AGroupEndsWhereItsCopiesHang) {
   const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
     setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
@@ -235,7 +235,7 @@ TEST(NcclCommunicatorTest, AGroupEndsWhereItsCopiesCannot) {
 }
 
 // On one host the comparison of the calls says so, on two the provider of host memory itself, half a second later.
-TEST(NcclCommunicatorTest, TheDeadlineOfAStagedCallNamesWhoIsMissing) {
+TEST(NcclCommunicatorTest, TheDeadlineOfAStagedCallNamesTheMissingRank) {
   for (const int nodes : {1, 2}) {
     if (nodes > 1 && !testing::WhyHostsCannotTalk().empty()) continue;
     SCOPED_TRACE(nodes);

@@ -75,19 +75,19 @@ std::string ChainInOneGraph(NcclRank& self, bool fork) {
   return "";
 }
 
-TEST_F(NcclGraphTest, TwoGroupsInOneGraphOnOneStream) {
+TEST_F(NcclGraphTest, TwoGroupsReplayInOneGraphOnOneStream) {
   for (const std::string& problem : RunNcclRanks(2, [](NcclRank& self) { return ChainInOneGraph(self, false); })) {
     EXPECT_EQ(problem, "");
   }
 }
 
-TEST_F(NcclGraphTest, TwoGroupsInOneGraphOnTwoStreams) {
+TEST_F(NcclGraphTest, TwoGroupsReplayInOneGraphOnTwoStreams) {
   for (const std::string& problem : RunNcclRanks(2, [](NcclRank& self) { return ChainInOneGraph(self, true); })) {
     EXPECT_EQ(problem, "");
   }
 }
 
-TEST_F(NcclGraphTest, AGraphForEachGroup) {
+TEST_F(NcclGraphTest, TwoGroupsReplayInAGraphEach) {
   const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     Groups groups(&self);
     if (!groups.ok) return "first calls";

@@ -379,7 +379,7 @@ TEST(TuningTest, NamesPositionAndRemedy) {
   }
 }
 
-TEST(TuningTest, RefusesWhatItDoesNotKnow) {
+TEST(TuningTest, RefusesUnknownKeysAndBadValues) {
   for (const char* text : {"alpha=1", "max_pieces", "max_pieces=0", "max_pieces=-3", "max_pieces=1x", "switch_us=nan",
                            "local.switch_us=inf", "max_pieces=99999999999999", "fanout_bytes=", "="}) {
     EXPECT_EQ(Tuning::Parse(text).status().code(), absl::StatusCode::kInvalidArgument) << text;

@@ -166,7 +166,7 @@ TEST(SimulatorTest, EveryAlgorithmRunsToItsEnd) {
   }
 }
 
-TEST(SimulatorTest, RefusesWhatIsTooLarge) {
+TEST(SimulatorTest, RefusesSimulationsThatAreTooLarge) {
   const auto report =
       Simulate(Algorithm(CollectiveKind::kAllToAll, "flat"), 8, Parsed("flat:nodes=1000"), {.most_operations = 100000});
   EXPECT_EQ(report.status().code(), absl::StatusCode::kResourceExhausted);

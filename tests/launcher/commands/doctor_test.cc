@@ -56,7 +56,7 @@ TEST(Doctor, NamesLimitsThatAreTooLow) {
   EXPECT_NE(OnlyProblem(facts).remedy.find("ulimit -u"), std::string::npos);
 }
 
-TEST(Doctor, NamesWhatTheKernelLacks) {
+TEST(Doctor, NamesFeaturesThatTheKernelLacks) {
   MachineFacts facts = GoodMachine();
   facts.pidfd = false;
   EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);

@@ -105,7 +105,7 @@ TEST_F(HostFiles, ThisMachineAloneNeedsNoSsh) {
   }
 }
 
-TEST_F(HostFiles, TheWayThereMayBeARelativePath) {
+TEST_F(HostFiles, TheSshCommandMayBeARelativePath) {
   DlaunchProcess job({"--ssh", "./wrapper", "--hosts", "c1", "sh", "-c", "echo on $ON"},
                      {.working_directory = folder_.path()});
   EXPECT_EQ(job.Wait(), 0) << job.err();

@@ -313,7 +313,7 @@ TEST_F(Join, AReaderThatPausesLosesNoNode) {
   }
 }
 
-TEST_F(Join, ASchedulersNoticeAtTheOtherReachesAllRanksThatAsk) {
+TEST_F(Join, ASchedulersNoticeAtTheJoinedMachineReachesAllRanksThatAsk) {
   for (const int signal : {SIGUSR1, SIGUSR2}) {
     SCOPED_TRACE(signal);
     const TemporaryFolder folder;
@@ -329,7 +329,7 @@ TEST_F(Join, ASchedulersNoticeAtTheOtherReachesAllRanksThatAsk) {
   }
 }
 
-TEST_F(Join, ASchedulersNoticeAtTheOtherIsItsProgramsWhereNobodyAsks) {
+TEST_F(Join, ASchedulersNoticeReachesTheProgramsOfTheJoinedMachineWhereNobodyAsks) {
   DlaunchProcess first(
       FirstCommand({"sh", "-c", "trap 'echo told; exit 0' USR1; echo up; while [ $RANK = 1 ]; do sleep 0.05; done"}));
   DlaunchProcess second({"join", TokenOf(&first)});

@@ -90,7 +90,7 @@ TEST(LogFiles, AFolderThatIsTakenAwayIsNamed) {
 }
 
 // Also where nothing follows what was lost, which is most often so here.
-TEST(LogFiles, AFileTellsAtItsEndWhatIsMissingThere) {
+TEST(LogFiles, ALogFileSaysAtItsEndWhatIsMissing) {
   const TemporaryFolder folder;
   const std::string log = folder.path() + "/rank-0.out";
   const std::string gate = folder.path() + "/gate";

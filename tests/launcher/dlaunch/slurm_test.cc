@@ -198,7 +198,7 @@ TEST_F(SlurmTest, FewerNodesThanAskedForAreRefused) {
   EXPECT_TRUE(Printed("has 2 hosts")) << out_;
 }
 
-TEST_F(SlurmTest, StartedBySrunOnEachNodeItIsOneJob) {
+TEST_F(SlurmTest, DlaunchStartedBySrunOnEachNodeIsOneJob) {
   EXPECT_EQ(
       Step("--nodes=2 --ntasks-per-node=1 " + dlaunch_ + " sh -c 'echo $RANK of $WORLD_SIZE on $SLURMD_NODENAME'"), 0)
       << out_;
@@ -239,7 +239,7 @@ TEST_F(SlurmTest, AShellsAllocationGivesItsNodes) {
   EXPECT_EQ(job.WaitUntilGone(seconds(10)), "");
 }
 
-TEST_F(SlurmTest, ExplainTellsHowItCameToThePlan) {
+TEST_F(SlurmTest, ExplainShowsHowThePlanWasMade) {
   const Allocation allocation(folder_);
   DlaunchProcess job({"--explain", "true"}, allocation.Surroundings());
   ASSERT_EQ(job.Wait(), 0) << job.err();

@@ -70,7 +70,7 @@ TEST(Placement, DefaultsFollowTheGivenRanksAndGpus) {
   EXPECT_EQ(simulated->devices_per_rank, 1);
 }
 
-TEST(Placement, RefusesWhatCanNotWork) {
+TEST(Placement, RefusesPlacementsThatCanNotWork) {
   EXPECT_FALSE(Place({}, {}).ok());
   EXPECT_FALSE(Place({MakeNode("a", 0, 4)}, {.ranks_per_node = 2, .devices_per_rank = 1}).ok());
   EXPECT_FALSE(Place({MakeNode("a", 4, 4)}, {.ranks_per_node = 3, .devices_per_rank = 2}).ok());
@@ -165,7 +165,7 @@ TEST(Binding, NumaNodesAreSharedOrSplitWhole) {
   EXPECT_EQ(CpusOf({node}, 2, Bind::kNone), List(2, ""));
 }
 
-TEST(CpuList, FormatsAndParses) {
+TEST(CpuList, FormatsAndParsesListsOfCpus) {
   EXPECT_EQ(FormatCpuList({}), "");
   EXPECT_EQ(FormatCpuList({8, 0, 1, 3, 2, 1}), "0-3,8");
   EXPECT_EQ(*ParseCpuList("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));

@@ -259,7 +259,7 @@ TEST(AgentTest, ADeadAgentIsNoticedBySleepers) {
 
 // A missing key and a missing answer must not look alike: what a dead rank left decides who survives
 // (comm/group/shrink.h).
-TEST(AgentTest, NoAnswerIsNotNoKey) {
+TEST(AgentTest, AMissingAnswerIsNotAMissingKey) {
   FakeAgent agent(1, [](FakeAgent& self, const v1::RankMessage& message) {
     if (message.has_hello()) self.Send(self.Welcome(0), true);
   });

@@ -28,7 +28,7 @@ class FakeState : public WorkState {
   int* recycled_;
 };
 
-TEST(WorkTest, NoOperationIsDone) {
+TEST(WorkTest, AWorkWithoutAnOperationIsDone) {
   Work work;
   EXPECT_TRUE(work.Done());
   EXPECT_TRUE(work.Wait().ok());
@@ -37,7 +37,7 @@ TEST(WorkTest, NoOperationIsDone) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(WorkTest, FinishedCarriesItsStatus) {
+TEST(WorkTest, AFinishedWorkCarriesItsStatus) {
   Work refused = Work::Finished(absl::InvalidArgumentError("count"));
   EXPECT_TRUE(refused.Done());
   EXPECT_EQ(refused.Wait().code(), absl::StatusCode::kInvalidArgument);
@@ -45,7 +45,7 @@ TEST(WorkTest, FinishedCarriesItsStatus) {
   EXPECT_TRUE(Work::Finished(absl::OkStatus()).Done());
 }
 
-TEST(WorkTest, WaitThatExpiresLeavesItPending) {
+TEST(WorkTest, AWaitThatExpiresLeavesTheWorkPending) {
   int recycled = 0;
   FakeState state(&recycled);
   {

@@ -223,7 +223,7 @@ TEST(SegmentTest, MemoryOfTheFixedPartCanComeLater) {
   EXPECT_TRUE((*agent)->black_box_of(1).Latest().has_value());
 }
 
-TEST(SegmentTest, MoreThanTheMachineHasIsAnError) {
+TEST(SegmentTest, MoreMemoryThanTheMachineHasIsAnError) {
   const auto segment = Join(*MakeSegment(1), 0);
   const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto block = segment->Allocate(memory + memory / 4);

@@ -28,7 +28,7 @@ TEST(FlagPingPong, BothSidesMeasureAsOftenAsTheyLike) {
   EXPECT_GT(other_ns[1], 0);
 }
 
-TEST(FlagPingPong, ASlowSideMakesItShort) {
+TEST(FlagPingPong, ASlowSideMakesThePingPongShort) {
   constexpr uint64_t kNumber = ~(uint64_t{1} << 63);
   const auto memory = std::make_unique<FlagMemory>();
   std::atomic<bool> over = false;

@@ -197,7 +197,7 @@ TEST(Lora, FloatAdaptersServeABf16Base) {
   EXPECT_EQ(lora.parameters().front().scalar_type(), at::kFloat);
 }
 
-TEST(Lora, RefusesWhatItCannotAdaptAndChangesNothing) {
+TEST(Lora, RefusesModulesThatItCannotAdaptAndChangesNothing) {
   const auto model = Seeded<Net>();
   const auto refused = [&](LoraConfig config) { return What([&] { Lora lora(*model, std::move(config)); }); };
   EXPECT_THAT(refused({.target_modules = {"up", "middle"}}), HasSubstr("no layer of the model is named middle"));

@@ -115,7 +115,7 @@ TEST(PeftCorpus, ComputesWhatPeftComputes) {
   EXPECT_GE(cases, 16);
 }
 
-TEST(PeftCorpus, RefusesWhatItCannotCompute) {
+TEST(PeftCorpus, RefusesConfigurationsThatItCannotCompute) {
   int cases = 0;
   for (const auto& entry : fs::directory_iterator(kCorpus)) {
     const std::string name = entry.path().filename().string();

@@ -94,7 +94,7 @@ torch.save({"model": {"a": whole, "b": whole[1:3].t()}, "step": 7, "rate": 0.5, 
   EXPECT_EQ(found.at("parameter").sizes(), (std::vector<int64_t>{0, 3}));
 }
 
-TEST_F(PtFile, ExecutesNothing) {
+TEST_F(PtFile, ExecutesNoCodeOfAFile) {
   const std::string path = Written(R"(
 class Evil:
     def __reduce__(self):

@@ -67,7 +67,7 @@ TEST(DistributedSampler, RanksShareTheDatasetEvenly) {
   }
 }
 
-TEST(DistributedSampler, RefusesNonsense) {
+TEST(DistributedSampler, RefusesImpossibleRanksAndSizes) {
   EXPECT_THROW(DistributedSampler(0, 1, 0), c10::Error);
   EXPECT_THROW(DistributedSampler(5, 0, 0), c10::Error);
   EXPECT_THROW(DistributedSampler(5, 2, 2), c10::Error);
@@ -108,7 +108,7 @@ TEST(DistributedSampler, AnEpochGoesOnWithAnotherNumberOfRanks) {
 }
 
 // The same ranks continue with the examples they would have had, also if they do not share the examples evenly.
-TEST(DistributedSampler, GoesOnAsIfUndisturbed) {
+TEST(DistributedSampler, GoesOnAfterConsumedExamplesAsIfUndisturbed) {
   constexpr int64_t kSize = 1003, kConsumed = 400;
   for (const bool drop_last : {false, true}) {
     for (int rank = 0; rank < 4; ++rank) {

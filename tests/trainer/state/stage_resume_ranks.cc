@@ -98,7 +98,7 @@ TEST_F(StageResume, KeepsStagesOfAnOptimizerWithoutState) {
   EXPECT_THROW(LoadTrainingState(*world, At("groups"), StateOf(whole, one_three, *world)), c10::Error);
 }
 
-TEST_F(StageResume, StillWantsAllOfTheCheckpoint) {
+TEST_F(StageResume, ACheckpointWithTensorsThatNoStageTakesIsRefused) {
   TrainedStage saved(true, true, *world), part(true, false, *world);
   saved.Train(1);
   SaveTrainingState(*world, At("whole"), saved.state, {});

@@ -260,7 +260,7 @@ struct Typed : torch::nn::Module {
   nn::ParallelEmbedding ours{nullptr};
 };
 
-TEST_P(TorchShard, NamesWhatItCantConvert) {
+TEST_P(TorchShard, NamesModulesThatItCantConvert) {
   Typed model;
   const Conversion linear = convert_parallel_linear(model, 0);
   EXPECT_TRUE(linear.converted.empty());

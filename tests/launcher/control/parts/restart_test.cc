@@ -295,7 +295,7 @@ TEST(Restarting, TheUserMayEndTheJobWhileItPauses) {
   EXPECT_EQ(job.finishes(), 1);
 }
 
-TEST(Restarting, AStopIsNoFailureToRestartAfter) {
+TEST(Restarting, AStoppedJobIsNotRestarted) {
   Driver job(RestartPlan(2, 1, 5));
   job.JoinAll();
   job.Handle(StopRequested{"stopped by SIGTERM", 143});

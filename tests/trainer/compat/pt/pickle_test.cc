@@ -80,7 +80,7 @@ TEST(Pickle, MakesContainersOfEveryProtocol) {
   EXPECT_EQ(Made(")."), "()");
 }
 
-TEST(Pickle, CallsNothing) {
+TEST(Pickle, CallsNoFunctionOfAPickle) {
   EXPECT_EQ(Made("cos\nsystem\n(S'touch x'\ntR."), "os.system('touch x')");
   EXPECT_EQ(Made("(S'touch x'\nios\nsystem\n."), "os.system('touch x')");
   EXPECT_EQ(Made("(cos\nsystem\nS'touch x'\no."), "os.system('touch x')");

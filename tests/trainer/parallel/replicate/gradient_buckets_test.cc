@@ -35,7 +35,7 @@ TEST(GradientBuckets, AnOversizedParameterEndsItsBucket) {
   EXPECT_EQ(AssignBuckets(parameters, {1, 0, 2}, {.first_bytes = 5, .cap_bytes = 5}), (Buckets{{1, 0}, {2}}));
 }
 
-TEST(GradientBuckets, NoParametersNoBuckets) { EXPECT_TRUE(AssignBuckets({}, {}, {}).empty()); }
+TEST(GradientBuckets, AModelWithoutParametersHasNoBuckets) { EXPECT_TRUE(AssignBuckets({}, {}, {}).empty()); }
 
 // Random models: every parameter is in exactly one bucket of its kind, in order; all but the last bucket of a kind have
 // reached their limit, and none would have without its last member.
