@@ -8,9 +8,6 @@
 namespace cohort::comm {
 namespace {
 
-constexpr uint32_t kFirstRest = 8;
-constexpr uint32_t kLongestRest = 1024;
-
 bool SameSite(const std::source_location& a, const std::source_location& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;  // two that differ may name one place: the call is then not found
 }
@@ -59,26 +56,6 @@ size_t PlaceOf(const CallArguments& arguments) {
 
 }  // namespace
 
-ShortCall* AskShort(RememberedCall& known) {
-  if (known.resting > 0) {
-    if (--known.resting == 0) known.short_call_now = known.short_call.get();
-    return nullptr;
-  }
-  if (known.asked_short) return nullptr;
-  known.asked_short = true;
-  known.short_call = known.provider->Shorten(known.request, known.service);
-  return known.short_call_now = known.short_call.get();
-}
-
-void RestShortCall(RememberedCall& known) {
-  const uint64_t done = known.short_call->calls_done();
-  const bool in_vain = known.latest_rest > 0 && done - known.done_before_rest < known.latest_rest;
-  known.latest_rest = in_vain ? std::min(2 * known.latest_rest, kLongestRest) : kFirstRest;
-  known.resting = known.latest_rest;
-  known.short_call_now = nullptr;
-  known.done_before_rest = done;
-}
-
 RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options) {
   const size_t place = PlaceOf<kPlaces>(arguments);
   if (!CanRemember(options)) return nullptr;
@@ -126,19 +103,19 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->record = call.record;
   known->beyond_sequence = runtime::HashBeyondSequence(call.record.signature);
   known->description = {};
-  known->short_call.reset();
-  known->short_call_now = nullptr;
-  known->asked_short = !uses_short_calls_;
-  known->resting = known->latest_rest = 0;
-  known->done_before_rest = 0;
+  known->plan.reset();
+  known->inline_run.reset();
+  known->asked = !runs_inline_;
+  known->rest = {};
+  known->counts = &counts_;
 }
 
 void CallMemo::Clear() {
   for (auto& known : calls_) known.reset();
 }
 
-void CallMemo::UseShortCalls(bool use) {
-  if (std::exchange(uses_short_calls_, use) != use) Clear();
+void CallMemo::RunInline(bool run) {
+  if (std::exchange(runs_inline_, run) != run) Clear();
 }
 
 }  // namespace cohort::comm

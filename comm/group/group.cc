@@ -22,10 +22,6 @@ bool OnOneNode(const runtime::Identity& identity, const std::vector<int>& member
   });
 }
 
-// Looks of a short call for messages that are not there, with a pause after each: for about 1.5 us (where a pause
-// takes 23 ns), and not at all where the rank that sends them may need this CPU.
-int ShortPolls(const runtime::Segment& segment) { return segment.local_ranks() > segment.cpus() ? 0 : 64; }
-
 bool HasMember(const GroupContext& group, int world_rank) {
   return std::find(group.members.begin(), group.members.end(), world_rank) != group.members.end();
 }
@@ -44,7 +40,6 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
       links_(context_),
       providers_(context_, links_),
       recorder_(context_),
-      short_polls_(ShortPolls(runtime.segment())),
       forks_(runtime.forks()) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
@@ -74,7 +69,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
 Group::Group(Group& parent, std::vector<int> members, uint64_t id, std::vector<int> fails_with)
     : Group(parent.runtime(), std::move(members), id, parent.context_.transports, parent.context_.tuning,
             parent.context_.determinism, std::move(fails_with)) {
-  memo_.UseShortCalls(parent.memo_.uses_short_calls());
+  memo_.RunInline(parent.memo_.runs_inline());
 }
 
 Group::~Group() {
@@ -128,38 +123,28 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
   if (InChild()) [[unlikely]]
     return runtime::Work::Finished(WhyNotInChild());
   runtime::Work work;
+  bool pending = false;
   {
     runtime::EngineLock lock(engine_);
     RememberedCall* known = memo_.Find(arguments, options);
-    if (known == nullptr || !status_.ok()) [[unlikely]] {
-      work = SubmitNew(arguments, options, lock);
-    } else {
-      if (known->record.tag != options.tag) {
-        CallRecorder::Retag(options.tag, &known->record);
-        known->beyond_sequence = runtime::HashBeyondSequence(known->record.signature);
-      }
-      recorder_.Number(known->request, known->beyond_sequence, &known->record);
-      // All steps are done at once, or the call becomes an operation, which does those that are left.
-      ShortCall* const short_call = ShortCallOf(*known);
-      uint64_t ticket = 0;
-      bool done = false;
-      if (short_call != nullptr) {
-        short_call->Post(known->InOf(arguments), known->OutOf(arguments), known->record);
-        ticket = black_box_.Start(known->record, &known->description);
-        // A receive looks once: it is often made long before its message comes.
-        done = short_call->Finish(known->request.kind == CollectiveKind::kRecv ? 0 : short_polls_);
-        memo_.CountShortCall(done);
-        if (!done && short_call->takes_operation()) RestShortCall(*known);
-      }
-      if (done) {
-        black_box_.Finish(ticket, runtime::CallState::kDone, short_call->at_once());
-      } else {
-        work = RepeatAsOperation(*known, arguments, short_call, ticket);
-      }
-    }
+    const bool repeats = known != nullptr && status_.ok();
+    work = repeats ? Repeat(*known, arguments, options) : SubmitNew(arguments, options, lock);
+    pending = !work.Done();
+    if (pending) engine_.PollWhileActive(this);
   }
-  if (!work.Done()) engine_.Kick();
+  if (pending) engine_.Kick();
   return work;
+}
+
+inline runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments, const CallOptions& options) {
+  if (known.record.tag != options.tag) {
+    CallRecorder::Retag(options.tag, &known.record);
+    known.beyond_sequence = runtime::HashBeyondSequence(known.record.signature);
+  }
+  recorder_.Number(known.request, known.beyond_sequence, &known.record);
+  known.provider->PostAgain(known, known.InOf(arguments), known.OutOf(arguments));
+  known.ticket = black_box_.Start(known.record, &known.description);
+  return known.provider->LaunchAgain(known);
 }
 
 runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions& options,
@@ -169,20 +154,6 @@ runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions
   if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
   if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
   return SubmitValid(request, options, lock, &arguments);
-}
-
-runtime::Work Group::RepeatAsOperation(RememberedCall& known, const CallArguments& arguments, const ShortCall* begun,
-                                       uint64_t ticket) {
-  engine_.PollWhileActive(this);
-  Provider& provider = *known.provider;
-  AcceptedCall& call = provider.NextCall();
-  FillFrom(known, &call);
-  call.request.in = known.InOf(arguments);
-  call.request.out = known.OutOf(arguments);
-  call.begun = begun;
-  provider.Post();
-  call.ticket = begun != nullptr ? ticket : black_box_.Start(call.record, &known.description);
-  return provider.Launch(call);
 }
 
 runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
@@ -223,7 +194,8 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   if (!service.ok()) return runtime::Work::Finished(service.status());
   AcceptedCall& call = (*provider)->NextCall();
   call.like = 0;
-  call.begun = nullptr;
+  call.plan = nullptr;
+  call.begun = false;
   call.request = request;
   if (request.blocks != nullptr) [[unlikely]] {
     if (call.blocks.use_count() != 1) call.blocks = std::make_shared<BlockTable>();  // none, or an earlier call's

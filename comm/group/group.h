@@ -121,10 +121,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                             const runtime::EngineLock& lock, const CallArguments* arguments = nullptr);
   runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options, const runtime::EngineLock& lock);
-  // The general way of a repeated call that has its number. `begun` and `ticket`: its short way, if that was begun, and
-  // record.
-  runtime::Work RepeatAsOperation(RememberedCall& known, const CallArguments& arguments, const ShortCall* begun,
-                                  uint64_t ticket);
+  runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments, const CallOptions& options);
   // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
@@ -139,7 +136,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   DerivedGroups derived_;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
-  const int short_polls_;  // of a short call, for messages that are not there
   const runtime::ForkWatch forks_;
   int inside_provider_ = 0;
   const runtime::EngineLock* entry_ = nullptr;  // of InsideProvider; null: nobody is let in

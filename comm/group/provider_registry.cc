@@ -49,11 +49,11 @@ class StagedLinks : public LinkSource {
 };
 
 // A provider of host memory with links of its own.
-template <typename HostProvider>
-class Apart : private StagedLinks, public HostProvider {
+template <typename Hosted>
+class Apart : private StagedLinks, public Hosted {
  public:
   Apart(const GroupContext* group, LinkSource* links, int device_index)
-      : StagedLinks(links, device_index), HostProvider(group, this) {}
+      : StagedLinks(links, device_index), Hosted(group, this) {}
 };
 
 bool SpansNodes(const GroupContext& group) {

@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/comm/provider/short_call.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/select/tuning.h"
 #include "cohort/runtime/engine/work.h"
@@ -20,6 +19,9 @@
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
+
+class BoundPlan;
+struct PreparedCall;
 
 // A provider's view of its group. The group outlives the provider. Only `tuning` and `windows` change (OnTuning).
 struct GroupContext {
@@ -68,10 +70,10 @@ struct AcceptedCall {
   ServicePlan service;                 // what Choose returned
   std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; kept for the next variable-count call
   runtime::CallRecord record;          // started
-  // The short call that has done the first steps of this one; null: nothing was done. Read by Post and Launch only.
-  const ShortCall* begun = nullptr;
-  uint64_t ticket = 0;  // for BlackBoxWriter::Finish, which the provider calls when the call is done
-  uint64_t like = 0;    // the remembered call (comm/group/call_memo.h) that the rest was filled from; 0: none
+  std::shared_ptr<BoundPlan> plan;     // of the prepared call that it repeats; null: there is none
+  bool begun = false;                  // the plan's cursor stands where an inline run of this call stopped
+  uint64_t ticket = 0;                 // for BlackBoxWriter::Finish, which the provider calls when the call is done
+  uint64_t like = 0;                   // the prepared call that the rest was filled from; 0: none
 };
 
 class Provider {
@@ -85,22 +87,16 @@ class Provider {
   // The place of the next call. The caller fills all of it and then launches it: a call is too long to be copied for
   // every operation. It may still hold an earlier call.
   virtual AcceptedCall& NextCall() { return next_call_; }
-  // The short way of calls like this one, which was accepted and served before; null: they have none. Valid until
-  // OnTuning or Fail.
-  virtual std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) {
-    (void)request, (void)service;
-    return nullptr;
-  }
-  // Whether nothing is before a call like this one, so that a short one may run now. Asked once for each call.
-  virtual bool Idle(const CollectiveRequest& request) {
-    (void)request;
-    return false;
-  }
   // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
   // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.
   virtual void Post() {}
   // Starts the call, which is the one in NextCall(). Called with engine ownership.
   virtual runtime::Work Launch(const AcceptedCall& call) = 0;
+  // The same two for a repetition of a prepared call, which is numbered. It runs in the caller's thread as far as it
+  // gets at once, and becomes an operation where it is not done then. A Work that names no operation: it is done, and
+  // so is its record.
+  virtual void PostAgain(PreparedCall& call, const void* in, void* out);
+  virtual runtime::Work LaunchAgain(PreparedCall& call);
   // Calls launched between the two belong to one batch, and none of them may wait for another. What can't be started
   // at BatchEnd fails the group (GroupContext::fail). Called with engine ownership; never nested.
   virtual void BatchBegin() {}
@@ -134,6 +130,10 @@ class Provider {
   virtual void OnTuning() {}
   // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.
   virtual std::string Explain(const CollectiveRequest& request) = 0;
+
+ protected:
+  // NextCall(), filled from a prepared call and its latest buffers; without a ticket.
+  AcceptedCall& FillNextCall(const PreparedCall& prepared);
 
  private:
   AcceptedCall next_call_;

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cohort/comm/plan/plan.h"
+#include "cohort/comm/run/bound_plan.h"
 #include "cohort/comm/transport/transport.h"
 
 namespace cohort::comm {
@@ -26,7 +27,7 @@ void MarkEarlyReceives(Plan* plan);
 class EarlyReceives {
  public:
   struct Entry {
-    const Step* step = nullptr;
+    const BoundStep* step = nullptr;
     RecvOperation operation;
     bool done = false;
   };
@@ -35,7 +36,7 @@ class EarlyReceives {
   bool full() const { return tail_ - head_ == kMostEarlyReceives; }
   uint32_t size() const { return tail_ - head_; }
   Entry& at(uint32_t index) { return entries_[(head_ + index) % kMostEarlyReceives]; }
-  Entry& Add(const Step* step) {
+  Entry& Add(const BoundStep* step) {
     Entry& entry = entries_[tail_++ % kMostEarlyReceives];
     entry.step = step;
     entry.done = false;

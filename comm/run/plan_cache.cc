@@ -8,15 +8,15 @@
 
 namespace cohort::comm {
 
-absl::StatusOr<const Plan*> PlanCache::Find(CollectiveKind kind, uint16_t algorithm, int root, bool in_place,
-                                            int32_t pieces) {
+absl::StatusOr<std::shared_ptr<const Plan>> PlanCache::Find(CollectiveKind kind, uint16_t algorithm, int root,
+                                                            bool in_place, int32_t pieces) {
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    const Plan& plan = entry->plan;
+    const Plan& plan = *entry->plan;
     if (entry->algorithm != algorithm || plan.pieces != pieces || plan.root != root || plan.in_place != in_place) {
       continue;
     }
     if (entry != entries_.begin()) entries_.splice(entries_.begin(), entries_, entry);
-    return &plan;
+    return entry->plan;
   }
   const AlgorithmInfo* info = FindAlgorithm(algorithm);
   if (info == nullptr || info->kind != kind) {
@@ -33,8 +33,8 @@ absl::StatusOr<const Plan*> PlanCache::Find(CollectiveKind kind, uint16_t algori
   COHORT_ASSIGN_OR_RETURN(Plan plan, BuildPlan(*info, request));
   MarkEarlyReceives(&plan);
   if (entries_.size() >= kMostPlans) entries_.pop_back();
-  entries_.push_front({algorithm, std::move(plan)});
-  return &entries_.front().plan;
+  entries_.push_front({algorithm, std::make_shared<const Plan>(std::move(plan))});
+  return entries_.front().plan;
 }
 
 }  // namespace cohort::comm

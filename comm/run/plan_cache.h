@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -21,14 +22,15 @@ class PlanCache {
 
   const Placement& placement() const { return placement_; }
 
-  // The plan, valid until the next call; or why there is none (BuildPlan's errors).
-  absl::StatusOr<const Plan*> Find(CollectiveKind kind, uint16_t algorithm, int root, bool in_place, int32_t pieces);
+  // The plan, or why there is none (BuildPlan's errors).
+  absl::StatusOr<std::shared_ptr<const Plan>> Find(CollectiveKind kind, uint16_t algorithm, int root, bool in_place,
+                                                   int32_t pieces);
 
  private:
   static constexpr size_t kMostPlans = 128;
   struct Entry {
     uint16_t algorithm;
-    Plan plan;
+    std::shared_ptr<const Plan> plan;
   };
   const int rank_;
   const Placement placement_;

@@ -17,8 +17,8 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-// Calls with longer blocks need not be looked at: no stream takes them as short messages (ShortSender::most_bytes).
-constexpr int64_t kMostShortCallBytes = 8 * 1024;
+// Calls with longer blocks are not run inline: no stream takes them as short messages (ShortSender::most_bytes).
+constexpr int64_t kMostInlineBytes = 8 * 1024;
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
 
@@ -60,7 +60,8 @@ GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) 
 }  // namespace
 
 PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
-    : group_(group),
+    : HostProvider(group),
+      group_(group),
       pool_(&group->runtime->engine(), group->source),
       runner_(links, group->rank, group->size),
       plans_(group->rank, PlacementOf(*group)),
@@ -130,14 +131,26 @@ absl::Status PlanProvider::PrepareMore() { return stage_.Prepare() ? StartPlan()
 absl::Status PlanProvider::StartPlan() {
   const Operation& first = *queue_.front();
   const CollectiveRequest& request = first.call.request;
-  const bool in_place = staged_ ? stage_.in_place() : request.in_place;
-  const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_);
-  if (!plan.ok()) return plan.status();
-  PlanBinding binding = BindingOf(request);
-  if (staged_) stage_.Bind(&binding);
-  binding.signature = first.signature;
-  binding.call = &first.call.record;
-  if (!runner_.Start(**plan, binding, first.call.begun)) return runner_.failure().status;
+  BoundPlan* const bound = first.call.plan.get();
+  if (bound != nullptr && algorithm_ == first.call.service.algorithm) {
+    if (first.call.begun) {
+      bound->SetRecord(&first.call.record);
+    } else {
+      bound->SetCall(request.in, request.out, &first.call.record);
+      bound->Rewind();
+    }
+    runner_.Start(*bound);
+  } else {
+    const bool in_place = staged_ ? stage_.in_place() : request.in_place;
+    absl::StatusOr<std::shared_ptr<const Plan>> plan =
+        plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_);
+    if (!plan.ok()) return plan.status();
+    PlanBinding binding = BindingOf(request);
+    if (staged_) stage_.Bind(&binding);
+    binding.signature = first.signature;
+    binding.call = &first.call.record;
+    if (!runner_.Start(*std::move(plan), binding)) return runner_.failure().status;
+  }
   phase_ = Phase::kRunning;
   return absl::OkStatus();
 }
@@ -158,15 +171,22 @@ PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
   return binding;
 }
 
-std::unique_ptr<ShortCall> PlanProvider::Shorten(const CollectiveRequest& request, const ServicePlan& service) {
-  if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > kMostShortCallBytes ||
+void PlanProvider::Prepare(PreparedCall& call) {
+  const CollectiveRequest& request = call.request;
+  const ServicePlan& service = call.service;
+  if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > kMostInlineBytes ||
       ReductionStage::Needed(request, service.algorithm)) {
-    return nullptr;
+    return;
   }
-  const absl::StatusOr<const Plan*> plan =
+  absl::StatusOr<std::shared_ptr<const Plan>> plan =
       plans_.Find(request.kind, service.algorithm, request.root, request.in_place, service.pieces);
-  if (!plan.ok()) return nullptr;
-  return runner_.Shorten(**plan, BindingOf(request), Averages(request) ? group_->size : 1);
+  if (!plan.ok()) return;
+  std::shared_ptr<BoundPlan> bound = runner_.Bind(*std::move(plan), BindingOf(request));
+  if (bound == nullptr) return;
+  call.inline_run = InlineRun::Of(bound.get(), Averages(request) ? group_->size : 1,
+                                  [this](int peer) { return runner_.LinkTo(peer); });
+  // Others run on the runner's bound plan: each with scratch of its own, they would hold much memory.
+  if (call.inline_run != nullptr) call.plan = std::move(bound);
 }
 
 void PlanProvider::FinishFirst() {

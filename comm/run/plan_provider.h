@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "cohort/comm/provider/operation.h"
+#include "cohort/comm/provider/prepared_call.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/provider/stall_watch.h"
+#include "cohort/comm/run/host_provider.h"
 #include "cohort/comm/run/plan_cache.h"
 #include "cohort/comm/run/reduction_stage.h"
 #include "cohort/comm/run/runner.h"
@@ -17,7 +19,7 @@
 
 namespace cohort::comm {
 
-class PlanProvider : public Provider {
+class PlanProvider : public HostProvider {
  public:
   // Both outlive it.
   PlanProvider(const GroupContext* group, LinkSource* links);
@@ -26,10 +28,11 @@ class PlanProvider : public Provider {
   std::string_view name() const override { return "plan"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
-  std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) override;
-  bool Idle(const CollectiveRequest&) override { return queue_.empty() && !advancing_; }
   // Publishes at once when nothing else is under way.
   void Post() override;
+  void PostAgain(PreparedCall& call, const void* in, void* out) override {
+    BeginAgain(call, in, out, queue_.empty() && !advancing_);
+  }
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
   bool Active() const override { return !queue_.empty(); }
@@ -38,6 +41,9 @@ class PlanProvider : public Provider {
   bool WaitsIn(uint64_t sequence) const override;
   void OnTuning() override;
   std::string Explain(const CollectiveRequest& request) override;
+
+ protected:
+  void Prepare(PreparedCall& call) override;
 
  private:
   // Begins the first of the queue with its algorithm, or with its fallback; or says why it can't be begun.

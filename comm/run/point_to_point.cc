@@ -18,7 +18,8 @@ constexpr int kMessagesPerTurn = 32;
 }  // namespace
 
 PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
-    : group_(group),
+    : HostProvider(group),
+      group_(group),
       links_(links),
       pool_(&group->runtime->engine(), group->source),
       peers_(group->size),
@@ -48,25 +49,26 @@ AcceptedCall& PointToPoint::NextCall() {
   return next_->call;
 }
 
-std::unique_ptr<ShortCall> PointToPoint::Shorten(const CollectiveRequest& request, const ServicePlan&) {
+void PointToPoint::Prepare(PreparedCall& call) {
+  const CollectiveRequest& request = call.request;
   const Peer* const peer = peers_[request.peer].get();
-  const size_t bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
-  if (peer == nullptr || peer->link == nullptr) return nullptr;
-  ShortCall::Step step;
-  step.bytes = static_cast<uint32_t>(bytes);
-  step.count = static_cast<uint32_t>(request.count);
-  if (request.kind == CollectiveKind::kSend) {
-    step.kind = ShortCall::Step::Kind::kSend;
-    step.src.buffer = BufferId::kIn;
-    step.sender = peer->link->short_sender();
-    if (step.sender == nullptr || bytes > step.sender->most_bytes()) return nullptr;
-  } else {
-    step.kind = ShortCall::Step::Kind::kReceive;
-    step.dst.buffer = BufferId::kOut;
-    step.receiver = peer->link->short_receiver();
-    if (step.receiver == nullptr || bytes > step.receiver->most_bytes()) return nullptr;
-  }
-  return std::make_unique<ShortCall>(std::vector{step}, 0, ShortCall::Arithmetic());
+  if (peer == nullptr || peer->link == nullptr) return;
+  const bool sends = request.kind == CollectiveKind::kSend;
+  Step step{.kind = sends ? StepKind::kSend : StepKind::kRecv, .peer = request.peer};
+  (sends ? step.src : step.dst) = {sends ? BufferId::kIn : BufferId::kOut, 0, 1};
+  Plan plan;
+  plan.kind = request.kind;
+  plan.size = group_->size;
+  plan.rank = group_->rank;
+  plan.lanes.push_back({{step}});
+  PlanBinding binding;
+  binding.count = static_cast<size_t>(request.count);
+  binding.element_bytes = SizeOf(request.dtype);
+  auto bound = std::make_shared<BoundPlan>();
+  Fanout* const no_fanout = nullptr;
+  if (!bound->Bind(std::make_shared<const Plan>(std::move(plan)), binding, {&no_fanout, 1}).ok()) return;
+  call.inline_run = InlineRun::Of(bound.get(), 1, [peer](int) { return peer->link.get(); });
+  if (call.inline_run != nullptr) call.plan = std::move(bound);
 }
 
 runtime::Work PointToPoint::Launch(const AcceptedCall& call) {

@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "cohort/comm/provider/operation.h"
+#include "cohort/comm/provider/prepared_call.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/provider/stall_watch.h"
+#include "cohort/comm/run/host_provider.h"
 #include "cohort/comm/run/runner.h"
 
 namespace cohort::comm {
 
-class PointToPoint : public Provider {
+class PointToPoint : public HostProvider {
  public:
   // Both outlive it.
   PointToPoint(const GroupContext* group, LinkSource* links);
@@ -20,23 +22,19 @@ class PointToPoint : public Provider {
   std::string_view name() const override { return "point-to-point"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
-  // One step. So an operation has nothing to go on with (AcceptedCall::begun): it begins at the start.
-  std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) override;
-  // Messages of the other direction and of other peers are not before it. A rank may make no calls other than these, so
-  // one in kCallsPerLook goes as an operation while the other direction waits: operations move both directions.
-  bool Idle(const CollectiveRequest& request) override {
-    Peer* const peer = peers_[request.peer].get();
-    if (peer == nullptr || suspicion_.held()) return false;
-    const bool sends = request.kind == CollectiveKind::kSend;
-    if (!(sends ? peer->sends : peer->receives).empty()) return false;
-    return (sends ? peer->receives : peer->sends).empty() || ++peer->passed_by % kCallsPerLook != 0;
-  }
   runtime::Work Launch(const AcceptedCall& call) override;
+  void PostAgain(PreparedCall& call, const void* in, void* out) override {
+    BeginAgain(call, in, out, Idle(call.request));
+  }
   bool Poll() override;
   bool Active() const override { return pending_ > 0; }
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
   std::string Explain(const CollectiveRequest& request) override;
+
+ protected:
+  // A send or a receive is a plan of one step.
+  void Prepare(PreparedCall& call) override;
 
  private:
   static constexpr uint32_t kCallsPerLook = 16;
@@ -53,6 +51,15 @@ class PointToPoint : public Provider {
     RecvOperation receive;
   };
 
+  // Messages of the other direction and of other peers are not before it. A rank may make no calls other than these, so
+  // one in kCallsPerLook goes as an operation while the other direction waits: operations move both directions.
+  bool Idle(const CollectiveRequest& request) {
+    Peer* const peer = peers_[request.peer].get();
+    if (peer == nullptr || suspicion_.held()) return false;
+    const bool sends = request.kind == CollectiveKind::kSend;
+    if (!(sends ? peer->sends : peer->receives).empty()) return false;
+    return (sends ? peer->receives : peer->sends).empty() || ++peer->passed_by % kCallsPerLook != 0;
+  }
   // Each returns what became of the head of a queue; on kFailed the group has failed, or a peer is under suspicion.
   Progress TrySend(int rank, Peer& peer);
   Progress TryReceive(int rank, Peer& peer);

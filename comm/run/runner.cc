@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "cohort/comm/run/shorten.h"
 #include "cohort/comm/transport/stream_copy.h"
 #include "cohort/runtime/base/check.h"
 
@@ -21,61 +20,68 @@ constexpr size_t kLocalBytesAtOnce = 256 * 1024;
 // caller reads it, and it would drive out what is under way. Between two ranks blocks of 16 and 64 MiB take 0.74 to
 // 0.83 of the time with far CPUs, 0.68 to 0.88 with near ones; blocks of 4 MiB took 1.1.
 constexpr size_t kLocalPastCacheFrom = size_t{8} << 20;
+// Bound plans with more steps are not kept by calls: a group may remember many calls.
+constexpr size_t kMostKeptSteps = 64;
+
+bool Publishes(const comm::Lane& lane) {
+  return std::any_of(lane.steps.begin(), lane.steps.end(),
+                     [](const Step& step) { return step.published || step.kind == StepKind::kPublish; });
+}
 }  // namespace
 
 PlanRunner::PlanRunner(LinkSource* source, int rank, int size)
     : source_(source), rank_(rank), size_(size), direct_(rank, size) {}
 PlanRunner::~PlanRunner() = default;
 
-bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding, const ShortCall* begun) {
-  binding_ = binding;
-  lanes_in_use_ = plan.lanes.size();
-  while (lanes_.size() < lanes_in_use_) {
+bool PlanRunner::BindTo(BoundPlan* bound, std::shared_ptr<const Plan> plan, const PlanBinding& binding) {
+  while (lanes_.size() < plan->lanes.size()) {
     auto state = std::make_unique<Lane>();
     state->lane = static_cast<uint16_t>(lanes_.size());
     state->links.resize(size_);
     lanes_.push_back(std::move(state));
   }
-  for (size_t i = 0; i < lanes_in_use_; ++i) {
-    Lane& lane = *lanes_[i];
-    lane.cursor = plan.lanes[i].steps.data();
-    lane.end = lane.cursor + plan.lanes[i].steps.size();
-    lane.scanned = lane.cursor;
-    lane.receiving = false;
-    lane.local_moved = 0;
-    lane.parts_sent = 0;
-    lane.sends.Clear();
+  fanouts_.assign(plan->lanes.size(), nullptr);
+  for (size_t i = 0; i < plan->lanes.size(); ++i) {
+    if (Publishes(plan->lanes[i]) && !FanoutOf(*lanes_[i], &fanouts_[i])) return false;
   }
-  if (absl::Status bound = memory_.Bind(plan, binding_); !bound.ok()) {
-    Fail(std::move(bound), -1);
-    lanes_in_use_ = 0;
+  if (absl::Status status = bound->Bind(std::move(plan), binding, fanouts_); !status.ok()) {
+    Fail(std::move(status), -1);
     return false;
-  }
-  direct_.Start(plan, binding_, memory_.buffers());
-  if (begun != nullptr) {
-    Lane& lane = *lanes_.front();
-    for (size_t step = 0; step < begun->done(); ++step, ++lane.cursor) {
-      if (lane.cursor->kind == StepKind::kSend || lane.cursor->kind == StepKind::kPublish) lane.sends.NextStep();
-    }
-    lane.scanned = lane.cursor;
-    lane.parts_sent = static_cast<int>(begun->parts_done());
-    std::byte* scratch = memory_.buffers()[static_cast<size_t>(BufferId::kScratch)];
-    std::copy(begun->scratch().begin(), begun->scratch().end(), scratch);
   }
   return true;
 }
 
-std::unique_ptr<ShortCall> PlanRunner::Shorten(const Plan& plan, const PlanBinding& binding, int divisor) {
-  if (failed_ || lanes_.empty()) return nullptr;
-  Lane& lane = *lanes_.front();
-  return ShortenPlan(plan, binding, divisor,
-                     {.rank = rank_,
-                      .size = size_,
-                      .link = [&](int peer) { return LinkTo(lane, peer); },
-                      .fanout = [&]() -> Fanout* {
-                        Fanout* fanout = nullptr;
-                        return FanoutOf(lane, &fanout) ? fanout : nullptr;
-                      }});
+bool PlanRunner::Start(std::shared_ptr<const Plan> plan, const PlanBinding& binding) {
+  if (own_.Fits(plan.get(), binding)) {
+    own_.Begin(binding);
+  } else if (!BindTo(&own_, std::move(plan), binding)) {
+    lanes_in_use_ = 0;
+    return false;
+  }
+  Start(own_);
+  return true;
+}
+
+void PlanRunner::Start(BoundPlan& plan) {
+  plan_ = &plan;
+  lanes_in_use_ = plan.lanes();
+  for (size_t i = 0; i < lanes_in_use_; ++i) {
+    Lane& lane = *lanes_[i];
+    lane.plan = &plan.lane(i);
+    lane.scanned = lane.plan->next;
+    lane.receiving = false;
+    lane.local_moved = 0;
+    lane.sends.Clear(lane.ended() ? 0 : lane.plan->next->sends_before);
+  }
+  direct_.Start(*plan.plan(), plan.binding(), plan.memory().buffers());
+}
+
+std::shared_ptr<BoundPlan> PlanRunner::Bind(std::shared_ptr<const Plan> plan, const PlanBinding& binding) {
+  size_t steps = 0;
+  for (const comm::Lane& lane : plan->lanes) steps += lane.steps.size();
+  if (failed_ || steps > kMostKeptSteps) return nullptr;
+  auto bound = std::make_shared<BoundPlan>();
+  return BindTo(bound.get(), std::move(plan), binding) ? bound : nullptr;
 }
 
 Progress PlanRunner::Advance() {
@@ -89,11 +95,14 @@ Progress PlanRunner::Advance() {
   for (size_t i = 0; i < lanes_in_use_; ++i) {
     Lane& lane = *lanes_[i];
     if (!lane.sends.empty() && !TrySends(lane, &moved)) return Progress::kFailed;
-    if (lane.cursor != lane.end && !RunSteps(lane, &moved)) return Progress::kFailed;
-    if (lane.cursor != lane.end && !ReceiveEarly(lane, &moved)) return Progress::kFailed;
-    done = done && lane.cursor == lane.end && lane.sends.empty();
+    if (!lane.ended() && !RunSteps(lane, &moved)) return Progress::kFailed;
+    if (!lane.ended() && !ReceiveEarly(lane, &moved)) return Progress::kFailed;
+    done = done && lane.ended() && lane.sends.empty();
   }
-  if (done) return Progress::kDone;
+  if (done) {
+    lanes_in_use_ = 0;  // the plan may go
+    return Progress::kDone;
+  }
   return moved ? Progress::kMoved : Progress::kBlocked;
 }
 
@@ -116,75 +125,54 @@ bool PlanRunner::TrySends(Lane& lane, bool* moved) {
   return lane.sends.ForEachPending([&](SendQueue::Slot& slot) { return TrySlot(slot, moved); });
 }
 
-SendQueue::Slot& PlanRunner::NextSlot(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer) {
+SendQueue::Slot& PlanRunner::NextSlot(Lane& lane, const BoundStep& step) {
   SendQueue::Slot& slot = lane.sends.Next();
-  slot.link = link;
-  slot.fanout = fanout;
-  slot.peer = peer;
+  slot.link = step.link;
+  slot.fanout = step.fanout;
+  slot.peer = step.fanout != nullptr ? -1 : step.peer;
   SendOperation& operation = slot.operation;
-  operation.data = range.data;
-  operation.bytes = range.bytes;
-  operation.signature = SignatureOf(range);
-  operation.call = binding_.call;
+  operation.data = plan_->At(step.src);
+  operation.bytes = step.bytes;
+  operation.signature = plan_->SignatureOf(step);
+  operation.call = plan_->binding().call;
   operation.moved = 0;
   operation.state = nullptr;
   return slot;
 }
 
-bool PlanRunner::PostTo(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved) {
-  SendQueue::Slot& slot = NextSlot(lane, range, link, fanout, peer);
-  if (!TrySlot(slot, moved)) return false;
-  lane.sends.Keep(slot);
-  return true;
-}
-
 void PlanRunner::PublishFirst() {
   Lane& lane = *lanes_.front();
-  if (lane.cursor == lane.end || lane.cursor->kind != StepKind::kPublish) return;
-  const Range range = memory_.At(lane.cursor->src);
-  Fanout* fanout = nullptr;
-  if (!FanoutOf(lane, &fanout) || fanout == nullptr || range.bytes > fanout->max_bytes()) return;
-  SendQueue::Slot& slot = NextSlot(lane, range, nullptr, fanout, -1);
+  if (lane.ended() || lane.plan->next->fanout == nullptr || lane.plan->next->step->kind != StepKind::kPublish) return;
+  Fanout* const fanout = lane.plan->next->fanout;
+  SendQueue::Slot& slot = NextSlot(lane, *lane.plan->next);
   bool moved = false;
   if (!Settle(slot, fanout->TryPublishQuietly(slot.operation), &moved)) return;
   lane.sends.Keep(slot);
   lane.sends.NextStep();
-  ++lane.cursor;
+  ++lane.plan->next;
   unwoken_ = fanout;
 }
 
-bool PlanRunner::Post(Lane& lane, const Step& step, bool* moved) {
-  const Range range = memory_.At(step.src);
-  if (step.kind == StepKind::kSend) {
-    Link* link = LinkTo(lane, step.peer);
-    if (link == nullptr || !PostTo(lane, range, link, nullptr, step.peer, moved)) return false;
-  } else {
-    Fanout* fanout = nullptr;
-    if (!FanoutOf(lane, &fanout)) return false;
-    if (fanout != nullptr && range.bytes <= fanout->max_bytes()) {
-      if (!PostTo(lane, range, nullptr, fanout, -1, moved)) return false;
-    } else {
-      for (int i = 1 + std::exchange(lane.parts_sent, 0); i < size_; ++i) {
-        const int peer = PublishedTo(rank_, size_, i);
-        Link* link = LinkTo(lane, peer);
-        if (link == nullptr || !PostTo(lane, range, link, nullptr, peer, moved)) return false;
-      }
-    }
-  }
-  lane.sends.NextStep();
+bool PlanRunner::Post(Lane& lane, BoundStep& step, bool* moved) {
+  if (step.fanout == nullptr && LinkOf(lane, step) == nullptr) return false;
+  SendQueue::Slot& slot = NextSlot(lane, step);
+  if (!TrySlot(slot, moved)) return false;
+  lane.sends.Keep(slot);
+  if (step.ends_publish) lane.sends.NextStep();
   return true;
 }
 
 bool PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) {
-  const size_t count = bytes / binding_.element_bytes;
-  if (binding_.user_op == nullptr) [[likely]] {
-    binding_.kernel(dst, a, b, count);
+  const size_t count = bytes / plan_->binding().element_bytes;
+  const PlanBinding& binding = plan_->binding();
+  if (binding.user_op == nullptr) [[likely]] {
+    binding.kernel(dst, a, b, count);
     return true;
   }
-  const UserReduceOp& op = *binding_.user_op;
+  const UserReduceOp& op = *binding.user_op;
   std::string what = "something that is no std::exception";
   try {
-    op.function(dst, a, b, static_cast<int64_t>(count), binding_.dtype, op.context);
+    op.function(dst, a, b, static_cast<int64_t>(count), binding.dtype, op.context);
     return true;
   } catch (const std::exception& error) {
     what = error.what();
@@ -194,45 +182,43 @@ bool PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b,
   return false;
 }
 
-bool PlanRunner::CombineReceived(Lane& lane, const Step& step) {
-  const Range dst = memory_.At(step.dst);
-  const std::byte* own = memory_.At(step.src).data;
+bool PlanRunner::CombineReceived(Lane& lane, const BoundStep& step) {
+  const std::byte* own = plan_->At(step.src);
   const std::byte* incoming = lane.incoming.data();
-  if (dst.bytes == 0) return true;
-  return Combine(dst.data, step.incoming_first ? incoming : own, step.incoming_first ? own : incoming, dst.bytes);
+  const bool incoming_first = step.step->incoming_first;
+  if (step.bytes == 0) return true;
+  return Combine(plan_->At(step.dst), incoming_first ? incoming : own, incoming_first ? own : incoming, step.bytes);
 }
 
-void PlanRunner::FillReceive(Lane& lane, const Step& step, RecvOperation* operation) {
-  const Range range = memory_.At(step.dst);
-  operation->data = range.data;
-  operation->bytes = range.bytes;
-  operation->element_bytes = binding_.element_bytes;
-  operation->signature = SignatureOf(range);
-  operation->call = binding_.call;
+void PlanRunner::FillReceive(Lane& lane, const BoundStep& step, RecvOperation* operation) {
+  const PlanBinding& binding = plan_->binding();
+  operation->data = plan_->At(step.dst);
+  operation->bytes = step.bytes;
+  operation->element_bytes = binding.element_bytes;
+  operation->signature = plan_->SignatureOf(step);
+  operation->call = binding.call;
   operation->moved = 0;
   operation->state = nullptr;
   operation->mismatch = false;
   operation->reduce = nullptr;
   operation->operand = nullptr;
-  if (step.kind != StepKind::kRecvReduce) return;
-  if (binding_.user_op != nullptr) [[unlikely]] {
-    if (lane.incoming.size() < range.bytes) lane.incoming.resize(range.bytes);
+  if (step.step->kind != StepKind::kRecvReduce) return;
+  if (binding.user_op != nullptr) [[unlikely]] {
+    if (lane.incoming.size() < step.bytes) lane.incoming.resize(step.bytes);
     operation->data = lane.incoming.data();
   } else {
-    operation->reduce = binding_.kernel;
-    operation->operand = memory_.At(step.src).data;
-    operation->incoming_first = step.incoming_first;
+    operation->reduce = binding.kernel;
+    operation->operand = plan_->At(step.src);
+    operation->incoming_first = step.step->incoming_first;
   }
 }
 
-Progress PlanRunner::Receive(Lane& lane, const Step& step) {
+Progress PlanRunner::Receive(Lane& lane, BoundStep& step) {
   if (lane.early != nullptr && !lane.early->empty() && lane.early->at(0).step == &step) {
     EarlyReceives::Entry& entry = lane.early->at(0);
     lane.receiving = true;
     Progress progress = Progress::kDone;
-    if (!entry.done) {
-      progress = Received(lane, step, entry.operation, lane.links[step.peer]->TryRecv(entry.operation));
-    }
+    if (!entry.done) progress = Received(lane, step, entry.operation, step.link->TryRecv(entry.operation));
     if (progress == Progress::kDone) lane.early->RemoveFirst();
     return progress;
   }
@@ -241,105 +227,104 @@ Progress PlanRunner::Receive(Lane& lane, const Step& step) {
     FillReceive(lane, step, &operation);
     lane.receiving = true;
   }
-  Fanout* fanout = nullptr;
-  if (step.published && !FanoutOf(lane, &fanout)) return Progress::kFailed;
-  if (fanout != nullptr && operation.bytes <= fanout->max_bytes()) {
-    return Received(lane, step, operation, fanout->TryRecv(step.peer, operation));
+  if (step.fanout != nullptr) {
+    return Received(lane, step, operation, step.fanout->TryRecv(step.peer, operation));
   }
-  Link* link = LinkTo(lane, step.peer);
+  Link* link = LinkOf(lane, step);
   return link == nullptr ? Progress::kFailed : Received(lane, step, operation, link->TryRecv(operation));
 }
 
-Progress PlanRunner::Received(Lane& lane, const Step& step, RecvOperation& operation, Progress progress) {
+Progress PlanRunner::Received(Lane& lane, const BoundStep& step, RecvOperation& operation, Progress progress) {
   if (progress == Progress::kFailed) {
     failure_.mismatch = operation.mismatch;
     failure_.peer_signature = operation.peer_signature;
     failure_.peer_call = operation.peer_call;
-    if (operation.mismatch && memory_.unequal()) {
+    if (operation.mismatch && plan_->memory().unequal()) {
       constexpr uint64_t kMostBytes = uint64_t{1} << 48;  // of what a signature of another call rarely looks like
+      const PlanBinding& binding = plan_->binding();
       failure_.expected_bytes = operation.bytes;
-      failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding_.signature);
-      failure_.other_length = failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding_.element_bytes == 0;
+      failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding.signature);
+      failure_.other_length = failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding.element_bytes == 0;
     }
     Fail(std::move(operation.error), step.peer);
   }
-  if (progress == Progress::kDone && binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce) [[unlikely]] {
+  if (progress == Progress::kDone && plan_->binding().user_op != nullptr && step.step->kind == StepKind::kRecvReduce)
+      [[unlikely]] {
     if (!CombineReceived(lane, step)) return Progress::kFailed;
   }
   return progress;
 }
 
-bool PlanRunner::BeginEarly(Lane& lane, const Step& step, Link& link, bool* moved) {
+bool PlanRunner::BeginEarly(Lane& lane, const BoundStep& step, bool* moved) {
   if (lane.early == nullptr) lane.early = std::make_unique<EarlyReceives>();
   EarlyReceives::Entry& entry = lane.early->Add(&step);
   FillReceive(lane, step, &entry.operation);
-  const Progress progress = Received(lane, step, entry.operation, link.TryRecv(entry.operation));
+  const Progress progress = Received(lane, step, entry.operation, step.link->TryRecv(entry.operation));
   entry.done = progress == Progress::kDone;
   *moved = *moved || progress == Progress::kMoved || entry.done;
   return progress != Progress::kFailed;
 }
 
 bool PlanRunner::ReceiveEarly(Lane& lane, bool* moved) {
+  BoundStep* const cursor = lane.plan->next;
+  BoundStep* const end = lane.plan->end();
   for (uint32_t i = 0; lane.early != nullptr && i < lane.early->size(); ++i) {
     EarlyReceives::Entry& entry = lane.early->at(i);
-    if (entry.done || entry.step == lane.cursor) continue;
-    const Progress progress =
-        Received(lane, *entry.step, entry.operation, lane.links[entry.step->peer]->TryRecv(entry.operation));
+    if (entry.done || entry.step == cursor) continue;
+    const Progress progress = Received(lane, *entry.step, entry.operation, entry.step->link->TryRecv(entry.operation));
     if (progress == Progress::kFailed) return false;
     entry.done = progress == Progress::kDone;
     *moved = *moved || progress != Progress::kBlocked;
   }
-  if (lane.scanned == lane.end) return true;
-  lane.scanned = std::max(lane.scanned, lane.receiving ? lane.cursor + 1 : lane.cursor);
+  if (lane.scanned == end) return true;
+  lane.scanned = std::max(lane.scanned, lane.receiving ? cursor + 1 : cursor);
   int32_t fence = 0;
-  for (const Step* step = lane.cursor; step < lane.scanned; ++step) fence = std::max(fence, step->sends_before);
-  for (; lane.scanned != lane.end; ++lane.scanned) {
-    const Step& step = *lane.scanned;
-    fence = std::max(fence, step.sends_before);
-    if (step.kind != StepKind::kRecv && step.kind != StepKind::kRecvReduce) continue;
+  for (const BoundStep* step = cursor; step < lane.scanned; ++step) fence = std::max(fence, step->step->sends_before);
+  for (; lane.scanned != end; ++lane.scanned) {
+    BoundStep& step = *lane.scanned;
+    fence = std::max(fence, step.step->sends_before);
+    if (!step.receives()) continue;
     // Receives of one link begin in their order, so the first that can't stops all.
-    const bool combined = binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce;
-    if (combined || lane.scanned - lane.cursor > step.ahead || fence > lane.sends.completed()) break;
-    Fanout* fanout = nullptr;
-    if (step.published && !FanoutOf(lane, &fanout)) return false;
-    if (fanout != nullptr) break;
-    Link* link = LinkTo(lane, step.peer);
+    const bool combined = plan_->binding().user_op != nullptr && step.step->kind == StepKind::kRecvReduce;
+    if (combined || step.step - cursor->step > step.step->ahead || fence > lane.sends.completed()) break;
+    if (step.fanout != nullptr) break;
+    const Link* link = LinkOf(lane, step);
     if (link == nullptr) return false;
     if (!link->wants_early_receives()) continue;
     if (lane.early != nullptr && lane.early->full()) break;
-    if (!BeginEarly(lane, step, *link, moved)) return false;
+    if (!BeginEarly(lane, step, moved)) return false;
   }
   return true;
 }
 
-Progress PlanRunner::RunLocal(Lane& lane, const Step& step) {
-  const Range dst = memory_.At(step.dst);
-  const Range src = memory_.At(step.src);
-  size_t bytes = dst.bytes - lane.local_moved;
+Progress PlanRunner::RunLocal(Lane& lane, const BoundStep& step) {
+  const size_t element_bytes = plan_->binding().element_bytes;
   const size_t at = lane.local_moved;
-  if (bytes > kLocalBytesAtOnce) bytes = kLocalBytesAtOnce / binding_.element_bytes * binding_.element_bytes;
+  std::byte* const dst = plan_->At(step.dst);
+  const std::byte* const src = plan_->At(step.src);
+  size_t bytes = step.bytes - at;
+  if (bytes > kLocalBytesAtOnce) bytes = kLocalBytesAtOnce / element_bytes * element_bytes;
   if (bytes > 0) {
-    if (step.kind == StepKind::kReduce) {
-      const Range src2 = memory_.At(step.src2);
-      if (!Combine(dst.data + at, src.data + at, src2.data + at, bytes)) return Progress::kFailed;
-    } else if (dst.data != src.data) {
-      if (dst.bytes >= kLocalPastCacheFrom) {
-        StreamCopy(dst.data + at, src.data + at, bytes);
+    if (step.step->kind == StepKind::kReduce) {
+      if (!Combine(dst + at, src + at, plan_->At(step.src2) + at, bytes)) return Progress::kFailed;
+    } else if (dst != src) {
+      if (step.bytes >= kLocalPastCacheFrom) {
+        StreamCopy(dst + at, src + at, bytes);
       } else {
-        std::memcpy(dst.data + at, src.data + at, bytes);
+        std::memcpy(dst + at, src + at, bytes);
       }
     }
   }
   lane.local_moved += bytes;
-  return lane.local_moved == dst.bytes ? Progress::kDone : Progress::kMoved;
+  return lane.local_moved == step.bytes ? Progress::kDone : Progress::kMoved;
 }
 
 bool PlanRunner::RunSteps(Lane& lane, bool* moved) {
-  while (lane.cursor != lane.end) {
-    const Step& step = *lane.cursor;
-    if (step.sends_before > lane.sends.completed()) return true;
+  while (!lane.ended()) {
+    BoundStep& step = *lane.plan->next;
+    if (step.step->sends_before > lane.sends.completed()) return true;
     Progress progress = Progress::kDone;
-    switch (step.kind) {
+    switch (step.step->kind) {
       case StepKind::kSend:
       case StepKind::kPublish:
         if (!Post(lane, step, moved)) return false;
@@ -355,7 +340,7 @@ bool PlanRunner::RunSteps(Lane& lane, bool* moved) {
       case StepKind::kOpen:
       case StepKind::kMeet:
       case StepKind::kFold:
-        progress = RunDirect(lane, step);
+        progress = RunDirect(lane, *step.step);
         break;
     }
     if (progress == Progress::kFailed) return false;
@@ -366,8 +351,7 @@ bool PlanRunner::RunSteps(Lane& lane, bool* moved) {
     *moved = true;
     lane.receiving = false;
     lane.local_moved = 0;
-    ++lane.cursor;
-    if (direct_.diverted()) lane.cursor = lane.end;
+    lane.plan->next = direct_.diverted() ? lane.plan->end() : &step + 1;
   }
   return true;
 }
@@ -420,7 +404,7 @@ std::vector<int> PlanRunner::WaitingFor() const {
   for (size_t i = 0; i < lanes_in_use_; ++i) {
     const Lane& lane = *lanes_[i];
     lane.sends.AddPeers(&peers);
-    if (lane.cursor != lane.end && lane.receiving) peers.push_back(lane.cursor->peer);
+    if (!lane.ended() && lane.receiving) peers.push_back(lane.plan->next->peer);
   }
   if (lanes_in_use_ > 0) direct_.AddWaitingFor(&peers);
   std::sort(peers.begin(), peers.end());
@@ -429,6 +413,7 @@ std::vector<int> PlanRunner::WaitingFor() const {
 }
 
 void PlanRunner::Reset() {
+  own_.Forget();
   lanes_.clear();
   lanes_in_use_ = 0;
   unwoken_ = nullptr;

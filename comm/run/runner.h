@@ -1,5 +1,5 @@
-// The runner executes one rank's plan over links. It is the hot path of every collective that is not NCCL's: no virtual
-// call but the transport's one per step, no allocation once a plan of that shape has run, no clock.
+// The runner executes one rank's bound plans over links. It is the hot path of every collective that is not NCCL's: no
+// virtual call but the transport's one per step, no allocation once a plan of that shape has run, no clock.
 //
 // Order within a lane is the plan's (comm/plan/plan.h). Sends and publishes are posted at their turn and tried again at
 // every Advance until they are done; everything else is finished before the next step starts. A step of zero bytes is
@@ -15,9 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/comm/plan/plan.h"
-#include "cohort/comm/provider/short_call.h"
 #include "cohort/comm/request.h"
-#include "cohort/comm/run/bound_memory.h"
+#include "cohort/comm/run/bound_plan.h"
 #include "cohort/comm/run/direct_steps.h"
 #include "cohort/comm/run/early_receives.h"
 #include "cohort/comm/run/plan_binding.h"
@@ -44,12 +43,16 @@ class PlanRunner {
   PlanRunner(const PlanRunner&) = delete;
   PlanRunner& operator=(const PlanRunner&) = delete;
 
-  // Begins an operation; the previous one is done. `plan` must stay valid until this one is. `begun`, unless null, has
-  // done the plan's first steps. False: there is no memory for the plan's scratch; see failure().
-  [[nodiscard]] bool Start(const Plan& plan, const PlanBinding& binding, const ShortCall* begun = nullptr);
-  // The short way of operations on this plan (shorten.h) over this runner's links, once one such operation is done.
-  // Null: there is none. Valid until Reset.
-  std::unique_ptr<ShortCall> Shorten(const Plan& plan, const PlanBinding& binding, int divisor);
+  // Begins an operation; the previous one is done. The plan is bound by the runner itself, unless it still is from a
+  // call before. False: it can't be bound; see failure().
+  [[nodiscard]] bool Start(std::shared_ptr<const Plan> plan, const PlanBinding& binding);
+  // Goes on with a call on `plan` from where its cursors stand. It must stay valid until the operation is done.
+  void Start(BoundPlan& plan);
+  // A bound plan for calls that repeat one, over this runner's links, for others to keep. Null: it can't be bound, or
+  // its steps are too many to be kept. Valid until Reset.
+  std::shared_ptr<BoundPlan> Bind(std::shared_ptr<const Plan> plan, const PlanBinding& binding);
+  // The link of lane 0 to that peer; null: there is none, and the runner has failed.
+  Link* LinkTo(int peer) { return lanes_.empty() ? nullptr : LinkTo(*lanes_.front(), peer); }
   // Publishes what the plan begins with, if it does, and if that is one write. Before the first Advance, which wakes
   // the readers.
   void PublishFirst();
@@ -69,66 +72,67 @@ class PlanRunner {
 
  private:
   struct Lane {
-    const Step* cursor = nullptr;
-    const Step* end = nullptr;
+    BoundPlan::Lane* plan = nullptr;  // with the cursor
     uint16_t lane = 0;
     bool receiving = false;  // `receive` is under way for the step at the cursor
     size_t local_moved = 0;  // bytes of a local step already done
-    int parts_sent = 0;      // of the publish at the cursor: how many peers have been sent it by a short call
     SendQueue sends;
     RecvOperation receive;
-    const Step* scanned = nullptr;             // receives before this one are under way, or not to be tried early
+    BoundStep* scanned = nullptr;              // receives before this one are under way, or not to be tried early
     std::unique_ptr<EarlyReceives> early;      // made when first needed
     std::vector<std::byte> incoming;           // what a user's function combines
     std::vector<std::unique_ptr<Link>> links;  // by peer, made when first needed
     std::unique_ptr<Fanout> fanout;
     bool fanout_asked = false;
+
+    bool ended() const { return plan->next == plan->end(); }
   };
-  using Range = BoundMemory::Range;
 
-  // The signature of a message: where lengths differ by block it holds the length, too.
-  uint64_t SignatureOf(const Range& range) const {
-    if (memory_.unequal()) [[unlikely]]
-      return runtime::SignatureWithLength(binding_.signature, range.bytes);
-    return binding_.signature;
-  }
+  // Makes the lanes and fan-outs that the plan needs, and binds it. False: see failure().
+  bool BindTo(BoundPlan* bound, std::shared_ptr<const Plan> plan, const PlanBinding& binding);
 
-  SendQueue::Slot& NextSlot(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer);
+  SendQueue::Slot& NextSlot(Lane& lane, const BoundStep& step);
 
   // Each returns false when the operation has failed.
   bool TrySends(Lane& lane, bool* moved);
   bool RunSteps(Lane& lane, bool* moved);
-  bool Post(Lane& lane, const Step& step, bool* moved);
-  bool PostTo(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved);
+  bool Post(Lane& lane, BoundStep& step, bool* moved);
   bool TrySlot(SendQueue::Slot& slot, bool* moved);
   bool Settle(SendQueue::Slot& slot, Progress progress, bool* moved);
-  Progress Receive(Lane& lane, const Step& step);
-  void FillReceive(Lane& lane, const Step& step, RecvOperation* operation);
+  Progress Receive(Lane& lane, BoundStep& step);
+  void FillReceive(Lane& lane, const BoundStep& step, RecvOperation* operation);
   // Handles the outcome of a receive that was tried.
-  Progress Received(Lane& lane, const Step& step, RecvOperation& operation, Progress progress);
+  Progress Received(Lane& lane, const BoundStep& step, RecvOperation& operation, Progress progress);
   // Tries the receives after the cursor, those under way and those that may begin.
   bool ReceiveEarly(Lane& lane, bool* moved);
-  bool BeginEarly(Lane& lane, const Step& step, Link& link, bool* moved);
-  Progress RunLocal(Lane& lane, const Step& step);
+  bool BeginEarly(Lane& lane, const BoundStep& step, bool* moved);
+  Progress RunLocal(Lane& lane, const BoundStep& step);
   Progress RunDirect(Lane& lane, const Step& step);
   // dst = a op b for whole elements.
   // False, and the failure, where the user's function has thrown.
   bool Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes);
   // The rest of a kRecvReduce whose operand has come, where the op is a user's.
-  bool CombineReceived(Lane& lane, const Step& step);
-  Link* LinkTo(Lane& lane, int peer);       // null: failed
+  bool CombineReceived(Lane& lane, const BoundStep& step);
+  Link* LinkTo(Lane& lane, int peer);  // null: failed
+  // The link of a step that needs one; null: failed.
+  Link* LinkOf(Lane& lane, BoundStep& step) {
+    if (step.link == nullptr) [[unlikely]]
+      step.link = LinkTo(lane, step.peer);
+    return step.link;
+  }
   bool FanoutOf(Lane& lane, Fanout** out);  // null: there is none
   void Fail(absl::Status status, int peer);
 
   LinkSource* source_;
   int rank_;
   int size_;
-  PlanBinding binding_;
-  BoundMemory memory_;
+  BoundPlan own_;              // of calls that keep none
+  BoundPlan* plan_ = nullptr;  // of the operation; null: there was none
   size_t lanes_in_use_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  Fanout* unwoken_ = nullptr;  // has published quietly
-  bool failed_ = false;        // failure_ says why
+  std::vector<Fanout*> fanouts_;  // of the plan that is being bound
+  Fanout* unwoken_ = nullptr;     // has published quietly
+  bool failed_ = false;           // failure_ says why
   DirectSteps direct_;
   RunnerFailure failure_;
 };

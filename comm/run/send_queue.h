@@ -22,10 +22,10 @@ class SendQueue {
     bool done = false;
   };
 
-  // Forgets everything, for the next operation.
-  void Clear() {
+  // Forgets everything, for the next operation. `steps`: those of its sends and publishes that are done.
+  void Clear(int32_t steps) {
     head_ = tail_ = 0;
-    steps_ = 0;
+    steps_ = steps;
   }
   bool empty() const { return head_ == tail_; }
   // The slot for the next message. It joins the queue by Keep.

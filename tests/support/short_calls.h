@@ -12,14 +12,14 @@ namespace cohort::testing {
 inline void UseShortCalls(comm::Communicator& communicator, bool use) {
   comm::Group& group = comm::GroupOf(communicator);
   const runtime::EngineLock lock(group.runtime().engine());
-  group.memo().UseShortCalls(use);
+  group.memo().RunInline(use);
 }
 
 // Counts the group's calls that have taken it so far.
-inline comm::ShortCallCounts ShortCallsOf(comm::Communicator& communicator) {
+inline comm::InlineCounts ShortCallsOf(comm::Communicator& communicator) {
   comm::Group& group = comm::GroupOf(communicator);
   const runtime::EngineLock lock(group.runtime().engine());
-  return group.memo().short_calls();
+  return group.memo().inline_calls();
 }
 
 }  // namespace cohort::testing

@@ -1,5 +1,5 @@
 // Random programs that repeat a few small calls again and again, so that most take the short way
-// (comm/provider/short_call.h): all ranks draw the same program from a seed and run it with the short way and without.
+// (comm/run/inline_run.h): all ranks draw the same program from a seed and run it with the short way and without.
 // Every result equals the reference bit by bit, so both ways give the same.
 #include <gtest/gtest.h>
 

@@ -80,33 +80,5 @@ TEST(CallMemoTest, TwoCallsThatAlternateAreRemembered) {
   }));
 }
 
-// Rests become longer while the short way is of no use, and short again once it was.
-TEST(RestShortCallTest, DoublesUntilTheShortWayHasBeenOfUse) {
-  comm::RememberedCall known;
-  known.short_call =
-      std::make_unique<comm::ShortCall>(std::vector<comm::ShortCall::Step>(), 0, comm::ShortCall::Arithmetic());
-  const runtime::CallRecord record;
-  const auto do_calls = [&](uint32_t calls) {
-    for (uint32_t i = 0; i < calls; ++i) {
-      known.short_call->Post(nullptr, nullptr, record);
-      ASSERT_TRUE(known.short_call->Finish(0));  // it has no steps
-    }
-  };
-  do_calls(3);
-  for (const uint32_t expected : {8u, 16u, 32u, 64u, 128u, 256u, 512u, 1024u, 1024u}) {
-    comm::RestShortCall(known);
-    EXPECT_EQ(known.resting, expected);
-  }
-  do_calls(1023);
-  comm::RestShortCall(known);
-  EXPECT_EQ(known.resting, 1024u);
-  do_calls(1024);
-  comm::RestShortCall(known);
-  EXPECT_EQ(known.resting, 8u);
-  do_calls(8);
-  comm::RestShortCall(known);
-  EXPECT_EQ(known.resting, 8u);
-}
-
 }  // namespace
 }  // namespace cohort::testing

@@ -205,12 +205,12 @@ TEST(RepeatedCallTest, LongerMessagesTakeTheShortWayFromPrivateMemoryOnly) {
     if (!window.ok()) return window.status().ToString();
     for (const bool in_window : {false, true}) {
       int32_t* data = in_window ? static_cast<int32_t*>(window->data()) : memory.data();
-      comm::ShortCallCounts before = ShortCallsOf(*self.world);
+      comm::InlineCounts before = ShortCallsOf(*self.world);
       uint64_t tried = 0, done = 0;
       for (uint64_t call = 0; call < kCalls; ++call) {
         std::fill(data, data + kCount, static_cast<int32_t>(self.rank == 0 ? call : 0));
         absl::Status status = self.world->Broadcast(Buffer(data, kCount), 0).Wait(kBound);
-        const comm::ShortCallCounts after = ShortCallsOf(*self.world);
+        const comm::InlineCounts after = ShortCallsOf(*self.world);
         tried += after.all() - before.all();
         done += after.done - before.done;
         if (status.ok()) status = self.world->Barrier().Wait(kBound);

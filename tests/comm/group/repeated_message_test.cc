@@ -268,11 +268,11 @@ TEST(ShortMessageTest, AllMessagesButTheFirstTakeTheShortWay) {
     constexpr uint64_t kExchanges = 50;
     uint64_t expected = 0;
     for (const int64_t count : std::array<int64_t, 8>{0, 1, 12, 13, 256, 257, kMost / 2, kMost + 1}) {
-      const comm::ShortCallCounts before = ShortCallsOf(*self.world);
+      const comm::InlineCounts before = ShortCallsOf(*self.world);
       for (uint64_t i = 0; i < kExchanges; ++i) {
         if (const absl::Status status = Exchange(self, data, count); !status.ok()) return status.ToString();
       }
-      const comm::ShortCallCounts after = ShortCallsOf(*self.world);
+      const comm::InlineCounts after = ShortCallsOf(*self.world);
       expected += count > kMost ? 0 : 2 * (kExchanges - 1);
       if (after.all() != expected) return std::to_string(after.all()) + " at count " + std::to_string(count);
       // A send never waits here; a receive may.

@@ -1,6 +1,6 @@
-// Calls by the short way, and calls that begin so and go on as operations at every step where that may happen: both
-// give what the general way gives, in any interleaving of the ranks. One thread is all ranks.
-#include "cohort/comm/provider/short_call.h"
+// Calls that run in the caller's thread, and calls that begin so and go on as operations at every step where that may
+// happen: both give what operations give, in any interleaving of the ranks. One thread is all ranks.
+#include "cohort/comm/run/inline_run.h"
 
 #include <gtest/gtest.h>
 
@@ -19,6 +19,7 @@
 
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/run/bound_plan.h"
 #include "cohort/comm/run/early_receives.h"
 #include "cohort/comm/run/runner.h"
 #include "cohort/comm/transport/shm/layout.h"
@@ -87,10 +88,11 @@ class Rank {
     if (HasRoot(algorithm.kind)) request.root = size - 1;
     const absl::StatusOr<Plan> plan = BuildPlan(algorithm, request);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    plan_ = *plan;
-    MarkEarlyReceives(&plan_);
+    Plan marked = *plan;
+    MarkEarlyReceives(&marked);
+    plan_ = std::make_shared<const Plan>(std::move(marked));
     const auto elements = [&](BufferId buffer) {
-      return static_cast<size_t>(ChunksOf(buffer, request) / plan_.pieces * count);
+      return static_cast<size_t>(ChunksOf(buffer, request) / plan_->pieces * count);
     };
     in_.resize(elements(BufferId::kIn));
     out_.resize(elements(BufferId::kOut));
@@ -107,31 +109,42 @@ class Rank {
     binding_.signature = signature;
     std::fill(out_.begin(), out_.end(), -1);
   }
-  // By the general way, from the step where the short call stopped.
-  bool Start() { return runner_.Start(plan_, binding_, begun_ ? short_call_.get() : nullptr); }
+  // As an operation, from the step where the inline run stopped.
+  bool Start() {
+    if (!begun_) return runner_.Start(plan_, binding_);
+    runner_.Start(*bound_);
+    return true;
+  }
   bool AdvanceToEnd() {
     const Progress progress = runner_.Advance();
     EXPECT_NE(progress, Progress::kFailed) << runner_.failure().status;
     return progress == Progress::kDone || progress == Progress::kFailed;
   }
-  bool Shorten() { return (short_call_ = runner_.Shorten(plan_, binding_, 1)) != nullptr; }
-  void Post() {
+  bool BindInline() {
+    bound_ = runner_.Bind(plan_, binding_);
+    if (bound_ == nullptr) return false;
+    run_ = InlineRun::Of(bound_.get(), 1, [this](int peer) { return runner_.LinkTo(peer); });
+    return run_ != nullptr;
+  }
+  void Begin() {
     begun_ = true;
     call_ = CallOf(binding_.signature);
-    short_call_->Post(in_.data(), out_.data(), call_);
+    run_->Begin(in_.data(), out_.data(), call_);
   }
-  bool Finish() { return short_call_->Finish(0); }
-  size_t done() const { return short_call_->done(); }
+  bool Run() { return run_->Run(0); }
+  // The step where it stopped.
+  size_t at() { return static_cast<size_t>(bound_->lane(0).next - bound_->lane(0).steps.data()); }
   const std::vector<int32_t>& out() const { return out_; }
-  const Plan& plan() const { return plan_; }
+  const Plan& plan() const { return *plan_; }
 
  private:
   WorldLinks links_;
   PlanRunner runner_;
-  Plan plan_;
+  std::shared_ptr<const Plan> plan_;
   PlanBinding binding_;
   std::vector<int32_t> in_, out_;
-  std::unique_ptr<ShortCall> short_call_;
+  std::shared_ptr<BoundPlan> bound_;
+  std::unique_ptr<InlineRun> run_;
   runtime::CallRecord call_;
   bool begun_ = false;
 };
@@ -143,7 +156,7 @@ struct Seen {
 
 // One call of all ranks in a random order of their actions.
 void RunMixed(std::vector<std::unique_ptr<Rank>>& ranks, std::mt19937_64& random, Seen* seen) {
-  enum class Stage { kNew, kPosted, kOperation, kDone };
+  enum class Stage { kNew, kBegun, kOperation, kDone };
   std::vector<Stage> stages(ranks.size(), Stage::kNew);
   for (size_t left = ranks.size(), actions = 0; left > 0; ++actions) {
     ASSERT_LT(actions, 100'000u) << "no progress";
@@ -151,16 +164,16 @@ void RunMixed(std::vector<std::unique_ptr<Rank>>& ranks, std::mt19937_64& random
     Rank& rank = *ranks[i];
     switch (stages[i]) {
       case Stage::kNew:
-        rank.Post();
-        stages[i] = Stage::kPosted;
+        rank.Begin();
+        stages[i] = Stage::kBegun;
         break;
-      case Stage::kPosted:
-        if (rank.Finish()) {
+      case Stage::kBegun:
+        if (rank.Run()) {
           ++seen->at_once;
           stages[i] = Stage::kDone;
           --left;
         } else {
-          seen->stopped_at.insert(rank.done());
+          seen->stopped_at.insert(rank.at());
           ASSERT_TRUE(rank.Start());
           stages[i] = Stage::kOperation;
         }
@@ -177,9 +190,9 @@ void RunMixed(std::vector<std::unique_ptr<Rank>>& ranks, std::mt19937_64& random
   }
 }
 
-class ShortCallTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+class InlineRunTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(ShortCallTest, ShortCallsEqualTheGeneralWay) {
+TEST_P(InlineRunTest, InlineRunsEqualOperations) {
   const auto [size, fanout] = GetParam();
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -202,7 +215,7 @@ TEST_P(ShortCallTest, ShortCallsEqualTheGeneralWay) {
       for (int rank = 0; rank < size; ++rank) {
         ranks.push_back(std::make_unique<Rank>(world, algorithm, rank, size, group, count, fanout));
       }
-      // The general way gives the expected results, and makes the links.
+      // Operations give the expected results, and make the links.
       ++signature;
       std::vector<std::function<Progress()>> attempts;
       for (auto& rank : ranks) {
@@ -214,9 +227,9 @@ TEST_P(ShortCallTest, ShortCallsEqualTheGeneralWay) {
       std::vector<std::vector<int32_t>> expected;
       for (auto& rank : ranks) expected.push_back(rank->out());
 
-      bool all_short = true;
-      for (auto& rank : ranks) all_short = rank->Shorten() && all_short;
-      if (!all_short) {
+      bool all_inline = true;
+      for (auto& rank : ranks) all_inline = rank->BindInline() && all_inline;
+      if (!all_inline) {
         const Plan& plan = ranks[0]->plan();
         const bool long_messages = count * size * int64_t{sizeof(int32_t)} > int64_t{shm::kPartBytes};
         const size_t parts = fanout ? 1 : static_cast<size_t>(size) - 1;  // of a publish
@@ -240,10 +253,10 @@ TEST_P(ShortCallTest, ShortCallsEqualTheGeneralWay) {
   EXPECT_EQ(kinds.size(), 9u);  // the eight operations and barrier
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShortCallTest, ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Ranks, InlineRunTest, ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Bool()));
 
 // A message of another call is left for the operation, which says what differs.
-TEST(ShortCallMismatchTest, AMismatchIsLeftToTheOperation) {
+TEST(ShortMessageTest, AMismatchIsLeftToTheOperation) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   int32_t data[2] = {1, 2};
@@ -266,7 +279,7 @@ TEST(ShortCallMismatchTest, AMismatchIsLeftToTheOperation) {
 }
 
 // A short message never overtakes an operation of its stream.
-TEST(ShortCallOrderTest, ShortCallsWaitForEarlierOperations) {
+TEST(ShortMessageTest, ShortMessagesWaitForEarlierOperations) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   const std::vector<std::byte> data = testing::Pattern(100'000, 1);
@@ -286,6 +299,39 @@ TEST(ShortCallOrderTest, ShortCallsWaitForEarlierOperations) {
   EXPECT_EQ(std::memcmp(small.data(), data.data(), 8), 0);
 }
 
+// A link of streams that the test makes.
+class FakeLink final : public Link {
+ public:
+  FakeLink(ShortSender* sender, ShortReceiver* receiver) : sender_(sender), receiver_(receiver) {}
+  Progress TrySend(SendOperation&) override { return Progress::kBlocked; }
+  Progress TryRecv(RecvOperation&) override { return Progress::kBlocked; }
+  ShortSender* short_sender() override { return sender_; }
+  ShortReceiver* short_receiver() override { return receiver_; }
+
+ private:
+  ShortSender* const sender_;
+  ShortReceiver* const receiver_;
+};
+
+// A plan of one message each way, of those that have a stream, with its inline run.
+struct OneMessage {
+  OneMessage(ShortSender* sender, ShortReceiver* receiver, size_t bytes) : link(sender, receiver) {
+    Plan plan;
+    plan.size = 2;
+    std::vector<Step>& steps = plan.lanes.emplace_back().steps;
+    if (sender != nullptr) steps.push_back({.kind = StepKind::kSend, .peer = 1, .src = {BufferId::kIn, 0, 1}});
+    if (receiver != nullptr) steps.push_back({.kind = StepKind::kRecv, .peer = 1, .dst = {BufferId::kOut, 0, 1}});
+    PlanBinding binding;
+    binding.count = bytes;
+    Fanout* const no_fanout = nullptr;
+    EXPECT_TRUE(bound.Bind(std::make_shared<const Plan>(std::move(plan)), binding, {&no_fanout, 1}).ok());
+    run = InlineRun::Of(&bound, 1, [this](int) { return &link; });
+  }
+  FakeLink link;
+  BoundPlan bound;
+  std::unique_ptr<InlineRun> run;
+};
+
 // Notes what it is told to prepare.
 class NotedSender final : public ShortSender {
  public:
@@ -300,21 +346,18 @@ class PromptReceiver final : public ShortReceiver {
   bool Receive(const ShortReceive&) override { return true; }
 };
 
-// The room of the next message is fetched once the call is done; that of a long one only where nothing is received.
-TEST(ShortCallPrepareTest, FetchesTheRoomOfTheNextMessage) {
+// That of a long one is fetched only where nothing is received.
+TEST(InlineRunPrepareTest, FetchesTheRoomOfTheNextMessageWhenTheCallIsDone) {
   for (const bool receives : {false, true}) {
-    for (const uint32_t bytes : {8u, 512u, 1024u}) {
+    for (const size_t bytes : {size_t{8}, size_t{512}, size_t{1024}}) {
       NotedSender sender;
       PromptReceiver receiver;
-      using Step = ShortCall::Step;
-      std::vector<Step> steps = {{.kind = Step::Kind::kSend, .bytes = bytes, .sender = &sender}};
-      if (receives) steps.push_back({.kind = Step::Kind::kReceive, .bytes = bytes, .receiver = &receiver});
-      ShortCall call(steps, 0, {});
+      OneMessage message(&sender, receives ? &receiver : nullptr, bytes);
       std::array<std::byte, 1024> data{};
       const runtime::CallRecord record = CallOf(1);
-      call.Post(data.data(), data.data(), record);
+      message.run->Begin(data.data(), data.data(), record);
       EXPECT_TRUE(sender.prepared.empty());
-      ASSERT_TRUE(call.Finish(1));
+      ASSERT_TRUE(message.run->Run(1));
       const bool expected = !receives || bytes <= 512;
       EXPECT_EQ(sender.prepared, expected ? std::vector<size_t>{bytes} : std::vector<size_t>{})
           << bytes << (receives ? " received as well" : "");
@@ -322,9 +365,9 @@ TEST(ShortCallPrepareTest, FetchesTheRoomOfTheNextMessage) {
   }
 }
 
-// Longer messages go the short way, copied, unless they lie in the segment: those take an operation, and the receiver
+// Longer messages are sent whole, copied, unless they lie in the segment: those take an operation, and the receiver
 // says so.
-TEST(ShortCallLongMessageTest, LongMessagesTakeAnOperationWhereTheReaderCopies) {
+TEST(ShortMessageTest, LongMessagesTakeAnOperationWhereTheReaderCopies) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   ASSERT_EQ(a->short_sender()->most_bytes(), shm::kPartBytes);
@@ -370,6 +413,7 @@ TEST(ShortCallLongMessageTest, LongMessagesTakeAnOperationWhereTheReaderCopies) 
 class RefusingSender final : public ShortSender {
  public:
   explicit RefusingSender(bool takes_operation) : takes_operation_(takes_operation) {}
+  size_t most_bytes() const override { return 4096; }
   bool Send(const std::byte*, size_t, const runtime::CallRecord&) override { return false; }
   bool TakesOperation() const override { return takes_operation_; }
   void Wake() override {}
@@ -380,6 +424,7 @@ class RefusingSender final : public ShortSender {
 class RefusingReceiver final : public ShortReceiver {
  public:
   explicit RefusingReceiver(bool takes_operation) : takes_operation_(takes_operation) {}
+  size_t most_bytes() const override { return 4096; }
   bool Receive(const ShortReceive&) override { return ++looks, false; }
   bool TakesOperation() const override { return takes_operation_; }
   int looks = 0;
@@ -388,29 +433,28 @@ class RefusingReceiver final : public ShortReceiver {
   const bool takes_operation_;
 };
 
-TEST(ShortCallLongMessageTest, LongMessagesSayWhyTheyStopped) {
-  using Step = ShortCall::Step;
+TEST(InlineRunStopTest, LongMessagesSayWhyTheyStopped) {
   std::vector<std::byte> data(4096);
   const runtime::CallRecord record = CallOf(1);
   for (const bool takes_operation : {false, true}) {
     RefusingSender sender(takes_operation);
-    ShortCall sends({{.kind = Step::Kind::kSend, .bytes = 4096, .sender = &sender}}, 0, {});
-    sends.Post(data.data(), data.data(), record);
-    EXPECT_FALSE(sends.Finish(10));
-    EXPECT_EQ(sends.takes_operation(), takes_operation);
+    OneMessage sends(&sender, nullptr, 4096);
+    sends.run->Begin(data.data(), data.data(), record);
+    EXPECT_FALSE(sends.run->Run(10));
+    EXPECT_EQ(sends.run->takes_operation(), takes_operation);
 
     RefusingReceiver receiver(takes_operation);
-    ShortCall receives({{.kind = Step::Kind::kReceive, .bytes = 4096, .receiver = &receiver}}, 0, {});
-    receives.Post(data.data(), data.data(), record);
-    EXPECT_FALSE(receives.Finish(10));
-    EXPECT_EQ(receives.takes_operation(), takes_operation);
+    OneMessage receives(nullptr, &receiver, 4096);
+    receives.run->Begin(data.data(), data.data(), record);
+    EXPECT_FALSE(receives.run->Run(10));
+    EXPECT_EQ(receives.run->takes_operation(), takes_operation);
     EXPECT_EQ(receiver.looks, takes_operation ? 1 : 11);  // it does not wait for what never comes
-    EXPECT_EQ(receives.calls_done(), 0u);
+    EXPECT_EQ(receives.run->calls_done(), 0u);
   }
 }
 
 // A sender that is never confirmed stops when its slots are used, and goes on when they are read.
-TEST(ShortCallOrderTest, ShortCallsStopWhenTheStreamIsFull) {
+TEST(ShortMessageTest, ShortMessagesStopWhenTheStreamIsFull) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1), b = world.Connect(1, 0);
   int sent = 0;

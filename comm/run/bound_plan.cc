@@ -1,13 +1,19 @@
-#include "cohort/comm/run/bound_memory.h"
+#include "cohort/comm/run/bound_plan.h"
 
 #include <new>
 #include <string>
+#include <utility>
 
 namespace cohort::comm {
 namespace {
 
 // Stands for numbers of bytes that 64 bits cannot hold. No memory is that large.
 constexpr size_t kTooManyBytes = size_t{1} << 62;
+
+BoundStep::Place PlaceOf(const BoundMemory& memory, const Slice& slice) {
+  const std::byte* base = memory.buffers()[static_cast<size_t>(slice.buffer)];
+  return {slice.buffer, static_cast<size_t>(memory.At(slice).data - base)};
+}
 
 }  // namespace
 
@@ -73,11 +79,51 @@ absl::Status BoundMemory::Bind(const Plan& plan, const PlanBinding& binding) {
                                           plan.algorithm + " needs: choose another algorithm or cut the call");
     }
   }
-  // Inputs are never written: the checker refuses plans that do.
-  buffers_[0] = const_cast<std::byte*>(static_cast<const std::byte*>(binding.in));
-  buffers_[1] = static_cast<std::byte*>(binding.out);
+  SetBuffers(binding.in, binding.out);
   buffers_[2] = scratch_.get();
   return absl::OkStatus();
+}
+
+absl::Status BoundPlan::Bind(std::shared_ptr<const Plan> plan, const PlanBinding& binding,
+                             std::span<Fanout* const> fanouts) {
+  plan_ = std::move(plan);
+  binding_ = binding;
+  if (absl::Status bound = memory_.Bind(*plan_, binding_); !bound.ok()) {
+    plan_.reset();
+    return bound;
+  }
+  lane_count_ = plan_->lanes.size();
+  if (lanes_.size() < lane_count_) lanes_.resize(lane_count_);
+  for (size_t i = 0; i < lanes(); ++i) BindLane(plan_->lanes[i], fanouts[i], &lanes_[i]);
+  Rewind();
+  return absl::OkStatus();
+}
+
+void BoundPlan::BindLane(const comm::Lane& lane, Fanout* fanout, Lane* bound) {
+  bound->steps.clear();
+  int32_t sends = 0;
+  for (const Step& step : lane.steps) {
+    BoundStep made;
+    made.step = &step;
+    made.bytes = memory_.At(made.sends() ? step.src : step.dst).bytes;
+    made.src = PlaceOf(memory_, step.src);
+    made.src2 = PlaceOf(memory_, step.src2);
+    made.dst = PlaceOf(memory_, step.dst);
+    made.peer = step.peer;
+    made.sends_before = sends;
+    const bool published = step.published || step.kind == StepKind::kPublish;
+    if (published && fanout != nullptr && made.bytes <= fanout->max_bytes()) made.fanout = fanout;
+    if (step.kind == StepKind::kPublish && made.fanout == nullptr) {
+      for (int part = 1; part < plan_->size; ++part) {
+        made.peer = PublishedTo(plan_->rank, plan_->size, part);
+        made.ends_publish = part + 1 == plan_->size;
+        bound->steps.push_back(made);
+      }
+    } else {
+      bound->steps.push_back(made);
+    }
+    if (made.sends()) ++sends;
+  }
 }
 
 }  // namespace cohort::comm

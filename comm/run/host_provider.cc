@@ -1,0 +1,38 @@
+#include "cohort/comm/run/host_provider.h"
+
+#include <utility>
+
+namespace cohort::comm {
+namespace {
+
+// Looks of an inline run for messages that are not there, with a pause after each: for about 1.5 us (where a pause
+// takes 23 ns), and not at all where the rank that sends them may need this CPU.
+int InlinePolls(const runtime::Segment& segment) { return segment.local_ranks() > segment.cpus() ? 0 : 64; }
+
+}  // namespace
+
+HostProvider::HostProvider(const GroupContext* group)
+    : black_box_(group->runtime->segment().black_box()), polls_(InlinePolls(group->runtime->segment())) {}
+
+runtime::Work HostProvider::LaunchAgain(PreparedCall& call) {
+  InlineRun* const run = std::exchange(begun_, nullptr);
+  if (run == nullptr) return Provider::LaunchAgain(call);
+  // A receive looks once: it is often made long before its message comes.
+  if (!run->Run(call.request.kind == CollectiveKind::kRecv ? 0 : polls_)) [[unlikely]]
+    return GoOn(call, *run);
+  ++call.counts->done;
+  black_box_.Finish(call.ticket, runtime::CallState::kDone, run->at_once());
+  return runtime::Work();
+}
+
+runtime::Work HostProvider::GoOn(PreparedCall& call, const InlineRun& run) {
+  ++call.counts->continued;
+  if (run.takes_operation()) call.rest.Begin(run.calls_done());
+  AcceptedCall& next = FillNextCall(call);
+  next.begun = true;
+  next.ticket = call.ticket;
+  Post();
+  return Launch(next);
+}
+
+}  // namespace cohort::comm
