@@ -116,7 +116,7 @@ class Dev(unittest.TestCase):
 
     def test_the_comparison_goes_on_without_peers(self):
         self.make("tools/dev", "#!/bin/sh\nexit 1\n")
-        self.make("build/release/bin/compare_conductor", '#!/bin/sh\necho "$*"\n')
+        self.make("build/release/bin/collperf", '#!/bin/sh\necho "$*"\n')
         status, text = self.run_script("tools/bench/peers", "--quick")
         self.assertEqual(status, 0, text)
         self.assertIn("WARNING: goes on without the peers", text)
@@ -131,7 +131,7 @@ class Dev(unittest.TestCase):
 
     def test_peers_warns_and_leaves_the_tree_alone(self):
         self.make("tools/dev", "#!/bin/sh\n")
-        self.make("build/release/bin/compare_conductor", '#!/bin/sh\necho "$*"\n')
+        self.make("build/release/bin/collperf", '#!/bin/sh\necho "$*"\n')
         spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
             status, text = self.run_script("tools/bench/peers", "--quick")
@@ -140,7 +140,7 @@ class Dev(unittest.TestCase):
             spinning.wait()
         self.assertEqual(status, 0, text)
         self.assertRegex(text, r"WARNING: the machine is busy: other programs use \d+ % of a CPU")
-        self.assertTrue(text.endswith("--results build/results --quick\n"), text)
+        self.assertTrue(text.endswith("--results build/results --quick --peers all\n"), text)
 
 
 if __name__ == "__main__":

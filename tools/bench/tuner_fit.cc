@@ -1,5 +1,5 @@
-// Fits the figures of the cost model to a grid that tuner_grid measured, and shows the selector's choices there. It
-// needs only the CSV, so a model can be judged on another machine's grid.
+// Fits the figures of the cost model to a grid that collperf --each-algorithm measured, and shows the selector's
+// choices there. It needs only the CSV, so a model can be judged on another machine's grid.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ using comm::Tuning;
 // A choice up to this much slower than the best is a hit.
 constexpr double kBound = 1.1;
 
-// A line of tuner_grid's on a machine with near caches.
+// A line of such a grid on a machine with near caches.
 constexpr char kNearCaches[] = "# near caches";
 
 struct Point {
@@ -63,7 +63,7 @@ bool FindKind(const std::string& name, CollectiveKind* kind) {
   return false;
 }
 
-// A line of tuner_grid's CSV; false for its head and for comments.
+// A line of the grid's CSV; false for its head and for comments.
 bool ReadPoint(const std::string& line, int cpus, bool near_caches, Point* point) {
   const std::vector<std::string> fields = Split(line, ',');
   if (fields.size() != 12 || !FindKind(fields[0], &point->kind)) return false;
@@ -204,14 +204,15 @@ void Report(const std::vector<Point>& points, const Tuning& tuning, bool predict
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Judges and fits the cost model on grids that tuner_grid measured: misses, measured (predicted) times.");
+  CLI::App app(
+      "Judges and fits the cost model on grids of collperf --each-algorithm: misses, measured (predicted) times.");
   std::vector<std::string> files;
   std::vector<std::string> figures;
   std::string text;
   int cpus = 2;
   int steps = 20000;
   bool predictions = false;
-  app.add_option("files", files, "CSV of tuner_grid")->required();
+  app.add_option("files", files, "CSV of collperf --each-algorithm, or of tools/dev bench tuner")->required();
   app.add_option("--tuning", text, "figures to replace");
   app.add_option("--cpus", cpus, "of the machine that was measured")->check(CLI::Range(1, 4096));
   app.add_option("--fit", figures, "figures to fit, such as direct.access_us");

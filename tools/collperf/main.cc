@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,11 +14,13 @@
 #include "absl/status/status.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/env.h"
+#include "tools/collperf/algorithms.h"
 #include "tools/collperf/cost.h"
 #include "tools/collperf/options.h"
+#include "tools/collperf/peers/comparison.h"
+#include "tools/collperf/peers/ours.h"
 #include "tools/collperf/point.h"
 #include "tools/collperf/report.h"
-#include "tools/collperf/serve.h"
 #include "tools/collperf/session.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/text.h"
@@ -34,14 +35,6 @@ std::string CommandOf(int argc, char** argv) {
   return command;
 }
 
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  char text[32] = "";
-  if (gmtime_r(&now, &utc) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
-  return text;
-}
-
 absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command, bool staged) {
   RunFacts facts;
   facts.ranks = session.ranks();
@@ -51,7 +44,7 @@ absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command, bo
   (void)gethostname(host, sizeof host - 1);
   facts.host = host;
   facts.gate = session.gate().Describe();
-  facts.date = Today();
+  facts.date = measure::UtcText("%Y-%m-%d %H:%M UTC");
   facts.command = command;
   facts.table = session.world().tuning();
   COHORT_ASSIGN_OR_RETURN(facts.transport, session.TransportNames());
@@ -70,8 +63,8 @@ void Say(const Session& session, const std::string& text) {
   tools::FlushOutput("collperf");
 }
 
-absl::Status MeasureOperation(Session& session, const Options& options, measure::Operation operation,
-                              std::vector<Result>* results) {
+absl::Status MeasureOperation(Session& session, const Options& options, const RunFacts& facts,
+                              measure::Operation operation, std::vector<Result>* results) {
   const bool sized = operation != measure::Operation::kBarrier;
   const std::vector<int64_t> sizes = sized ? options.sizes : std::vector<int64_t>{0};
   COHORT_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Make(session, options, operation, sizes.back()));
@@ -84,7 +77,8 @@ absl::Status MeasureOperation(Session& session, const Options& options, measure:
     if (types * ops > 1 && ops > 1 && comm::IsBitwise(op.op) && comm::IsFloat(type.dtype)) continue;
     for (const int64_t bytes : sizes) {
       if (sized && bytes < type.layout.bytes) continue;
-      COHORT_ASSIGN_OR_RETURN(const Result result, Measure(session, options, buffers, operation, type, op, bytes));
+      COHORT_ASSIGN_OR_RETURN(Result result, Measure(session, options, buffers, operation, type, op, bytes));
+      result.transport = facts.transport;
       Say(session, RowText(options, result));
       results->push_back(result);
     }
@@ -119,13 +113,17 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
     COHORT_ASSIGN_OR_RETURN(const Cost cost, MeasureCost(*session));
     Say(*session, CostText(cost));
   }
+  if (options.each_algorithm) {
+    COHORT_RETURN_IF_ERROR(MeasureAlgorithms(*session, options, facts.transport));
+    return session->Finish();
+  }
   std::vector<Result> results;
   for (const measure::Operation operation : options.operations) {
     if (LacksPeer(*session, operation)) {
       Say(*session, "# send_recv is left out: on device memory one rank alone has no peer\n");
       continue;
     }
-    COHORT_RETURN_IF_ERROR(MeasureOperation(*session, options, operation, &results));
+    COHORT_RETURN_IF_ERROR(MeasureOperation(*session, options, facts, operation, &results));
   }
   for (const Result& result : results) *wrong += std::max<int64_t>(result.wrong, 0);
   Say(*session, SummaryText(results));
@@ -152,6 +150,13 @@ int Main(int argc, char** argv) {
     if (!speaks && parsed.code != 0) LetSpeakerEndFirst();
     if (speaks || parsed.code != 0) std::fputs(parsed.text.c_str(), parsed.code == 0 ? stdout : stderr);
     return parsed.code;
+  }
+  if (!parsed.options.peers.empty()) {
+    if (!environment.ok() || !environment->local_rank.has_value())
+      return Compare(parsed.options, CommandOf(argc, argv));
+    if (!speaks) LetSpeakerEndFirst();
+    std::fputs("collperf: --peers starts ranks of its own: run it without dlaunch\n", stderr);
+    return 2;
   }
   int64_t wrong = 0;
   const absl::Status status = Run(parsed.options, CommandOf(argc, argv), &wrong);

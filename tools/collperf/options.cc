@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "tools/measure/gate.h"
-#include "tools/measure/points.h"
 #include "tools/measure/text.h"
 #include "tools/program/arguments.h"
 #include "tools/program/program.h"
@@ -25,7 +25,8 @@ using measure::Fold;
 using measure::Operation;
 
 constexpr const char* kDescription =
-    "Measures collective operations among the ranks of a job, and checks every element of their results.";
+    "Measures collective operations among the ranks of a job, or beside other systems, and checks every element of\n"
+    "their results.";
 
 constexpr const char* kFooter =
     "Examples:\n"
@@ -38,6 +39,7 @@ constexpr const char* kFooter =
     "  dlaunch --gpus-per-rank 1 collperf all --memory cuda -e 1G\n"
     "  dlaunch --gpus-per-rank 1 collperf all_reduce --memory cuda -b 8 -e 64K --batch 100\n"
     "  dlaunch --simulate-nodes 2 --gpus-per-rank 1 sh -c 'NCCL_HOSTID=$RANK exec collperf all_reduce --memory cuda'\n"
+    "  collperf all_reduce --bytes 8,64K,4M --peers openmpi,mpich --ranks 2 --transport shm\n"
     "\n"
     "What is measured: the bytes are those of one block: the whole vector of all_reduce, broadcast and reduce, one\n"
     "rank's part in the others. send_recv: each rank sends to the next one and receives from the one before, with two\n"
@@ -59,6 +61,14 @@ constexpr const char* kFooter =
     "N calls on the stream and waits once, for the last, as nccl-tests do. Results are checked on the host, outside\n"
     "the times. barrier has no buffers and is left out. NCCL refuses ranks of one host that share a device: the last\n"
     "example gives each its own NCCL_HOSTID. It is for tests, since such ranks take turns on the device.\n"
+    "\n"
+    "What --peers measures: ours beside other systems, without dlaunch, which it calls itself; tools/dev bench peers\n"
+    "installs and builds the systems. All run from one start to the end; one at a time computes while the others "
+    "sleep.\n"
+    "Each of them takes --turns turns at a point. A ratio is the median of those of the turns. --messages and "
+    "--rewrite\n"
+    "add points; without operations, sizes and --transport it measures all collectives, 8 B to 128M, over shm and "
+    "tcp.\n"
     "\n"
     "Exit status: 0; 1 where an operation failed or an element was wrong; 2 for a command line that can't work.\n";
 
@@ -175,8 +185,94 @@ absl::Status ParseMemory(std::string_view name, Options* options) {
   return absl::OkStatus();
 }
 
+// The points of a run on the command line: operations and sizes.
+struct PointArguments {
+  std::string operations;  // "all", or names separated by commas
+  std::string bytes;       // sizes separated by commas, in place of those below
+  std::string min_bytes = "8";
+  std::string max_bytes = "128M";
+  std::string step_bytes;
+  double factor = 4;
+};
+
+constexpr size_t kMostSizes = 100'000;
+constexpr const char* kSizeOptions[] = {"--minbytes", "--maxbytes", "--stepfactor", "--stepbytes", "--bytes"};
+
+absl::StatusOr<std::vector<int64_t>> ParseList(const std::string& bytes) {
+  std::vector<int64_t> sizes;
+  for (const std::string& text : measure::SplitAtCommas(bytes)) {
+    COHORT_ASSIGN_OR_RETURN(const int64_t size, measure::ParseBytes(text));
+    sizes.push_back(size);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
+bool NamesSizes(const CLI::App& app) {
+  return std::any_of(std::begin(kSizeOptions), std::end(kSizeOptions),
+                     [&app](const char* option) { return app.count(option) > 0; });
+}
+
+absl::StatusOr<std::vector<Operation>> ParseOperations(const std::string& names) {
+  if (names == "all") return measure::AllOperations();
+  std::vector<Operation> operations;
+  for (const std::string& name : measure::SplitAtCommas(names)) {
+    Operation operation{};
+    if (!measure::ParseOperation(name, &operation)) {
+      return absl::InvalidArgumentError("there is no operation \"" + name + "\"; there are all, " +
+                                        measure::OperationNames());
+    }
+    operations.push_back(operation);
+  }
+  return operations;
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseSizes(const PointArguments& arguments) {
+  if (!arguments.bytes.empty()) return ParseList(arguments.bytes);
+  COHORT_ASSIGN_OR_RETURN(const int64_t min_bytes, measure::ParseBytes(arguments.min_bytes));
+  COHORT_ASSIGN_OR_RETURN(const int64_t max_bytes, measure::ParseBytes(arguments.max_bytes));
+  int64_t step_bytes = 0;
+  if (!arguments.step_bytes.empty()) {
+    COHORT_ASSIGN_OR_RETURN(step_bytes, measure::ParseBytes(arguments.step_bytes));
+  }
+  if (max_bytes < min_bytes) {
+    return absl::InvalidArgumentError("-e " + arguments.max_bytes + " is less than -b " + arguments.min_bytes);
+  }
+  std::vector<int64_t> sizes;
+  for (int64_t bytes = min_bytes; bytes <= max_bytes && sizes.size() <= kMostSizes;) {
+    sizes.push_back(bytes);
+    const double next = std::round(static_cast<double>(bytes) * arguments.factor);
+    const int64_t most = std::numeric_limits<int64_t>::max();
+    if (bytes >= most - std::max<int64_t>(step_bytes, 1) || (step_bytes == 0 && next >= 0x1p63)) break;
+    bytes = step_bytes > 0 ? bytes + step_bytes : std::max(bytes + 1, static_cast<int64_t>(next));
+  }
+  if (sizes.size() > kMostSizes) {
+    return absl::InvalidArgumentError("from -b " + arguments.min_bytes + " to -e " + arguments.max_bytes +
+                                      " are more than " + std::to_string(kMostSizes) +
+                                      " sizes: take a larger -i or -f");
+  }
+  return sizes;
+}
+
+// The options of one kind of run that mean nothing in another.
+constexpr const char* kOfRows[] = {"--iters",       "--warmup_iters", "--batch",     "--check", "--datatype", "--op",
+                                   "--root",        "--in-place",     "--memory",    "--csv",   "--json",     "--plot",
+                                   "--determinism", "--spoil",        "--algorithm", "--cost"};
+constexpr const char* kOfRanks[] = {"--window", "--calibrate", "--each-algorithm"};
+constexpr const char* kOfComparisons[] = {"--ranks", "--quick", "--overlap", "--results"};
+
+// A comparison of all collectives, on all sizes and transports that nothing else is said about.
+void FillComparison(const CLI::App& app, PointArguments* points, Options* options) {
+  if (!NamesSizes(app)) {
+    points->bytes = options->quick ? "8,1K,64K,512K,4M,32M" : "8,64,1K,8K,64K,512K,4M,32M,128M";
+  }
+  if (app.count("--point-ms") == 0) options->point_ms = options->quick ? 50 : 150;
+  if (options->transport.empty()) options->transport = "shm,tcp";
+}
+
 struct Raw {
-  measure::PointArguments points;
+  PointArguments points;
   std::string type = "float32";
   std::string op = "sum";
   std::string determinism = "fast";
@@ -184,23 +280,32 @@ struct Raw {
   int check = 1;
 };
 
-absl::Status Interpret(const Raw& raw, Options* options) {
+absl::Status Interpret(const CLI::App& app, Raw raw, Options* options) {
   COHORT_RETURN_IF_ERROR(ParseMemory(raw.memory, options));
   const std::string& operations = raw.points.operations;
+  const bool compares = !options->peers.empty();
   if (operations.empty()) {
     COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
-    if (!options->cost && !options->calibrate) {
+    if (!options->cost && !options->calibrate && !compares) {
       return absl::InvalidArgumentError("name the operation: all, " + measure::OperationNames());
     }
   }
-  COHORT_ASSIGN_OR_RETURN(options->operations, measure::ParseOperations(operations));
+  if (compares) FillComparison(app, &raw.points, options);
+  options->operations = measure::Collectives();
+  if (!compares || !operations.empty()) {
+    COHORT_ASSIGN_OR_RETURN(options->operations, ParseOperations(operations));
+  }
   // A barrier is the same on any memory.
   if (operations == "all" && options->memory == comm::MemoryKind::kCuda) {
     std::erase(options->operations, Operation::kBarrier);
   }
   COHORT_RETURN_IF_ERROR(CheckMemory(*options));
   COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
-  COHORT_ASSIGN_OR_RETURN(options->sizes, measure::ParseSizes(raw.points));
+  COHORT_ASSIGN_OR_RETURN(options->sizes, ParseSizes(raw.points));
+  for (const int64_t bytes : options->sizes) {
+    if (!compares || (bytes >= 4 && bytes % 4 == 0)) continue;
+    return absl::InvalidArgumentError(std::to_string(bytes) + " B are no block of whole float32");
+  }
   options->check = raw.check != 0;
   COHORT_ASSIGN_OR_RETURN(options->determinism, ParseLevel(raw.determinism));
   if (raw.type == "all") options->types = AllTypes();
@@ -219,15 +324,50 @@ absl::Status Interpret(const Raw& raw, Options* options) {
       return absl::InvalidArgumentError("the largest block is less than one " + std::string(type.layout.name));
     }
   }
-  if (!options->csv.empty() && options->types.size() * options->ops.size() > 1) {
-    return absl::InvalidArgumentError("--csv has no columns for types and reductions: name one each, or use --json");
-  }
   return absl::OkStatus();
+}
+
+void AddPointOptions(CLI::App* app, PointArguments* arguments) {
+  app->add_option("operation", arguments->operations,
+                  "all, or one or more, separated by commas, of: " + measure::OperationNames());
+  app->add_option("-b,--minbytes", arguments->min_bytes, "smallest block, such as 8 or 64K")->capture_default_str();
+  app->add_option("-e,--maxbytes", arguments->max_bytes, "largest block")->capture_default_str();
+  app->add_option("-f,--stepfactor", arguments->factor, "from one size to the next")
+      ->check(tools::Number(1.01, 1e9))
+      ->capture_default_str();
+  app->add_option("-i,--stepbytes", arguments->step_bytes, "add this instead of multiplying");
+  app->add_option("--bytes", arguments->bytes, "exactly these blocks, separated by commas, such as 8,64K,4M");
+}
+
+void AddModes(CLI::App* app, Options* options) {
+  CLI::Option* const each = app->add_flag("--each-algorithm", options->each_algorithm,
+                                          "instead of a table: a line of CSV for each point, with the times of all "
+                                          "algorithms in turn and of the selector's choice");
+  app->add_option("--turns,--alternations", options->turns,
+                  "of each algorithm or system at a point (7; 5 with --peers)")
+      ->check(tools::Whole(1, 1000));
+  CLI::Option* const peers = app->add_option("--peers", options->peers,
+                                             "compare with these systems, separated by commas; all, or none (below)")
+                                 ->delimiter(',');
+  app->add_option("--ranks", options->ranks, "with --peers: numbers of ranks (2,4,8; 8 with 8 B only)")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 64));
+  app->add_flag("--quick", options->quick, "with --peers: fewer sizes and shorter measurements");
+  app->add_flag("--overlap", options->overlap, "with --peers: asynchronous all-reduces beside computing too");
+  app->add_option("--results", options->results, "with --peers: folder to keep the text, the CSV and the pictures in")
+      ->take_last();
+  for (const char* name : kOfRows) {
+    each->excludes(app->get_option(name));
+    peers->excludes(app->get_option(name));
+  }
+  for (const char* name : kOfRanks) peers->excludes(app->get_option(name));
+  for (const char* name : {"--messages", "--rewrite"}) each->excludes(app->get_option(name));
+  for (const char* name : kOfComparisons) app->get_option(name)->needs(peers);
 }
 
 void AddOptions(CLI::App* app, Raw* raw, Options* options) {
   const CLI::Validator file_name = tools::NotEmpty("the name of a file");
-  measure::AddPointOptions(app, &raw->points);
+  AddPointOptions(app, &raw->points);
   app->add_option("-n,--iters", options->iterations, "timed calls of each size; 0: as many as fit into --point-ms")
       ->check(tools::Whole(0, measure::kMostNumbers))
       ->capture_default_str();
@@ -272,6 +412,7 @@ void AddOptions(CLI::App* app, Raw* raw, Options* options) {
   app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG")->check(file_name);
   app->add_flag("--cost", options->cost, "print what each layer costs a small call (below)");
   app->add_flag("--spoil", options->spoil, "spoil one element of each checked result: shows that #wrong counts it");
+  AddModes(app, options);
 }
 
 }  // namespace
@@ -310,7 +451,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     parsed.text = end->text;
     return parsed;
   }
-  const absl::Status status = Interpret(raw, &parsed.options);
+  const absl::Status status = Interpret(app, raw, &parsed.options);
   if (!status.ok()) {
     parsed.ends = true;
     parsed.code = 2;

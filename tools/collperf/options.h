@@ -48,6 +48,17 @@ struct Options {
   // For reductions. Above kFast each of them is timed in turn with the same call at `fast`.
   comm::Determinism determinism = comm::Determinism::kFast;
   bool calibrate = false;
+  // Instead of a table: every algorithm of each point in turn (algorithms.h).
+  bool each_algorithm = false;
+  // How often the systems of a comparison, or the algorithms, take turns at a point. 0: 5 and 7 times.
+  int turns = 0;
+
+  // Instead of a job's rank: the conductor of a comparison with other systems (peers/). Empty: a rank.
+  std::vector<std::string> peers;
+  std::vector<int> ranks = {2, 4, 8};
+  bool quick = false;
+  bool overlap = false;  // asynchronous all-reduces beside computing too
+  std::string results;   // a folder to keep the text, the CSV and the pictures in
 };
 
 // The parsed command line, or the rest of the work: print `text` and end with `code`.

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "tools/collperf/call.h"
+#include "tools/measure/flag_ping_pong.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/timing.h"
 
@@ -64,9 +65,10 @@ absl::StatusOr<measure::Summary> Summarize(measure::Gate& gate, std::vector<uint
   return measure::Summarize(us);
 }
 
-// `fast` is the call that it is compared with, or null.
-absl::Status TimeAll(const measure::Timing& timing, const Call& call, const Call* fast, measure::Gate& gate,
+// `fast` is the call that it is compared with, or null. Notes the algorithm too, before the gate's own calls.
+absl::Status TimeAll(Session& session, const measure::Timing& timing, const Call& call, const Call* fast,
                      Result* result) {
+  measure::Gate& gate = session.gate();
   std::vector<uint64_t> samples(static_cast<size_t>(result->iterations));
   std::vector<uint64_t> fast_samples(fast == nullptr ? 0 : samples.size());
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -75,6 +77,7 @@ absl::Status TimeAll(const measure::Timing& timing, const Call& call, const Call
     }
     COHORT_ASSIGN_OR_RETURN(samples[i], measure::TimeOnce(call, timing, gate));
   }
+  result->algorithm = result->operation == Operation::kSendRecv ? "point_to_point" : session.LatestAlgorithm();
   COHORT_ASSIGN_OR_RETURN(result->us, Summarize(gate, std::move(samples)));
   if (fast == nullptr) return absl::OkStatus();
   COHORT_ASSIGN_OR_RETURN(const measure::Summary compared, Summarize(gate, std::move(fast_samples)));
@@ -133,11 +136,17 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
                                  .count = count,
                                  .seed = 0};
   Result result{.operation = operation,
+                .ranks = session.ranks(),
+                .system = session.device() != nullptr ? "cuda"
+                          : options.window            ? "window"
+                                                      : "private",
                 .bytes = block_bytes,
                 .count = count,
                 .type = operation == Operation::kBarrier ? "-" : std::string(type.layout.name),
                 .op = measure::Reduces(operation) ? std::string(comm::Name(op.op)) : "-",
-                .root = measure::IsRooted(operation) ? options.root : -1};
+                .root = measure::IsRooted(operation) ? options.root : -1,
+                .rewritten = options.rewrite,
+                .messages = spec.messages};
   if (options.check) {
     COHORT_ASSIGN_OR_RETURN(result.wrong, Check(options, pattern, call, gate));
   } else {
@@ -150,12 +159,13 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   if (compares) COHORT_RETURN_IF_ERROR(WarmUp(options, timing, fast, gate).status());
   COHORT_ASSIGN_OR_RETURN(result.iterations, WarmUp(options, timing, call, gate));
   COHORT_ASSIGN_OR_RETURN(result.flag_before_ns, gate.FlagNs());
-  COHORT_RETURN_IF_ERROR(TimeAll(timing, call, compares ? &fast : nullptr, gate, &result));
+  COHORT_RETURN_IF_ERROR(TimeAll(session, timing, call, compares ? &fast : nullptr, &result));
   COHORT_ASSIGN_OR_RETURN(result.flag_after_ns, gate.FlagNs());
+  if (result.flag_before_ns > 0 && result.flag_after_ns > 0) {
+    result.placement = measure::PlacementOf(result.flag_before_ns, result.flag_after_ns);
+  }
   ComputeBandwidths(session.ranks(), &result);
-  result.algorithm = !service.empty()                    ? std::string(service)
-                     : operation == Operation::kSendRecv ? "point_to_point"
-                                                         : session.LatestAlgorithm();
+  if (!service.empty()) result.algorithm = service;
   return result;
 }
 

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/base/whole_file.h"
-#include "tools/measure/flag_ping_pong.h"
 #include "tools/measure/plot.h"
 #include "tools/measure/text.h"
 
@@ -47,14 +47,46 @@ std::string CostColumn(const Options& options, const Result& result) {
   return text;
 }
 
-// "near", "far", "moved"; empty where it is not known.
-std::string PlacementOf(const Result& result) {
-  if (result.flag_before_ns <= 0 || result.flag_after_ns <= 0) return "";
-  return std::string(measure::PlacementOf(result.flag_before_ns, result.flag_after_ns));
-}
+// A column of the CSV, and a member of a result in JSON.
+struct Field {
+  const char* name;
+  std::string value;  // empty: not known
+  bool is_text = false;
+};
 
-std::string CsvFlag(double ns) { return ns > 0 ? Fixed(ns, 1) : ""; }
-std::string Flag(double ns) { return ns > 0 ? Fixed(ns, 1) : "null"; }
+std::string Known(double figure, int digits) { return figure > 0 ? Fixed(figure, digits) : ""; }
+std::string Text(bool value) { return value ? "true" : "false"; }
+
+std::vector<Field> FieldsOf(const Result& result) {
+  const auto [least, most] = std::minmax(result.flag_before_ns, result.flag_after_ns);
+  return {{"op", std::string(measure::Name(result.operation)), true},
+          {"transport", result.transport, true},
+          {"ranks", std::to_string(result.ranks)},
+          {"system", result.system, true},
+          {"bytes", std::to_string(result.bytes)},
+          {"count", std::to_string(result.count)},
+          {"type", result.type, true},
+          {"redop", result.op, true},
+          {"root", std::to_string(result.root)},
+          {"iters", result.iterations > 0 ? std::to_string(result.iterations) : ""},
+          {"min_us", Known(result.us.minimum, 4)},
+          {"median_us", Fixed(result.us.median, 4)},
+          {"p99_us", Fixed(result.us.p99, 4)},
+          {"algbw_GBps", Known(result.algbw, 6)},
+          {"busbw_GBps", Known(result.busbw, 6)},
+          {"wrong", result.wrong < 0 ? "" : std::to_string(result.wrong)},
+          {"algorithm", result.algorithm, true},
+          {"fast_median_us", Known(result.fast_us, 4)},
+          {"flag_least_ns", Known(least, 1)},
+          {"flag_most_ns", Known(most, 1)},
+          {"placement", result.placement, true},
+          {"rewritten", Text(result.rewritten)},
+          {"messages", std::to_string(result.messages)},
+          {"compute_us", Known(result.compute_us, 3)},
+          {"turns", std::to_string(result.turns)},
+          {"window_ratio", Known(result.window_ratio, 4)},
+          {"private_ratio", Known(result.private_ratio, 4)}};
+}
 
 // "# CPUs of ranks 0 and 1: near at 7 points (flag 41.0 to 47.0 ns), far at 1 point (...)".
 std::string PlacementText(const std::vector<Result>& results) {
@@ -64,7 +96,7 @@ std::string PlacementText(const std::vector<Result>& results) {
     double least = 0;
     double most = 0;
     for (const Result& result : results) {
-      if (PlacementOf(result) != name) continue;
+      if (result.placement != name) continue;
       const auto [low, high] = std::minmax(result.flag_before_ns, result.flag_after_ns);
       least = points == 0 ? low : std::min(least, low);
       most = std::max(most, high);
@@ -102,7 +134,7 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
     text += "# " + std::string(comm::Name(options.determinism)) +
             " reductions; x fast: by how much their median is longer than that of the same call at fast, in turn\n";
   }
-  if (options.operations.empty()) return text;
+  if (options.operations.empty() || options.each_algorithm) return text;
   char line[256];
   std::snprintf(line, sizeof line, "# %-14s %11s %11s %-9s %-7s %4s %10s %8s %8s %6s %10s %10s %6s %s%s\n", "op",
                 "bytes", "count", "type", "redop", "root", "time us", "algbw", "busbw", "#wrong", "min us", "p99 us",
@@ -163,19 +195,14 @@ std::string DeterminismText(const Options& options, const std::vector<Result>& r
          Fixed(*least, 3) + " to " + Fixed(*most, 3) + ")\n";
 }
 
-std::string CsvText(const RunFacts& facts, const std::vector<Result>& results) {
-  std::string csv =
-      "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm,"
-      "flag_before_ns,flag_after_ns,placement\n";
+std::string CsvText(const std::vector<Result>& results) {
+  std::string csv;
+  for (const Field& field : FieldsOf({})) csv += std::string(csv.empty() ? "" : ",") + field.name;
   for (const Result& result : results) {
-    csv += std::string(measure::Name(result.operation)) + ',' + facts.transport + ',' + std::to_string(facts.ranks) +
-           ',' + std::to_string(result.bytes) + ',' + std::to_string(result.iterations) + ',' +
-           Fixed(result.us.minimum, 4) + ',' + Fixed(result.us.median, 4) + ',' + Fixed(result.us.p99, 4) + ',' +
-           Fixed(result.algbw, 6) + ',' + Fixed(result.busbw, 6) + ',' +
-           (result.wrong < 0 ? "" : std::to_string(result.wrong)) + ',' + result.algorithm + ',' +
-           CsvFlag(result.flag_before_ns) + ',' + CsvFlag(result.flag_after_ns) + ',' + PlacementOf(result) + '\n';
+    std::string separator = "\n";
+    for (const Field& field : FieldsOf(result)) csv += std::exchange(separator, ",") + field.value;
   }
-  return csv;
+  return csv + '\n';
 }
 
 std::string JsonText(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
@@ -185,30 +212,20 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
                      ",\n  \"transport\": " + JsonString(facts.transport) + ",\n  \"gate\": " + JsonString(facts.gate) +
                      ",\n  \"memory\": " + JsonString(options.memory == comm::MemoryKind::kCuda ? "cuda" : "host") +
                      ",\n  \"device\": " + (facts.device.empty() ? "null" : JsonString(facts.device)) +
-                     ",\n  \"window\": " + (options.window ? "true" : "false") +
-                     ",\n  \"in_place\": " + (options.in_place ? "true" : "false") +
+                     ",\n  \"window\": " + Text(options.window) + ",\n  \"in_place\": " + Text(options.in_place) +
                      ",\n  \"batch\": " + std::to_string(options.batch) +
                      ",\n  \"messages\": " + std::to_string(options.messages) +
-                     ",\n  \"rewrite\": " + (options.rewrite ? "true" : "false") +
+                     ",\n  \"rewrite\": " + Text(options.rewrite) +
                      ",\n  \"determinism\": " + JsonString(comm::Name(options.determinism)) +
                      ",\n  \"table\": " + JsonString(facts.table) + ",\n  \"results\": [";
-  bool first = true;
+  std::string before = "\n    {";
   for (const Result& result : results) {
-    json += std::string(first ? "" : ",") + "\n    {\"op\": " + JsonString(measure::Name(result.operation)) +
-            ", \"transport\": " + JsonString(facts.transport) + ", \"ranks\": " + std::to_string(facts.ranks) +
-            ", \"bytes\": " + std::to_string(result.bytes) + ", \"count\": " + std::to_string(result.count) +
-            ", \"type\": " + JsonString(result.type) + ", \"redop\": " + JsonString(result.op) +
-            ", \"root\": " + std::to_string(result.root) + ", \"iters\": " + std::to_string(result.iterations) +
-            ", \"min_us\": " + Fixed(result.us.minimum, 4) + ", \"median_us\": " + Fixed(result.us.median, 4) +
-            ", \"p99_us\": " + Fixed(result.us.p99, 4) + ", \"algbw_GBps\": " + Fixed(result.algbw, 6) +
-            ", \"busbw_GBps\": " + Fixed(result.busbw, 6) +
-            ", \"wrong\": " + (result.wrong < 0 ? "null" : std::to_string(result.wrong)) +
-            ", \"fast_median_us\": " + (result.fast_us > 0 ? Fixed(result.fast_us, 4) : "null") +
-            ", \"flag_before_ns\": " + Flag(result.flag_before_ns) +
-            ", \"flag_after_ns\": " + Flag(result.flag_after_ns) +
-            ", \"placement\": " + (PlacementOf(result).empty() ? "null" : JsonString(PlacementOf(result))) +
-            ", \"algorithm\": " + JsonString(result.algorithm) + "}";
-    first = false;
+    for (const Field& field : FieldsOf(result)) {
+      const std::string value = field.value.empty() ? "null" : field.is_text ? JsonString(field.value) : field.value;
+      json += std::exchange(before, ", ") + JsonString(field.name) + ": " + value;
+    }
+    json += "}";
+    before = ",\n    {";
   }
   return json + "\n  ]\n}\n";
 }
@@ -264,7 +281,7 @@ absl::Status CheckFiles(const Options& options) {
 absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
   // Each of them, whatever became of the others: the measurement may have taken hours.
   absl::Status status;
-  if (!options.csv.empty()) status.Update(runtime::WriteWholeFile(options.csv, CsvText(facts, results)));
+  if (!options.csv.empty()) status.Update(runtime::WriteWholeFile(options.csv, CsvText(results)));
   if (!options.json.empty()) status.Update(runtime::WriteWholeFile(options.json, JsonText(options, facts, results)));
   if (!options.plot.empty()) status.Update(runtime::WriteWholeFile(options.plot, PlotText(options, facts, results)));
   return status;

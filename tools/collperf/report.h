@@ -33,9 +33,8 @@ std::string SummaryText(const std::vector<Result>& results);
 // Below the table: what the level of determinism costs; empty where nothing was compared.
 std::string DeterminismText(const Options& options, const std::vector<Result>& results);
 
-// op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm; `wrong` is empty where
-// it was not checked.
-std::string CsvText(const RunFacts& facts, const std::vector<Result>& results);
+// A row for each result of a run or a comparison, with the same names as in JSON. What is not known is empty.
+std::string CsvText(const std::vector<Result>& results);
 std::string JsonText(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
 std::string PlotText(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
 

@@ -2,12 +2,10 @@
 
 #include <sys/random.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstring>
-#include <set>
-#include <sstream>
+#include <cerrno>
+#include <cstdio>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,20 +18,15 @@
 #include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/env.h"
 #include "cohort/runtime/segment/black_box.h"
-#include "tools/measure/tcp_gate.h"
 
 namespace cohort::collperf {
 namespace {
 
 using measure::GateMemory;
-using measure::GateToken;
 using measure::SharedMemory;
 using measure::SharedMemoryGate;
-using measure::TcpGate;
-using runtime::Deadline;
 
-constexpr std::chrono::seconds kPatience{60};
-constexpr std::chrono::seconds kLook{1};  // at whether the group is whole still
+using GateToken = std::array<char, 16>;
 
 // The memory of a gate, with a token that tells it from another host's file of the same name.
 struct GateFile {
@@ -42,24 +35,29 @@ struct GateFile {
 };
 size_t FileBytes(int ranks) { return sizeof(GateFile) - sizeof(GateMemory) + measure::GateBytes(ranks); }
 
-// The offer of rank 0 as it stands in the job's store.
+// Rank 0's offer of a gate in memory that ranks of its machine can map.
 struct Offer {
   GateToken token{};
-  uint16_t port = 0;
-  std::string ip;
-  std::string path;
+  char path[64] = "";
+};
 
-  std::string Text() const {
-    return std::string(token.data(), token.size()) + std::to_string(port) + ' ' + (ip.empty() ? "-" : ip) + ' ' + path;
+// For ranks on several machines: a barrier of a group of its own. It releases the ranks about one message apart, some
+// tens of microseconds on most networks, so times of that order say little there.
+class GroupGate final : public measure::Gate {
+ public:
+  explicit GroupGate(std::unique_ptr<comm::Communicator> group) : group_(std::move(group)) {}
+  absl::Status Wait() override { return group_->Barrier().Wait(); }
+  absl::Status Max(std::span<uint64_t> numbers) override { return Reduce(numbers, comm::ReduceOp::kMax); }
+  absl::Status Sum(std::span<uint64_t> numbers) override { return Reduce(numbers, comm::ReduceOp::kSum); }
+  std::string Describe() const override { return "a barrier between machines, released one message apart"; }
+
+ private:
+  absl::Status Reduce(std::span<uint64_t> numbers, comm::ReduceOp op) {
+    const comm::Buffer buffer(numbers.data(), numbers.size());
+    return group_->AllReduce(buffer, buffer, op).Wait();
   }
-  static absl::StatusOr<Offer> Parse(const std::string& text) {
-    Offer offer;
-    if (text.size() < offer.token.size()) return absl::InvalidArgumentError("the offer of rank 0's gate is damaged");
-    std::memcpy(offer.token.data(), text.data(), offer.token.size());
-    std::istringstream in(text.substr(offer.token.size()));
-    in >> offer.port >> offer.ip >> offer.path;
-    return offer;
-  }
+
+  const std::unique_ptr<comm::Communicator> group_;
 };
 
 // The remedy where NCCL refuses ranks of one host that use one device.
@@ -72,8 +70,6 @@ std::string_view SharedDeviceHint(const absl::Status& status) {
          "--gpus-per-rank 1); for a test on one GPU give each rank its own NCCL_HOSTID, as in: dlaunch "
          "--simulate-nodes 2 --gpus-per-rank 1 sh -c 'NCCL_HOSTID=$RANK exec collperf all_reduce --memory cuda'";
 }
-
-std::string AnswerKey(int rank) { return "collperf/gate/" + std::to_string(rank); }
 
 }  // namespace
 
@@ -92,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(std::unique_ptr<runtime:
   options.transports = transports;
   COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, options));
   COHORT_RETURN_IF_ERROR(session->UsedTransports().status());  // a refusal, before others wait for this rank
-  // A rank that has ended is missed here at once. The store would only wait for its keys.
+  // A rank that has ended is missed here at once, before rank 0 works for the gate.
   if (session->ranks() > 1) COHORT_RETURN_IF_ERROR(session->world_->Barrier().Wait());
   COHORT_RETURN_IF_ERROR(session->MakeGate());
   session->gate_->set_idle([session = session.get()] { return session->Look(); });
@@ -145,73 +141,32 @@ std::string Session::DescribeDevice() {
          ExplainOnDevice(comm::CollectiveKind::kAllReduce, comm::DataType::kFloat32);
 }
 
-absl::Status Session::MakeGate() { return rank() == 0 ? MakeLeaderGate() : MakeFollowerGate(); }
-
-// Rank 0 offers a gate in shared memory and one over TCP; if all ranks can map the first, that one it is.
-absl::Status Session::MakeLeaderGate() {
-  const int spins = measure::GateSpins(ranks());
-  COHORT_ASSIGN_OR_RETURN(memory_, SharedMemory::Create(FileBytes(ranks())));
-  auto* file = static_cast<GateFile*>(memory_->data());
-  if (ranks() == 1) {
-    gate_ = std::make_unique<SharedMemoryGate>(&file->gate, 0, 1, spins);
-    return absl::OkStatus();
-  }
+absl::Status Session::MakeGate() {
   Offer offer;
-  if (getrandom(offer.token.data(), offer.token.size(), 0) != static_cast<ssize_t>(offer.token.size())) {
-    return runtime::ErrnoStatus(errno, "no random numbers for the benchmark's gate");
+  if (rank() == 0) {
+    COHORT_ASSIGN_OR_RETURN(memory_, SharedMemory::Create(FileBytes(ranks())));
+    if (getrandom(offer.token.data(), offer.token.size(), 0) != static_cast<ssize_t>(offer.token.size())) {
+      return runtime::ErrnoStatus(errno, "no random numbers for the benchmark's gate");
+    }
+    static_cast<GateFile*>(memory_->data())->token = offer.token;
+    std::snprintf(offer.path, sizeof offer.path, "%s", memory_->Path().c_str());
   }
-  file->token = offer.token;
-  offer.ip = runtime_->identity().data_interface_ip;
-  offer.path = memory_->Path();
-  COHORT_ASSIGN_OR_RETURN(TcpGate::Listener listener, TcpGate::Listen(offer.ip));
-  offer.port = listener.port;
-  const Deadline deadline = Deadline::After(kPatience);
-  COHORT_RETURN_IF_ERROR(runtime_->Put("collperf/gate", offer.Text(), deadline));
-  bool all = true;
-  for (int rank = 1; rank < ranks(); ++rank) {
-    COHORT_ASSIGN_OR_RETURN(const std::string answer, Await(AnswerKey(rank), deadline));
-    all = all && answer == "mapped";
+  COHORT_RETURN_IF_ERROR(world_->Broadcast(comm::Buffer(&offer, sizeof offer, comm::DataType::kUint8), 0).Wait());
+  if (rank() != 0) {
+    absl::StatusOr<std::unique_ptr<SharedMemory>> memory = SharedMemory::Open(offer.path, FileBytes(ranks()));
+    if (memory.ok() && static_cast<GateFile*>((*memory)->data())->token == offer.token) memory_ = std::move(*memory);
   }
-  COHORT_RETURN_IF_ERROR(runtime_->Put("collperf/gate/choice", all ? "memory" : "tcp", deadline));
-  if (all) {
-    gate_ = std::make_unique<SharedMemoryGate>(&file->gate, 0, ranks(), spins);
-    return absl::OkStatus();
-  }
-  COHORT_ASSIGN_OR_RETURN(
-      gate_, TcpGate::Accept(std::move(listener), ranks(), offer.token, {deadline, [this] { return Look(); }}));
-  return absl::OkStatus();
-}
-
-absl::Status Session::MakeFollowerGate() {
-  const Deadline deadline = Deadline::After(kPatience);
-  COHORT_ASSIGN_OR_RETURN(const std::string text, Await("collperf/gate", deadline));
-  COHORT_ASSIGN_OR_RETURN(const Offer offer, Offer::Parse(text));
-  absl::StatusOr<std::unique_ptr<SharedMemory>> memory = SharedMemory::Open(offer.path, FileBytes(ranks()));
-  GateFile* file = nullptr;
-  if (memory.ok()) {
-    memory_ = std::move(*memory);
-    file = static_cast<GateFile*>(memory_->data());
-    if (file->token != offer.token) file = nullptr;
-  }
-  COHORT_RETURN_IF_ERROR(runtime_->Put(AnswerKey(rank()), file != nullptr ? "mapped" : "apart", deadline));
-  COHORT_ASSIGN_OR_RETURN(const std::string choice, Await("collperf/gate/choice", deadline));
-  if (choice == "memory") {
+  int32_t mapped = memory_ != nullptr ? 1 : 0;  // by all
+  const comm::Buffer answer(&mapped, 1);
+  COHORT_RETURN_IF_ERROR(world_->AllReduce(answer, answer, comm::ReduceOp::kMin).Wait());
+  if (mapped != 0) {
+    auto* file = static_cast<GateFile*>(memory_->data());
     gate_ = std::make_unique<SharedMemoryGate>(&file->gate, rank(), ranks(), measure::GateSpins(ranks()));
-    return absl::OkStatus();
+  } else {
+    COHORT_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> group, world_->Duplicate());
+    gate_ = std::make_unique<GroupGate>(std::move(group));
   }
-  COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Connect(offer.ip == "-" ? "" : offer.ip, offer.port, rank(), offer.token,
-                                                  {deadline, [this] { return Look(); }}));
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> Session::Await(const std::string& key, Deadline deadline) {
-  while (true) {
-    const Deadline look = Deadline::After(std::min<std::chrono::nanoseconds>(deadline.left(), kLook));
-    absl::StatusOr<std::string> value = runtime_->Get(key, look);
-    const bool late = absl::IsNotFound(value.status()) || absl::IsDeadlineExceeded(value.status());
-    if (!late || deadline.passed()) return value;
-    COHORT_RETURN_IF_ERROR(Look());
-  }
 }
 
 absl::Status Session::Look() {
@@ -255,6 +210,7 @@ std::string Session::LatestAlgorithm() {
 }
 
 absl::Status Session::Finish() {
+  gate_.reset();
   world_.reset();
   return runtime_->Finalize();
 }

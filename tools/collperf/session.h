@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/comm/communicator.h"
-#include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/runtime.h"
 #include "tools/collperf/device_memory.h"
 #include "tools/measure/gate.h"
@@ -61,20 +60,17 @@ class Session {
   // The communicator's explanation of such a call on device memory.
   std::string ExplainOnDevice(comm::CollectiveKind kind, comm::DataType dtype) const;
   absl::StatusOr<Uses> UsedTransports();
+  // Collective. In shared memory where all ranks can map rank 0's, else a barrier of comm's.
   absl::Status MakeGate();
-  absl::Status MakeLeaderGate();
-  absl::Status MakeFollowerGate();
-  // Waits for the value that a rank has put under the key. Fails as soon as a member of the group is lost.
-  absl::StatusOr<std::string> Await(const std::string& key, runtime::Deadline deadline);
   // Lets the engine work, and tells whether the group can: a rank that is lost comes to no gate.
   absl::Status Look();
 
   std::string transports_;
   std::unique_ptr<CudaDevice> device_;             // outlives the group
   std::unique_ptr<measure::SharedMemory> memory_;  // outlives the gate
-  std::unique_ptr<measure::Gate> gate_;
   std::unique_ptr<runtime::Runtime> runtime_;
   std::unique_ptr<comm::Communicator> world_;
+  std::unique_ptr<measure::Gate> gate_;
 };
 
 }  // namespace cohort::collperf

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -53,6 +54,14 @@ std::string BytesText(double bytes) {
 std::string Fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+std::string UtcText(const char* format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  char text[64] = "";
+  if (gmtime_r(&now, &utc) != nullptr) (void)std::strftime(text, sizeof text, format, &utc);
   return text;
 }
 

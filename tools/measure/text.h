@@ -14,6 +14,8 @@ namespace cohort::measure {
 absl::StatusOr<int64_t> ParseBytes(std::string_view text);
 // "8 B", "4 KiB", "1.5 MiB".
 std::string BytesText(double bytes);
+// Now, as strftime writes it.
+std::string UtcText(const char* format);
 // The parts between commas.
 std::vector<std::string> SplitAtCommas(const std::string& text);
 // "0.33", "12.4", "8,227": three digits at least, for tables.

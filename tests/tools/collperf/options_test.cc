@@ -55,6 +55,21 @@ TEST(CollperfOptions, DeviceMemoryIsForOperationsWithBuffers) {
   EXPECT_FALSE(Parse({"send_recv", "--memory", "cuda", "--algorithm", "staged"}).ends);
 }
 
+TEST(CollperfOptions, ComparisonsMeasureAllCollectivesUnlessTold) {
+  const Parsed parsed = Parse({"--peers", "openmpi,mpich", "--quick"});
+  ASSERT_FALSE(parsed.ends) << parsed.text;
+  EXPECT_EQ(parsed.options.operations, measure::Collectives());
+  EXPECT_EQ(parsed.options.sizes.size(), 6u);
+  EXPECT_THAT(parsed.options.peers, ElementsAre("openmpi", "mpich"));
+  EXPECT_THAT(parsed.options.ranks, ElementsAre(2, 4, 8));
+  EXPECT_EQ(parsed.options.transport, "shm,tcp");
+  EXPECT_EQ(parsed.options.point_ms, 50);
+  const Parsed told = Parse({"broadcast", "--bytes", "8", "--peers", "none", "--ranks", "2", "3", "--turns", "1"});
+  ASSERT_FALSE(told.ends) << told.text;
+  EXPECT_THAT(told.options.operations, ElementsAre(measure::Operation::kBroadcast));
+  EXPECT_THAT(told.options.ranks, ElementsAre(2, 3));
+}
+
 TEST(CollperfOptions, ListsOfSizesAlwaysEnd) {
   const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.sizes; };
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807"}).size(), 1u);
@@ -84,7 +99,6 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
       {{"all_reduce", "-e", "2", "-b", "1"}, "less than one float32"},
       {{"all_reduce", "-d", "float128"}, "float32"},
       {{"all_reduce", "-o", "average"}, "avg"},
-      {{"all_reduce", "-d", "all", "--csv", "x.csv"}, "--json"},
       {{"all_reduce", "--determinism", "slow"}, "reproducible"},
       {{"all_reduce", "-f", "1"}, "--stepfactor"},
       {{"all_reduce", "-n", "-3"}, "--iters"},
@@ -107,6 +121,10 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
       {{"all_reduce", "--memory", "cuda", "--algorithm", "ring"}, "--memory cuda and --algorithm ring: "},
       {{"barrier", "--memory", "cuda"}, "--memory cuda and barrier: "},
       {{"all_reduce,broadcast", "--algorithm", "ring"}, "--algorithm ring: broadcast has "},
+      {{"all_reduce", "--ranks", "2"}, "--peers"},
+      {{"all_reduce", "--peers", "all", "--window"}, "--window"},
+      {{"all_reduce", "--peers", "all", "--bytes", "6"}, "6 B are no block of whole float32"},
+      {{"all_reduce", "--each-algorithm", "--algorithm", "ring"}, "--algorithm"},
   };
   for (const auto& test : cases) {
     const Parsed parsed = Parse(test.arguments);
@@ -179,6 +197,9 @@ TEST(CollperfReport, SaysWhenTheMachineIsBusy) {
 
 TEST(CollperfReport, CsvRowsHaveTheColumnsOfTheirHead) {
   Result result{.operation = measure::Operation::kAllReduce,
+                .transport = "shm",
+                .ranks = 4,
+                .system = "private",
                 .bytes = 1024,
                 .count = 256,
                 .type = "float32",
@@ -190,16 +211,21 @@ TEST(CollperfReport, CsvRowsHaveTheColumnsOfTheirHead) {
                 .busbw = 0.75,
                 .wrong = 0,
                 .algorithm = "ring"};
-  RunFacts facts;
-  facts.ranks = 4;
-  facts.transport = "shm";
-  EXPECT_EQ(CsvText(facts, {result}),
-            "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm,"
-            "flag_before_ns,flag_after_ns,placement\n"
-            "all_reduce,shm,4,1024,10,1.0000,2.0000,3.0000,0.500000,0.750000,0,ring,,,\n");
-  result.flag_before_ns = 45;
-  result.flag_after_ns = 160;
-  EXPECT_THAT(CsvText(facts, {result}), HasSubstr(",ring,45.0,160.0,moved\n"));
+  EXPECT_EQ(CsvText({result}),
+            "op,transport,ranks,system,bytes,count,type,redop,root,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,"
+            "wrong,algorithm,fast_median_us,flag_least_ns,flag_most_ns,placement,rewritten,messages,compute_us,turns,"
+            "window_ratio,private_ratio\n"
+            "all_reduce,shm,4,private,1024,256,float32,sum,-1,10,1.0000,2.0000,3.0000,0.500000,0.750000,0,ring,,,,,"
+            "false,1,,1,,\n");
+  result.flag_before_ns = 160;
+  result.flag_after_ns = 45;
+  result.placement = "moved";
+  EXPECT_THAT(CsvText({result}), HasSubstr(",ring,,45.0,160.0,moved,false,1,"));
+  const auto read = nlohmann::json::parse(JsonText(Parse({"all_reduce"}).options, {}, {result, result}));
+  EXPECT_EQ(read["results"].size(), 2u);
+  EXPECT_EQ(read["results"][1]["flag_most_ns"], 160);
+  EXPECT_EQ(read["results"][1]["placement"], "moved");
+  EXPECT_TRUE(read["results"][1]["compute_us"].is_null());
 }
 
 }  // namespace

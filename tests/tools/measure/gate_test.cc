@@ -6,11 +6,9 @@
 #include <functional>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tools/measure/shared_memory.h"
-#include "tools/measure/tcp_gate.h"
 
 namespace cohort::measure {
 namespace {
@@ -66,32 +64,6 @@ TEST(Gate, MemoryOfAnotherSizeIsRefused) {
   ASSERT_TRUE(memory.ok());
   EXPECT_FALSE(SharedMemory::Open((*memory)->Path(), 8192).ok());
   EXPECT_FALSE(SharedMemory::Open("/proc/self/fd/1000000", 4096).ok());
-}
-
-TEST(Gate, RanksMeetAtAGateOverTcp) {
-  auto listener = TcpGate::Listen("127.0.0.1");
-  ASSERT_TRUE(listener.ok());
-  const uint16_t port = listener->port;
-  GateToken token{};
-  token[3] = 'x';
-  std::atomic<int> arrived{0};
-  RunRanks([&](int rank) {
-    const TcpGate::Patience patience{runtime::Deadline::After(std::chrono::seconds(30)), nullptr};
-    if (rank == 1) (void)TcpGate::Connect("127.0.0.1", port, 1, GateToken{}, patience);  // a stranger, dropped
-    auto gate = rank == 0 ? TcpGate::Accept(std::move(*listener), kRanks, token, patience)
-                          : TcpGate::Connect("127.0.0.1", port, rank, token, patience);
-    ASSERT_TRUE(gate.ok());
-    Meet(**gate, rank, &arrived);
-  });
-}
-
-TEST(Gate, AGateOverTcpDoesNotWaitForALostRank) {
-  auto listener = TcpGate::Listen("127.0.0.1");
-  ASSERT_TRUE(listener.ok());
-  const TcpGate::Patience patience{runtime::Deadline::After(std::chrono::seconds(60)),
-                                   [] { return absl::UnavailableError("rank 1 is lost"); }};
-  EXPECT_EQ(TcpGate::Accept(std::move(*listener), 2, GateToken{}, patience).status().code(),
-            absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
