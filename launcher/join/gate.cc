@@ -34,7 +34,6 @@ constexpr size_t kMaxStrangers = 256;
 constexpr size_t kManyAtOnce = 8;  // strangers besides the nodes that are waited for
 constexpr int kMaxUnproven = 64;   // carriers in a handshake: who has seen a knock can repeat it
 constexpr std::chrono::seconds kStrangerLimit{5};
-constexpr std::chrono::seconds kHandshakeLimit{10};
 constexpr std::chrono::seconds kFarewell{1};      // for a node to hear why it is refused
 constexpr std::chrono::milliseconds kPause{100};  // until descriptors are looked for again
 constexpr size_t kMaxHello = 1u << 20;
@@ -60,7 +59,8 @@ struct Guest {
 };
 
 // The carrier: child of a process with one thread, so that it may do anything.
-[[noreturn]] void Carry(int socket, int input, int output, const JoinKey& key, pid_t parent) {
+[[noreturn]] void Carry(int socket, int input, int output, const JoinKey& key, std::chrono::milliseconds handshake,
+                        pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
@@ -71,25 +71,26 @@ struct Guest {
   for (int i = 0; i < 3; ++i) ::dup2(own[i], low + i);
   ::close_range(low + 3, ~0U, 0);
   absl::StatusOr<SecureStream> stream =
-      SecureStream::Accept(runtime::FileDescriptor(low), key, Deadline::After(kHandshakeLimit));
+      SecureStream::Accept(runtime::FileDescriptor(low), key, Deadline::After(handshake));
   if (!stream.ok()) ::_exit(1);
   const absl::Status carried =
       stream->Pump(runtime::FileDescriptor(low + 1), runtime::FileDescriptor(low + 2), {.ends_with_peer = true});
   ::_exit(carried.ok() ? 0 : 1);
 }
 
-absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey& key) {
+absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey& key,
+                                   std::chrono::milliseconds handshake) {
   Pipe input, output;
   if (!input.Open() || !output.Open()) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
   for (const runtime::FileDescriptor* end : {&output.read_end, &output.write_end}) {
     ::fcntl(end->get(), F_SETFL, ::fcntl(end->get(), F_GETFL) | O_NONBLOCK);
   }
-  Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = {}};
+  Guest guest{.agent = {}, .said = "", .limit = Deadline::After(handshake), .hello = {}};
   guest.agent.input = std::move(input.write_end);
   guest.agent.output = std::move(output.read_end);
   const pid_t parent = ::getpid();
   guest.agent.pid = ::fork();
-  if (guest.agent.pid == 0) Carry(socket.get(), input.read_end.get(), output.write_end.get(), key, parent);
+  if (guest.agent.pid == 0) Carry(socket.get(), input.read_end.get(), output.write_end.get(), key, handshake, parent);
   if (guest.agent.pid < 0) return absl::ResourceExhaustedError("no process; raise ulimit -u");
   ::setpgid(guest.agent.pid, guest.agent.pid);
   return guest;
@@ -249,7 +250,7 @@ class Reception {
     if (n <= 0 || std::memcmp(bytes, knock_.data() + stranger->matched, static_cast<size_t>(n)) != 0) return true;
     stranger->matched += static_cast<size_t>(n);
     if (stranger->matched < sizeof bytes) return false;
-    absl::StatusOr<Guest> guest = StartCarrier(std::move(stranger->socket), key_);
+    absl::StatusOr<Guest> guest = StartCarrier(std::move(stranger->socket), key_, options_.handshake);
     if (guest.ok()) {
       guests_.push_back(*std::move(guest));
     } else {

@@ -62,9 +62,10 @@ class JoinGate {
     std::function<absl::Status(const v1::NodeInventory& inventory)> check = {};
     bool indexed = false;  // they come with their places, 1 to count; a later one with the same replaces the earlier
     runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
-    std::function<void(const std::string& line)> say = {};        // what users should see
-    std::chrono::milliseconds remind = std::chrono::seconds(30);  // how often it says for how long it waits
-    std::chrono::milliseconds farewell{200};                      // for those too many to hear so, before it returns
+    std::function<void(const std::string& line)> say = {};           // what users should see
+    std::chrono::milliseconds remind = std::chrono::seconds(30);     // how often it says for how long it waits
+    std::chrono::milliseconds farewell{200};                         // for those too many to hear so, before it returns
+    std::chrono::milliseconds handshake = std::chrono::seconds(10);  // for one with the knock to show the key
   };
   // Waits for all of them, or for the least number and the deadline; in the order of their places, or of coming. Those
   // that leave before all are there are waited for again. kDeadlineExceeded tells how many came; `check`'s error, of

@@ -18,9 +18,9 @@ TEST(Reminder, TheReminderSaysHowLongItHasWaitedAndWillWait) {
   ASSERT_TRUE(gate.ok()) << gate.status();
   std::vector<std::string> said;
   const auto nodes = gate->Await(MakeJoinKey("key"), {.count = 2,
-                                                      .deadline = Deadline::After(milliseconds(2000)),
+                                                      .deadline = Deadline::After(milliseconds(700)),
                                                       .say = [&](const std::string& line) { said.push_back(line); },
-                                                      .remind = milliseconds(300)});
+                                                      .remind = milliseconds(100)});
   EXPECT_EQ(nodes.status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_FALSE(said.empty());
   EXPECT_TRUE(said[0].starts_with("waiting for ")) << said[0];  // 0 s, unless this machine is busy
