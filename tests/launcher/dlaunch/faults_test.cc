@@ -24,6 +24,7 @@ namespace {
 
 using std::string;
 constexpr std::chrono::seconds kGone{20};
+constexpr std::chrono::seconds kKilledWithin{3};  // a stopped rank, where it is not left alone: after 2.5 s
 
 // Each rank has a child in its session, one in a session of its own, and an orphan.
 constexpr char kFamily[] = "(sleep 1000 &); setsid sleep 1000 & sleep 1000 & echo up; wait";
@@ -219,7 +220,7 @@ TEST_F(Faults, StoppedRankIsWaitedForWhereTheUserSaysSo) {
     const auto state = ReadProcessState(rank);
     return !state || state->exiting;
   };
-  EXPECT_FALSE(job_->WaitUntil(ended, std::chrono::seconds(4))) << job_->err();
+  EXPECT_FALSE(job_->WaitUntil(ended, kKilledWithin)) << job_->err();
   ::kill(rank, SIGCONT);
   EXPECT_TRUE(job_->WaitUntil([&] { return job_->err().find("rank 0 goes on") != string::npos; })) << job_->err();
   const std::filesystem::path end = folder_.path() + "/end";
@@ -267,7 +268,7 @@ TEST_F(Faults, RankStoppedByADebuggerIsLeftAlone) {
     const auto state = ReadProcessState(rank);
     return !state || state->exiting;
   };
-  EXPECT_FALSE(job_->WaitUntil(ended, std::chrono::seconds(4))) << job_->err();
+  EXPECT_FALSE(job_->WaitUntil(ended, kKilledWithin)) << job_->err();
   ::ptrace(PTRACE_DETACH, rank, nullptr, nullptr);
   ::kill(job_->pid(), SIGKILL);
   job_->Wait(kGone);
@@ -316,7 +317,9 @@ TEST_F(Faults, SecondInterruptDoesNotWaitForTheGrace) {
 
 // The job is over, and dlaunch waits for a reader that takes nothing: more than a pipe holds, less than dlaunch does.
 TEST_F(Faults, InterruptEndsThePrintingThatNobodyReads) {
-  Start({"sh", "-c", "sleep 0.5; head -c 1000000 /dev/zero | tr '\\0' x"});
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  Start({"sh", "-c", "until [ -e " + go + " ]; do sleep 0.05; done; head -c 1000000 /dev/zero | tr '\\0' x"});
   const auto until = std::chrono::steady_clock::now() + kGone;
   // Not WaitUntil, which reads.
   const auto wait_for = [&](const auto& condition) {
@@ -325,6 +328,7 @@ TEST_F(Faults, InterruptEndsThePrintingThatNobodyReads) {
   };
   // Its sentinel may have that name as well until it is scheduled.
   ASSERT_TRUE(wait_for([this] { return !job_->ProcessesWith("dlaunch agent").empty(); }));
+  std::ofstream(go) << "";
   ASSERT_TRUE(wait_for([this] { return job_->Processes().size() == 1; }));
   // The first may come while dlaunch still waits for its agent, and is then taken for a wish that has come true.
   EXPECT_TRUE(wait_for([this] {
@@ -334,8 +338,11 @@ TEST_F(Faults, InterruptEndsThePrintingThatNobodyReads) {
 }
 
 TEST_F(Faults, RanksThatIgnoreTermAreKilledAfterTheGrace) {
+  const TemporaryFolder folder;
+  const string deaf = folder.path() + "/deaf";
   Start({"--nproc-per-node", "2", "--grace", "0.3", "sh", "-c",
-         "trap '' TERM; echo up; if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; while :; do sleep 0.05; done"});
+         "if [ $RANK = 0 ]; then until [ -e " + deaf + " ]; do sleep 0.05; done; exit 3; fi; trap '' TERM; : > " +
+             deaf + "; while :; do sleep 0.05; done"});
   EXPECT_EQ(job_->Wait(kGone), 3) << job_->err();
   EXPECT_NE(Head().find("rank 0"), string::npos) << "not the rank that was killed by its agent: " << job_->err();
   ExpectAllGone();

@@ -158,8 +158,13 @@ TEST_F(Jobs, KillNowKeepsTheCauseOfAFailure) {
 }
 
 TEST_F(Jobs, KillReportsAGraceThatTakesLong) {
-  Start("trap 'sleep 2; exit 0' TERM; echo up; sleep 1000 & wait", {"--grace", "50"});
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  Start("trap 'until [ -e " + go + " ]; do sleep 0.05; done; exit 0' TERM; echo up; sleep 1000 & wait",
+        {"--grace", "50"});
   DlaunchProcess kill({"kill", id_});
+  EXPECT_TRUE(kill.WaitUntil([&] { return kill.err().ends_with("\n"); }));
+  std::ofstream(go) << "";
   EXPECT_EQ(kill.Wait(), 0) << kill.err();
   EXPECT_EQ(kill.err(), "dlaunch: " + id_ +
                             " is told to end, and may take its grace of 50 s; dlaunch kill --now ends it "

@@ -50,8 +50,8 @@ TEST(LeftOut, ANodeThatIsLeftOutIsToldWhy) {
   const auto in = [&](int node) {
     return DlaunchSurroundings{.enter = [&namespaces, node] { return (*namespaces)->Enter(node).ok(); }};
   };
-  DlaunchProcess first({"--nnodes", "1:2", "--iface", LinkedNamespaces::AddressOf(0) + "/32", "--wait", "12", "--",
-                        "sh", "-c", "echo rank $RANK of $WORLD_SIZE"},
+  DlaunchProcess first({"--nnodes", "1:2", "--iface", LinkedNamespaces::AddressOf(0) + "/32", "--wait", "8", "--", "sh",
+                        "-c", "echo rank $RANK of $WORLD_SIZE"},
                        in(0));
   const string token = TokenOf(&first);
   ASSERT_NE(token, "") << first.err();

@@ -87,7 +87,7 @@ TEST_F(Pods, ARestartedPodTakesItsPlaceAgain) {
 TEST_F(Pods, TheLeastNumberOfPodsIsEnoughWhenTheTimeIsOver) {
   const vector<string> command = {"--nnodes", "2:4", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"};
   const auto three = Start(3, 4, command);
-  const auto zero = Start(0, 4, command, "12");
+  const auto zero = Start(0, 4, command, "8");
   EXPECT_EQ(zero->Wait(), 0) << zero->err();
   EXPECT_EQ(three->Wait(), 0) << three->err();
   EXPECT_NE(zero->err().find("2 ranks on 2 pods"), string::npos) << zero->err();

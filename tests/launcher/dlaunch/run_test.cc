@@ -162,11 +162,16 @@ TEST(Run, PrintsTheRootCauseBeforeItsConsequences) {
 
 // While the others take their time to end it is told already.
 TEST(Run, ReportsAFailureOnce) {
-  DlaunchProcess job(
-      {"--nproc-per-node", "2", "sh", "-c",
-       "if [ $RANK = 1 ]; then echo no tensor; exit 5; fi; trap 'sleep 2; exit 0' TERM; sleep 30 & wait"});
-  EXPECT_EQ(job.Wait(), 5) << job.err();
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  DlaunchProcess job({"--nproc-per-node", "2", "sh", "-c",
+                      "if [ $RANK = 1 ]; then echo no tensor; exit 5; fi; "
+                      "trap 'until [ -e " +
+                          go + " ]; do sleep 0.05; done; exit 0' TERM; sleep 30 & wait"});
   const string failure = " exited with code 5; its last line: no tensor\n";
+  EXPECT_TRUE(job.WaitUntil([&] { return job.err().find(failure) != string::npos; })) << job.err();
+  std::ofstream(go) << "";
+  EXPECT_EQ(job.Wait(), 5) << job.err();
   const size_t told = job.err().find(failure);
   ASSERT_NE(told, string::npos) << job.err();
   EXPECT_EQ(job.err().find(failure, told + 1), string::npos) << job.err();
@@ -217,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(OfATerminal, EndedByASignal, testing::Values(SIGHUP, SI
 
 TEST(Run, ContinuesWithoutTheRankWhenAskedTo) {
   DlaunchProcess job({"--on-failure", "continue", "--nproc-per-node", "3", "sh", "-c",
-                      "if [ $RANK = 1 ]; then exit 4; fi; sleep 0.5; echo finished"});
+                      "if [ $RANK = 1 ]; then exit 4; fi; sleep 0.5; echo finished"});  // outlives the failed rank
   job.Wait();
   EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{"finished"}) << job.err();
   EXPECT_EQ(LinesOf(job.out(), 2), vector<string>{"finished"});

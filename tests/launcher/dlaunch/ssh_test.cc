@@ -232,19 +232,24 @@ TEST_F(Ssh, HostsThatDropAllPacketsAreRefusedWithinFiveSecondsAndAllNamed) {
 // As one that multiplexes connections, or an srun during an epilogue: the agent has said that nothing of its is
 // missing.
 TEST_F(Ssh, SshProcessesThatOutliveTheirAgentsLoseNothing) {
+  const TemporaryFolder folder;
+  vector<std::unique_ptr<DlaunchProcess>> jobs;  // at the same time: both mostly wait
   for (const string with_output : {"", "exec >&- 2>&-\n"}) {
-    const TemporaryFolder folder;
-    const string way = folder.AddScript("way", "#!/bin/sh\n" + Hosts::SshCommand() + " \"$@\"\n" +
-                                                   "case \"$*\" in *'/dlaunch agent --node='*) ;; *) exit ;; esac\n" +
-                                                   with_output + "sleep 8\nexit 255\n");
-    DlaunchProcess job({"--ssh", way, "--hosts", Hosts::Address(0) + "," + Hosts::Address(1), "--", "sh", "-c",
-                        "for i in $(seq 1000); do echo $RANK says $i; done; echo the end of $RANK"});
-    EXPECT_EQ(job.Wait(), 0) << job.err();
+    const string way = folder.AddScript("way" + std::to_string(jobs.size()),
+                                        "#!/bin/sh\n" + Hosts::SshCommand() + " \"$@\"\n" +
+                                            "case \"$*\" in *'/dlaunch agent --node='*) ;; *) exit ;; esac\n" +
+                                            with_output + "sleep 8\nexit 255\n");
+    jobs.push_back(std::make_unique<DlaunchProcess>(
+        vector<string>{"--ssh", way, "--hosts", Hosts::Address(0) + "," + Hosts::Address(1), "--", "sh", "-c",
+                       "for i in $(seq 1000); do echo $RANK says $i; done; echo the end of $RANK"}));
+  }
+  for (const auto& job : jobs) {
+    EXPECT_EQ(job->Wait(), 0) << job->err();
     for (const string line : {"[0] the end of 0\n", "[1] the end of 1\n"}) {
-      EXPECT_NE(job.out().find(line), string::npos) << job.out();
+      EXPECT_NE(job->out().find(line), string::npos) << job->out();
     }
-    EXPECT_EQ(job.err().find("lost"), string::npos) << job.err();
-    EXPECT_EQ(job.WaitUntilGone(seconds(20)), "");
+    EXPECT_EQ(job->err().find("lost"), string::npos) << job->err();
+    EXPECT_EQ(job->WaitUntilGone(seconds(20)), "");
   }
 }
 

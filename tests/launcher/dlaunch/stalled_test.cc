@@ -97,20 +97,32 @@ TEST(Stalled, AnSshThatPrintsMuchFillsNoMemory) {
   EXPECT_LT(most_memory(), before + (48u << 10));
 }
 
-// More than a pipe holds, less than an agent does: the ranks end meanwhile.
-TEST(Stalled, AStoppedDlaunchLosesNothing) {
+// One job's dlaunch is stopped: its ranks print more than a pipe holds and less than an agent does, so that they end
+// meanwhile. Nobody reads the other job: its ten nodes print more than dlaunch keeps, and none more than its agent
+// does, so that all ranks end meanwhile. Its second pause comes when dlaunch knows that the job is over, and again
+// keeps as much as it can.
+TEST(Stalled, PausesOfDlaunchAndOfItsReaderLoseNothing) {
+  constexpr int kNodes = 10;
   const TemporaryFolder folder;
   const string go = folder.path() + "/go";
-  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", PrintAfter(go, "500000")});
-  ASSERT_TRUE(AllAreUp(&job, 2)) << job.err();
-  ::kill(job.pid(), SIGSTOP);
+  DlaunchProcess stopped({"--simulate-nodes", "2", "sh", "-c", PrintAfter(go, "500000")});
+  DlaunchProcess unread({"--simulate-nodes", std::to_string(kNodes), "sh", "-c",
+                         PrintAfter(go, "$([ $RANK = 0 ] && echo 100 || echo 950000)")});
+  ASSERT_TRUE(AllAreUp(&stopped, 2)) << stopped.err();
+  ASSERT_TRUE(AllAreUp(&unread, kNodes)) << unread.err();
+  ::kill(stopped.pid(), SIGSTOP);
   std::ofstream(go) << "";
-  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, 2); }));
+  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(stopped, 2) && NoneRuns(unread, kNodes); }));
   std::this_thread::sleep_for(kPause);
-  ::kill(job.pid(), SIGCONT);
-  EXPECT_EQ(job.Wait(), 0) << job.err();
-  ExpectWhole(job, 0, 1, 500000);
-  EXPECT_EQ(job.WaitUntilGone(kSoon), "");
+  ::kill(stopped.pid(), SIGCONT);
+  EXPECT_EQ(stopped.Wait(), 0) << stopped.err();
+  ExpectWhole(stopped, 0, 1, 500000);
+  EXPECT_EQ(stopped.WaitUntilGone(kSoon), "");
+  ASSERT_TRUE(unread.WaitUntil([&] { return unread.out().size() > 3'000'000; })) << unread.err();
+  std::this_thread::sleep_for(kPause);
+  EXPECT_EQ(unread.Wait(), 0) << unread.err();
+  EXPECT_EQ(std::count(unread.out().begin(), unread.out().end(), 'x'), 100 + (kNodes - 1) * 950000);
+  EXPECT_EQ(unread.WaitUntilGone(kSoon), "");
 }
 
 TEST(Stalled, AgentsThatKeepOutputDoNotWaitForADeadDlaunch) {
@@ -124,25 +136,6 @@ TEST(Stalled, AgentsThatKeepOutputDoNotWaitForADeadDlaunch) {
   EXPECT_EQ(job.ProcessesWith("dlaunch agent").size(), 2u);
   ::kill(job.pid(), SIGKILL);
   EXPECT_EQ(job.Wait(), 137);
-  EXPECT_EQ(job.WaitUntilGone(kSoon), "");
-}
-
-// Ten nodes print more than dlaunch keeps, and none more than its agent does, so that all ranks end meanwhile. The
-// second pause comes when dlaunch knows that the job is over, and again keeps as much as it can.
-TEST(Stalled, AReaderThatPausesLosesNothing) {
-  constexpr int kNodes = 10;
-  const TemporaryFolder folder;
-  const string go = folder.path() + "/go";
-  DlaunchProcess job({"--simulate-nodes", std::to_string(kNodes), "sh", "-c",
-                      PrintAfter(go, "$([ $RANK = 0 ] && echo 100 || echo 950000)")});
-  ASSERT_TRUE(AllAreUp(&job, kNodes)) << job.err();
-  std::ofstream(go) << "";
-  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, kNodes); }));
-  std::this_thread::sleep_for(kPause);
-  ASSERT_TRUE(job.WaitUntil([&] { return job.out().size() > 3'000'000; })) << job.err();
-  std::this_thread::sleep_for(kPause);
-  EXPECT_EQ(job.Wait(), 0) << job.err();
-  EXPECT_EQ(std::count(job.out().begin(), job.out().end(), 'x'), 100 + (kNodes - 1) * 950000);
   EXPECT_EQ(job.WaitUntilGone(kSoon), "");
 }
 

@@ -21,6 +21,7 @@ class Waiting : public ::testing::Test {
 };
 
 TEST_F(Waiting, NoticesEndNothingAndReachNobody) {
+  // The ranks stay for a moment in which they would hear a notice that was kept for them.
   DlaunchProcess first({"--nnodes", "2", "--wait", "600", "sh", "-c",
                         "trap 'echo heard' USR1 USR2; echo rank $RANK; sleep 0.3; echo done"});
   const string token = TokenOf(&first);

@@ -20,14 +20,15 @@ namespace {
 using std::string;
 constexpr std::chrono::seconds kGone{40};
 
-// A program that handles SIGTERM takes half a second to save, and says how often it was told.
+// A program that handles SIGTERM takes a while to save, in which others would be told or killed again, and says how
+// often it was told.
 constexpr char kProgram[] = R"(
 import os, signal, sys, time
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 print("up", flush=True)
 while not told: time.sleep(0.01)
-time.sleep(0.5)
+time.sleep(0.3)
 open(os.environ["SAVED"] + os.environ["RANK"], "w").write(str(len(told)))
 print("saved", flush=True)
 )";
@@ -134,7 +135,7 @@ TEST(LeftBehind, OutputEndsWithTheLastProcessThatHoldsThePipe) {
       {"--no-prefix", "-n", "2", "bash", "-c", "exec > >(sed 's/^/X /'); for k in 1 2 3; do echo line $k; done"});
   EXPECT_EQ(job.Wait(kGone), 0) << job.err();
   EXPECT_EQ(Count(job.out(), "X line "), 6u) << job.out();
-  DlaunchProcess late({"bash", "-c", "(sleep 0.7; echo late) & echo early"});
+  DlaunchProcess late({"bash", "-c", "(sleep 0.4; echo late) & echo early"});
   EXPECT_EQ(late.Wait(kGone), 0) << late.err();
   EXPECT_EQ(late.out(), "[0] early\n[0] late\n");
 }

@@ -156,7 +156,7 @@ class KeeperTest : public testing::Test {
 TEST_F(KeeperTest, KillsTheCgroupWhenAgentAndSentinelAreKilledAtOnce) {
   Write("cgroup.kill", "");
   StartAll(folder_);
-  ::usleep(20'000);
+  ::usleep(20'000);  // in which it would kill too early
   EXPECT_EQ(ReadText(folder_ + "/cgroup.kill"), "") << "while the agent lives";
   KillAgentAndSentinel();
   EXPECT_TRUE(WaitUntil([this] { return ReadText(folder_ + "/cgroup.kill") == "1"; }));
@@ -196,7 +196,7 @@ TEST_F(KeeperTest, OutlivesItsSentinelAndWaitsForTheAgent) {
   StartAll(folder_);
   ::kill(sentinel_, SIGKILL);
   EXPECT_TRUE(WaitUntil([this] { return ReadProcessState(keeper_)->parent != sentinel_; }));
-  ::usleep(20'000);
+  ::usleep(20'000);  // in which it would kill too early
   EXPECT_EQ(ReadText(folder_ + "/cgroup.kill"), "");
   ::kill(agent_, SIGKILL);
   EXPECT_TRUE(WaitUntil([this] { return ReadText(folder_ + "/cgroup.kill") == "1"; }));
