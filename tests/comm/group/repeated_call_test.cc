@@ -180,7 +180,7 @@ TEST(RepeatedCallTest, ManyCallsUnderWayKeepTheirOrder) {
     std::vector<int32_t> data(4 * kMany);
     for (int round = 0; round < 50; ++round) {
       std::vector<Work> works;
-      if (round % 2 == self.rank) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      if (round % 2 == self.rank) std::this_thread::sleep_for(std::chrono::microseconds(300));  // late, in turn
       for (size_t i = 0; i < kMany; ++i) {
         data[4 * i] = data[4 * i + 1] = static_cast<int32_t>(i) + round + self.rank;
         works.push_back(SmallSum(*self.world, &data[4 * i]));

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
 namespace {
@@ -242,9 +244,17 @@ TEST_F(WholeFile, ReaderThatTakesNothingIsAnErrorInTheEnd) {
 TEST_F(WholeFile, ReaderOfANamedPipeGetsAllOfIt) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   std::string read;
-  std::thread reader([&] { read = Read(Path("pipe")); });
-  // Long enough for the reader to wait in open(), where it could be ended; sooner, this shows nothing.
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::atomic<pid_t> id = 0;
+  std::thread reader([&] {
+    id = gettid();
+    read = Read(Path("pipe"));
+  });
+  // It waits in open(), where it could be ended; sooner, this shows nothing.
+  const auto waits = [&] {
+    return id != 0 && Read("/proc/self/task/" + std::to_string(id) + "/stat").find(") S ") != std::string::npos;
+  };
+  const Deadline deadline = Deadline::After(std::chrono::seconds(30));
+  while (!waits() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_TRUE(CheckWritable(Path("pipe")).ok());
   const std::string text(200'000, 'x');  // more than a pipe holds
   const absl::Status status = WriteWholeFile(Path("pipe"), text);

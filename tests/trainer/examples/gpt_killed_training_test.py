@@ -68,7 +68,7 @@ def kill_within(name, folder, whole_job, mark, dice):
     try:
         if not wait_until(goes_on, 120):
             sys.exit("%s did not train\n%s" % (name, text()))
-        time.sleep(dice.random() * 0.05)
+        time.sleep(dice.random() * 0.05)  # the random moment
         processes = processes_with(mark)
         ranks = sorted(pid for pid in processes if rank_of(pid) is not None)
         kill_at_once(processes if whole_job else [dice.choice(ranks)])
