@@ -428,8 +428,7 @@ void Agent::OnRendezvousLost(const absl::Status& why) {
     news_.Failed("lost the rendezvous: " + std::string(why.message()));
   }
   // Our lease is over: others may take our place, or have been told that our ranks are lost.
-  const bool counted_as_lost = start_.standbys() > 0 || (ranks_ && ranks_->replaceable());
-  StopRanks(ranks_ && !counted_as_lost ? ranks_->grace() : std::chrono::milliseconds(0));
+  StopRanks(ranks_ && !ranks_->replaceable() ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) ranks_done_ = true;
   EndWhenDone();
 }

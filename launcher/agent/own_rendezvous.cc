@@ -19,7 +19,7 @@ constexpr ConnectionId kAgent = 1;
 absl::StatusOr<std::unique_ptr<OwnRendezvous>> OwnRendezvous::Create(EventLoop* loop, v1::JobPlan plan, OnNews on_news,
                                                                      OnFinished on_finished) {
   COHORT_RETURN_IF_ERROR(CheckPlan(plan));
-  if (plan.placements_size() != 1 || plan.spares_size() > 0 || plan.standbys() > 0) {
+  if (plan.placements_size() != 1 || plan.spares_size() > 0) {
     return absl::InvalidArgumentError("the job's plan has other agents, and none may come without a certificate");
   }
   return std::unique_ptr<OwnRendezvous>(

@@ -210,8 +210,7 @@ void JobCourse::Pause(v1::JobReport report, const RestartPolicy::Decision& decis
 void JobCourse::BeginNextEpoch() {
   restart_due_.reset();
   std::optional<v1::Membership> changed = parts_.members->Reseat();
-  // An agent that comes to another host of the rendezvous may have lost the table.
-  const bool same_nodes = !changed.has_value() && parts_.roster->plan().standbys() == 0;
+  const bool same_nodes = !changed.has_value() && parts_.roster->host_loss().agents_keep_table;
   if (changed.has_value()) parts_.outbox->Add(MembersChanged{*std::move(changed)});
   parts_.store->Clear();
   parts_.stalls->Clear();

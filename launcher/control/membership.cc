@@ -153,9 +153,7 @@ std::string Membership::LackingWith(size_t spares) const {
   uint32_t lost = 0;
   for (uint32_t i = 0; i < roster_->node_count(); ++i) lost += roster_->node(i).lost ? 1 : 0;
   if (lost == 0) return "";
-  if (roster_->node(0).lost && roster_->plan().standbys() == 0) {
-    return "a node is lost, and it is the one that hosts the rendezvous (see --standby)";
-  }
+  if (roster_->node(0).lost && !roster_->host_loss().ends_job.empty()) return roster_->host_loss().ends_job;
   const uint32_t without = lost - std::min(lost, static_cast<uint32_t>(spares));
   if (without == 0) return "";
   const uint32_t least = roster_->plan().min_nodes();
@@ -176,7 +174,7 @@ TimePoint Membership::RestartDue(TimePoint due) const {
 
 TimePoint Membership::FencedUntil() const {
   TimePoint until = time_.now();
-  const auto lease = kSilenceTimeout + (roster_->plan().standbys() > 0 ? kTakeOverTime : std::chrono::milliseconds(0));
+  const auto lease = kSilenceTimeout + roster_->host_loss().take_over_time;
   for (uint32_t i = 0; i < roster_->node_count(); ++i) {
     const Roster::Node& node = roster_->node(i);
     if (!node.lost || ended_agents_.count(node.agent) > 0) continue;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/lease.h"
 #include "cohort/launcher/control/rendezvous.h"
 
 namespace cohort::launcher {
@@ -28,7 +29,7 @@ absl::Status CheckElasticity(const v1::JobPlan& plan) {
                                         " would take the place of " + PlannedName(placement));
     }
   }
-  if (plan.standbys() >= static_cast<uint32_t>(plan.placements_size()) && plan.standbys() > 0) {
+  if (plan.standbys() >= static_cast<uint32_t>(plan.placements_size())) {
     return absl::InvalidArgumentError("the job's plan has " + std::to_string(plan.placements_size()) +
                                       " nodes and wants " + std::to_string(plan.standbys()) +
                                       " of them to stand by for the first");
@@ -38,6 +39,11 @@ absl::Status CheckElasticity(const v1::JobPlan& plan) {
                                       " nodes at least and has " + std::to_string(plan.placements_size()));
   }
   return absl::OkStatus();
+}
+
+HostLoss HostLossOf(const v1::JobPlan& plan) {
+  if (plan.standbys() > 0) return {.ends_job = "", .take_over_time = kTakeOverTime, .agents_keep_table = false};
+  return {.ends_job = "a node is lost, and it is the one that hosts the rendezvous (see --standby)"};
 }
 
 }  // namespace
@@ -74,7 +80,9 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
 }
 
 Roster::Roster(v1::JobPlan plan)
-    : plan_(std::move(plan)), first_spare_(static_cast<uint32_t>(plan_.placements_size())) {
+    : plan_(std::move(plan)),
+      first_spare_(static_cast<uint32_t>(plan_.placements_size())),
+      host_loss_(HostLossOf(plan_)) {
   for (const v1::NodePlacement& placement : plan_.placements()) {
     Node node;
     node.agent = node_count();

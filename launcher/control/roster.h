@@ -17,6 +17,14 @@ namespace cohort::launcher {
 // than there are. kInvalidArgument names what is wrong.
 absl::Status CheckPlan(const v1::JobPlan& plan);
 
+// The consequences for a job of losing the agent that hosts the rendezvous.
+struct HostLoss {
+  std::string ends_job;                         // why it can't go on; empty: another agent takes over
+  std::chrono::milliseconds take_over_time{0};  // how much longer ranks run whose agents have lost the rendezvous
+  // Whether agents still have the table of nodes from the epoch before. Those that have come to another host may not.
+  bool agents_keep_table = true;
+};
+
 class Roster {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -49,6 +57,7 @@ class Roster {
   uint32_t node_count() const { return static_cast<uint32_t>(nodes_.size()); }
   uint32_t rank_count() const { return static_cast<uint32_t>(ranks_.size()); }
   const v1::JobPlan& plan() const { return plan_; }
+  const HostLoss& host_loss() const { return host_loss_; }
   Node& node(uint32_t index) { return nodes_[index]; }
   const Node& node(uint32_t index) const { return nodes_[index]; }
   Rank& rank(uint32_t index) { return ranks_[index]; }
@@ -85,6 +94,7 @@ class Roster {
 
   v1::JobPlan plan_;  // its placements are this epoch's
   const uint32_t first_spare_;
+  const HostLoss host_loss_;
   std::vector<Node> nodes_;
   std::vector<Rank> ranks_;
 };

@@ -9,7 +9,8 @@
 namespace cohort::launcher {
 
 bool NodesAreReplaceable(const Job& job) {
-  return job.options.max_restarts > 0 && (!job.spares.empty() || job.options.min_nodes.has_value());
+  const bool elastic = !job.spares.empty() || job.options.min_nodes.has_value();
+  return (job.options.max_restarts > 0 && elastic) || job.options.standbys > 0;
 }
 
 v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::milliseconds join_timeout) {

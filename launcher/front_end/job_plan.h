@@ -26,7 +26,8 @@ struct Job {
   std::string log_directory;  // absolute, exists; empty: no files
 };
 
-// Whether the job may go on after the loss of a node.
+// Whether the job may go on after the loss of some node: another takes its place, it does without, or another agent
+// takes over the rendezvous.
 bool NodesAreReplaceable(const Job& job);
 
 // Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the

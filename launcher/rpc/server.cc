@@ -267,15 +267,9 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(v1::Jo
                                                                           OnFinished on_finished) {
   QuietGrpc();
   COHORT_RETURN_IF_ERROR(CheckPlan(plan));
-  std::unique_ptr<EventMachine> machine;
   const auto agents = static_cast<size_t>(plan.placements_size() + plan.spares_size());
-  if (plan.standbys() > 0) {
-    machine = std::make_unique<ReplicatedRendezvous>(std::move(plan), Clock::now());
-  } else {
-    machine = std::make_unique<launcher::Rendezvous>(std::move(plan), Clock::now());
-  }
-  auto rep =
-      std::make_unique<Rep>(std::move(machine), FirstConnection(1), agents, std::move(options), std::move(on_finished));
+  auto rep = std::make_unique<Rep>(FirstHost(std::move(plan), Clock::now()), FirstConnection(1), agents,
+                                   std::move(options), std::move(on_finished));
   COHORT_RETURN_IF_ERROR(rep->Listen());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
 }

@@ -376,4 +376,9 @@ ConnectionId ReplicatedRendezvous::LoggedOf(ConnectionId here) const {
   return early ? 0 : here;
 }
 
+std::unique_ptr<EventMachine> FirstHost(v1::JobPlan plan, TimePoint now) {
+  if (plan.standbys() > 0) return std::make_unique<ReplicatedRendezvous>(std::move(plan), now);
+  return std::make_unique<Rendezvous>(std::move(plan), now);
+}
+
 }  // namespace cohort::launcher

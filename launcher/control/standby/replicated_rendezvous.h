@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -121,5 +122,8 @@ class ReplicatedRendezvous : public EventMachine {
   TimePoint promised_;
   std::vector<Action> actions_;
 };
+
+// The rendezvous of a job as its first host runs it: with standbys a ReplicatedRendezvous, else a plain one.
+std::unique_ptr<EventMachine> FirstHost(v1::JobPlan plan, TimePoint now);
 
 }  // namespace cohort::launcher
