@@ -52,9 +52,6 @@ absl::StatusOr<bool> AwaitFirstWord(const AgentProcess& process, int signals,
 
 }  // namespace
 
-AgentProcesses::AgentProcesses(EventLoop* loop, const Job& job, std::optional<AgentProcess> forked, Callbacks callbacks)
-    : loop_(loop), job_(job), forked_(std::move(forked)), callbacks_(std::move(callbacks)) {}
-
 absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& told_to_end) {
   const bool alone = job_.nodes.nodes.size() == 1 && !job_.nodes.across_hosts;
   std::optional<JobAuthority> authority;
@@ -87,7 +84,7 @@ absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& tol
     agent.writer = std::make_unique<MessageWriter>(loop_, std::move(agent.process.input));
     agent.reader.SkipUntil(agent.process.preamble);
     agent.words = std::make_unique<LineSplitter>(
-        [this, i](std::string_view text, bool) { callbacks_.on_words(i, std::string(text)); });
+        [this, i](std::string_view text, bool) { handle_(Words{.index = i, .words = std::string(text)}); });
     for (const runtime::FileDescriptor* fd : {&agent.process.output, &agent.process.error}) {
       if (fd->valid()) ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
     }
@@ -151,7 +148,7 @@ void AgentProcesses::CloseOutput(size_t index) {
   if (agent.reading) loop_->Unwatch(agent.process.output.get());
   agent.life = agent.exited() ? Life::kEnded : Life::kMute;
   agent.process.output.Close();
-  if (agent.exited()) return End(index);
+  if (agent.exited()) return Finish(index);
   loop_->After(kOutlivesOutput, [this, index] {
     Agent& silent = agents_[index];
     if (silent.exited()) return;
@@ -180,10 +177,10 @@ void AgentProcesses::CloseWords(Agent* agent) {
 }
 
 // Its last words first. Others may hold that pipe for longer, as the ssh does to whom it leaves the connection.
-void AgentProcesses::End(size_t index) {
+void AgentProcesses::Finish(size_t index) {
   for (int reads = 0; reads < 32 && ReadWords(index);) ++reads;
   CloseWords(&agents_[index]);
-  callbacks_.on_ended(index);
+  handle_(End{.index = index});
 }
 
 // Handles the messages that have come whole.
@@ -191,7 +188,7 @@ absl::Status AgentProcesses::PassMessagesOn(size_t index) {
   for (v1::FromNode message;;) {
     COHORT_ASSIGN_OR_RETURN(const bool whole, agents_[index].reader.Next(&message));
     if (!whole) return absl::OkStatus();
-    callbacks_.on_message(index, message);
+    handle_(Message{.index = index, .message = &message});
   }
 }
 
@@ -202,7 +199,7 @@ void AgentProcesses::Reap() {
     if (::waitpid(agent.process.pid, &agent.wait_status, WNOHANG) != agent.process.pid) continue;
     agent.life = agent.output_ended() ? Life::kEnded : Life::kExited;
     // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
-    if (agent.output_ended()) End(i);
+    if (agent.output_ended()) Finish(i);
   }
   ReapOrphans([this](pid_t pid) {
     return std::any_of(agents_.begin(), agents_.end(),

@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,16 +25,26 @@ namespace cohort::launcher {
 
 class AgentProcesses {
  public:
-  struct Callbacks {
-    std::function<void(size_t index, const v1::FromNode& message)> on_message;
-    // A line of what it, or the command that reaches it, says to people; as it came.
-    std::function<void(size_t index, const std::string& words)> on_words;
-    // It has ended, and everything that it had written was passed on.
-    std::function<void(size_t index)> on_ended;
+  // A message of agent `index`.
+  struct Message {
+    size_t index;
+    const v1::FromNode* message;  // until the handler returns
   };
+  // A line of what it, or the command that reaches it, says to people; as it came.
+  struct Words {
+    size_t index;
+    std::string words;
+  };
+  // It has ended, and everything that it had written was passed on.
+  struct End {
+    size_t index;
+  };
+  using Event = std::variant<Message, Words, End>;
+  using Handler = std::function<void(const Event&)>;
 
   // `job` must outlive this. `forked` is the job's only agent where it is started already.
-  AgentProcesses(EventLoop* loop, const Job& job, std::optional<AgentProcess> forked, Callbacks callbacks);
+  AgentProcesses(EventLoop* loop, const Job& job, std::optional<AgentProcess> forked, Handler handle)
+      : loop_(loop), job_(job), forked_(std::move(forked)), handle_(std::move(handle)) {}
   AgentProcesses(const AgentProcesses&) = delete;
   AgentProcesses& operator=(const AgentProcesses&) = delete;
 
@@ -116,17 +128,17 @@ class AgentProcesses {
   void CloseOutput(size_t index);
   bool ReadWords(size_t index);
   void CloseWords(Agent* agent);
-  void End(size_t index);
+  void Finish(size_t index);
   absl::Status PassMessagesOn(size_t index);
   void LookForFrozen();
   void EndOutput(size_t index);
   void LookForHeldOutput();
   void WakeSentinels();
 
-  EventLoop* loop_;
+  EventLoop* const loop_;
   const Job& job_;
   std::optional<AgentProcess> forked_;
-  Callbacks callbacks_;
+  const Handler handle_;
   std::vector<Agent> agents_;
   EventLoop::Clock::time_point last_look_{};
 };

@@ -27,12 +27,9 @@ DiagnosisOptions HowToTell() {
 
 }  // namespace
 
-FailureNews::FailureNews(const Job& job, EventLoop* loop, LineTurns* turns, Callbacks callbacks)
-    : job_(job), loop_(loop), turns_(turns), callbacks_(std::move(callbacks)) {}
-
 bool FailureNews::MustHold(const v1::OutputLine& line) const {
   const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
-  return held_.holding() && !callbacks_.ending() && line.after_failure() && of_this_epoch &&
+  return held_.holding() && !end_.ending() && line.after_failure() && of_this_epoch &&
          job_.options.on_failure != OnFailure::kContinue;
 }
 
@@ -49,8 +46,8 @@ void FailureNews::OnOutput(const v1::OutputLine& line) {
 
 void FailureNews::OnLost(const std::string& text) {
   if (job_.options.on_failure == OnFailure::kContinue) {
-    callbacks_.say(text + "; the job goes on");
-  } else if (!lost_ && !callbacks_.ending()) {
+    turns_->Announce(text + "; the job goes on");
+  } else if (!lost_ && !end_.ending()) {
     TellWithinASecond();
   }
   if (!lost_) lost_ = text;
@@ -58,11 +55,11 @@ void FailureNews::OnLost(const std::string& text) {
 
 void FailureNews::TellWithinASecond() {
   loop_->After(kHeadlineAfter, [this, epoch = failed_epochs_.size()] {
-    if (callbacks_.ending() || failed_epochs_.size() != epoch) return;
+    if (end_.ending() || failed_epochs_.size() != epoch) return;
     if (lost_ && !std::exchange(loss_told_, true)) {
-      callbacks_.say(*lost_);
+      turns_->Announce(*lost_);
       told_ = lost_;
-      callbacks_.say("ending the other ranks");
+      turns_->Announce("ending the other ranks");
     }
     held_.Release();
   });
@@ -71,7 +68,7 @@ void FailureNews::TellWithinASecond() {
 void FailureNews::OnKnownLoss(const std::string& text) {
   lost_ = text;
   loss_told_ = true;
-  callbacks_.say(text);
+  turns_->Announce(text);
   held_.Release();
 }
 

@@ -2,15 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/front_end/held_output.h"
+#include "cohort/launcher/front_end/job_end.h"
 #include "cohort/launcher/front_end/job_plan.h"
-#include "cohort/launcher/front_end/line_turns.h"
+#include "cohort/launcher/front_end/printing/held_output.h"
+#include "cohort/launcher/front_end/printing/line_turns.h"
 #include "cohort/v1/job.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -18,12 +18,9 @@ namespace cohort::launcher {
 
 class FailureNews {
  public:
-  struct Callbacks {
-    std::function<void(const std::string&)> say;  // a line of dlaunch's own
-    std::function<bool()> ending;                 // the job has its report, or the user has stopped it
-  };
   // All must outlive this.
-  FailureNews(const Job& job, EventLoop* loop, LineTurns* turns, Callbacks callbacks);
+  FailureNews(const Job& job, const JobEnd& end, EventLoop* loop, LineTurns* turns)
+      : job_(job), end_(end), loop_(loop), turns_(turns) {}
 
   // Prints a line of a rank, or a part of one, or holds it where it follows a failure whose cause is not told yet: for
   // a second at most.
@@ -56,9 +53,9 @@ class FailureNews {
   void TellWithinASecond();
 
   const Job& job_;
-  EventLoop* loop_;
-  LineTurns* turns_;
-  Callbacks callbacks_;
+  const JobEnd& end_;
+  EventLoop* const loop_;
+  LineTurns* const turns_;
   HeldOutput held_{[this](const RankLine& line) { turns_->Print(line); }};
   std::vector<v1::FailedEpoch> failed_epochs_;
   std::optional<std::string> lost_;  // the epoch's first loss of ranks

@@ -1,10 +1,8 @@
 #include "cohort/launcher/front_end/front_end.h"
 
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,7 +44,6 @@ constexpr milliseconds kRecordLimit{5000};    // for a file system to take repor
 constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep
 constexpr seconds kAfterKill{5};              // for what the killed have written, and for their sentinels to sweep
 constexpr seconds kBlameAgentAfter{3};        // for the rendezvous to notice the loss of an agent by itself
-constexpr seconds kTakeOverSlack{20};         // for that, where another host may have to take over before
 
 sigset_t HandledSignals() {
   sigset_t handled;
@@ -59,34 +57,46 @@ sigset_t HandledSignals() {
   return handled;
 }
 
+// The message that comes before it is enough for users.
+v1::JobReport ReportOfNoStart() {
+  v1::JobReport report;
+  report.set_exit_code(kExitLauncher);
+  return report;
+}
+
 }  // namespace
 
 FrontEnd::FrontEnd(const Job& job, std::optional<AgentProcess> forked)
     : job_(job),
-      printer_({.on_drained = [this] { loop_.Post([this] { agents_.SetReading(true); }); },
-                .on_closed =
-                    [this](int fd, int error) {
-                      loop_.Post([this, fd, error] {
-                        // As a program dies of SIGPIPE: `dlaunch ... | head` must come to an end.
-                        const int exit_code = error == EPIPE ? 128 + SIGPIPE : kExitLauncher;
-                        if (!report_)
-                          RequestStop(DescribeClosedStream(fd, error), exit_code, job_.options.grace, false);
-                      });
-                    }}),
+      started_(std::chrono::system_clock::now()),
+      printer_(
+          {.on_drained = [this] { loop_.Post([this] { agents_.SetReading(true); }); },
+           .on_closed = [this](int fd, int error) { loop_.Post([this, fd, error] { OnClosedStream(fd, error); }); }}),
+      turns_(&loop_, &printer_, LineTurns::Surroundings::Find(job.options.prefix)),
+      failures_(job, end_, &loop_, &turns_),
       agents_(&loop_, job, std::move(forked),
-              {.on_message = [this](size_t index, const v1::FromNode& message) { news_.OnMessage(index, message); },
-               .on_words =
-                   [this](size_t index, const std::string& words) {
-                     if (!words.empty()) Say(job_.nodes.nodes[index].name + ": " + words);
-                     if (!killed_ && printer_.full()) agents_.SetReading(false);
-                   },
-               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {}
+              [this](const AgentProcesses::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }),
+      host_(RendezvousHost::Of(job, &loop_, &agents_, &turns_)),
+      input_(&loop_, &turns_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }),
+      watch_(
+          &loop_, &agents_, [this] { return Running(); },
+          [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }),
+      news_(job, end_,
+            {.loop = &loop_,
+             .agents = &agents_,
+             .host = host_.get(),
+             .failures = &failures_,
+             .watch = &watch_,
+             .input = &input_,
+             .turns = &turns_}) {}
 
-v1::NodeStart FrontEnd::MakeStart(size_t index) const {
-  v1::NodeStart start = MakeNodeStart(job_, index, agents_.identity(index));
+void FrontEnd::StartAgent(size_t index) {
+  v1::ToNode message;
+  v1::NodeStart& start = *message.mutable_start();
+  start = MakeNodeStart(job_, index, agents_.identity(index));
   if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, secret_, kJoinTimeout);
   start.set_rendezvous_address(rendezvous_address_);
-  return start;
+  agents_.Send(index, message);
 }
 
 absl::Status FrontEnd::StartAgents() {
@@ -96,13 +106,13 @@ absl::Status FrontEnd::StartAgents() {
   if (!status.ok()) {
     return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
   }
-  TellOfUnreadInput();
+  if (!agents_.IsHere(0)) TellOfUnreadInput(job_, &loop_, &turns_);  // else its agent has the descriptor
   agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
   const absl::Status asked = watch_.Listen(job_.id);
-  if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
-  v1::ToNode message;
-  *message.mutable_start() = MakeStart(0);
-  agents_.Send(0, message);
+  if (!asked.ok()) {
+    turns_.Announce("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
+  }
+  StartAgent(0);
   loop_.After(kJoinTimeout, [this] {
     loop_.Post([this] { GiveUpUnlessListening(); });  // after all that had come by then: we may have been stopped
   });
@@ -111,37 +121,50 @@ absl::Status FrontEnd::StartAgents() {
 
 // All other times are kept by the rendezvous, which its host has not begun: its ssh or srun hangs, or its shell.
 void FrontEnd::GiveUpUnlessListening() {
-  if (!rendezvous_address_.empty() || report_ || user_stop_) return;
-  v1::JobReport report;
-  report.set_headline("the agent of " + job_.nodes.nodes[0].name + " has not answered within " +
-                      std::to_string(std::chrono::duration_cast<seconds>(kJoinTimeout).count()) +
-                      " s; does its machine start programs in that time?");
-  report.set_culprit_rank(-1);
-  report.set_exit_code(kExitLauncher);
-  OnReport(report);
+  if (!rendezvous_address_.empty() || end_.ending()) return;
+  const std::string text = "the agent of " + job_.nodes.nodes[0].name + " has not answered within " +
+                           std::to_string(std::chrono::duration_cast<seconds>(kJoinTimeout).count()) +
+                           " s; does its machine start programs in that time?";
+  OnReport(end_.ReportOf(text, text));
   KillAgents();
 }
 
-void FrontEnd::OnListening(const std::string& addresses) {
-  rendezvous_address_ = addresses;
-  for (size_t i = 1; i < agents_.size(); ++i) {
-    v1::ToNode start;
-    *start.mutable_start() = MakeStart(i);
-    agents_.Send(i, start);
+void FrontEnd::On(const AgentProcesses::Message& event) {
+  const v1::FromNode& message = *event.message;
+  if (!host_->IsNew(message)) return;
+  if (message.has_report()) return OnReport(message.report());
+  if (!message.has_listening()) {
+    news_.OnMessage(event.index, message);
+    if (!message.has_output()) return;
+    silent_seconds_ = 0;
+    return PauseIfFull();
   }
+  if (host_->OnListening(event.index, message.listening())) return;
+  rendezvous_address_ = message.listening();
+  for (size_t i = 1; i < agents_.size(); ++i) StartAgent(i);
 }
 
-void FrontEnd::OnOutput() {
-  silent_seconds_ = 0;
-  if (!killed_ && printer_.full()) agents_.SetReading(false);
+void FrontEnd::On(const AgentProcesses::Words& event) {
+  if (!event.words.empty()) turns_.Announce(job_.nodes.nodes[event.index].name + ": " + event.words);
+  PauseIfFull();
+}
+
+void FrontEnd::PauseIfFull() {
+  if (!end_.killed() && printer_.full()) agents_.SetReading(false);
+}
+
+// As a program dies of SIGPIPE: `dlaunch ... | head` must come to an end.
+void FrontEnd::OnClosedStream(int fd, int error) {
+  if (end_.over()) return;
+  const int exit_code = error == EPIPE ? 128 + SIGPIPE : kExitLauncher;
+  RequestStop(DescribeClosedStream(fd, error), exit_code, job_.options.grace, false);
 }
 
 void FrontEnd::OnReport(const v1::JobReport& report) {
-  if (report_) return;
-  report_ = report;
+  if (!end_.Finish(report)) return;
   news_.TellOfStopped();
   failures_.Tell(report);
-  host_.OnReport();
+  host_->OnReport();
   AwaitAgentsEnds();
   QuitWhenDone();
 }
@@ -162,46 +185,41 @@ int FrontEnd::Run() {
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  int exit_code = kExitLauncher;
   absl::Status started = StartMetrics();
   if (started.ok()) started = StartAgents();
   if (started.ok()) {
     loop_.Run();
-    if (report_) {
-      TellOfLostOutput();
-      exit_code = report_->exit_code();
-    }
+    if (end_.over()) TellOfLostOutput();
   } else {
-    if (absl::IsCancelled(started)) {
-      exit_code = stop_code_;
-    } else {
-      Say(std::string(started.message()));
+    if (!absl::IsCancelled(started)) {
+      turns_.Announce(std::string(started.message()));
+      end_.Finish(ReportOfNoStart());
     }
-    if (!report_) report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
+  int exit_code = end_.over() ? end_.report().exit_code() : kExitLauncher;
   failures_.ReleaseOutput();
   turns_.Flush();
   BeginRecord();
-  Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
-  if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
+  const bool left_something = end_.killed() || SomeAgentDied();
+  Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, left_something, seconds(2));
+  if (left_something) RemoveStaleCgroups(OwnCgroup().value_or(""));
   // Our reader may take its time, unless a user has had enough: from here on a signal ends us as it ends any
   // program. A notice finds nobody to tell.
   sigset_t ending = handled;
   ::sigdelset(&ending, SIGUSR1);
   ::sigdelset(&ending, SIGUSR2);
   ::sigprocmask(SIG_UNBLOCK, &ending, nullptr);
-  const bool hurry = at_once_ || (user_stop_ && killed_);
-  const milliseconds print_limit = hurry ? milliseconds(500) : std::chrono::hours(24);
-  AwaitRecord(hurry ? milliseconds(500) : kRecordLimit);
+  const milliseconds print_limit = end_.in_a_hurry() ? milliseconds(500) : std::chrono::hours(24);
+  AwaitRecord(end_.in_a_hurry() ? milliseconds(500) : kRecordLimit);
   printer_.Finish(print_limit);
   // Ranks that had all ended by then could not be told to.
   if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
-    Say(DescribeClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
+    turns_.Announce(DescribeClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
     exit_code = kExitLauncher;
   }
-  if (exit_code != 0 || !report_->headline().empty()) {
-    Say("exit status " + std::to_string(exit_code));
+  if (exit_code != 0 || !end_.report().headline().empty()) {
+    turns_.Announce("exit status " + std::to_string(exit_code));
     printer_.Finish(print_limit);
   }
   return exit_code;
@@ -209,12 +227,12 @@ int FrontEnd::Run() {
 
 // On a thread of its own: a file server that is gone must not keep dlaunch from its end, nor from signals.
 void FrontEnd::BeginRecord() {
-  if (job_.log_directory.empty() || !report_) return;
+  if (job_.log_directory.empty() || !end_.over()) return;
   const RunningJob running = Running();
   v1::JobSnapshot job = TakeSnapshot(running);
   AddNodes(running, 0, running.members.nodes->size(), &job);
   job.set_ended_unix_ns(static_cast<int64_t>(UnixTimeNs()));
-  *job.mutable_report() = *report_;
+  *job.mutable_report() = end_.report();
   *job.mutable_failed_epochs() = {failures_.failed_epochs().begin(), failures_.failed_epochs().end()};
   record_.emplace([folder = job_.log_directory, job = std::move(job)] { return WriteJobRecord(folder, job); });
 }
@@ -222,8 +240,8 @@ void FrontEnd::BeginRecord() {
 void FrontEnd::AwaitRecord(milliseconds limit) {
   if (!record_) return;
   const std::optional<absl::Status> kept = record_->Await(runtime::Deadline::After(limit));
-  if (!kept) Say(job_.log_directory + "/report.json is missing: its file system does not take it");
-  if (kept && !kept->ok()) Say(std::string(kept->message()));
+  if (!kept) turns_.Announce(job_.log_directory + "/report.json is missing: its file system does not take it");
+  if (kept && !kept->ok()) turns_.Announce(std::string(kept->message()));
 }
 
 void FrontEnd::SendInput(std::string bytes, bool end) {
@@ -232,30 +250,6 @@ void FrontEnd::SendInput(std::string bytes, bool end) {
   message.mutable_standard_input()->set_bytes(std::move(bytes));
   message.mutable_standard_input()->set_end(end);
   agents_.Send(news_.agent_of()[0], message);  // the place of rank 0
-}
-
-// Users may not notice that rank 0 does not get what they redirect.
-void FrontEnd::TellOfUnreadInput() {
-  if (job_.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
-  if (agents_.IsHere(0)) return;  // its agent has the descriptor
-  const auto tell = [this] {
-    const bool joined = job_.nodes.spawner == "local";
-    Say("rank 0 is on " + job_.nodes.nodes[0].name + ", " +
-        (joined ? "which joined" : "started by " + job_.nodes.spawner) +
-        ", and does not get the standard input; give --stdin rank0 if it should, or --stdin none");
-  };
-  struct stat input{};
-  if (::fstat(STDIN_FILENO, &input) != 0) return;
-  if (S_ISREG(input.st_mode)) {
-    if (::lseek(STDIN_FILENO, 0, SEEK_CUR) < input.st_size) tell();
-    return;
-  }
-  if (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode)) return;
-  loop_.Watch(STDIN_FILENO, EPOLLIN, [this, tell](uint32_t) {
-    loop_.Unwatch(STDIN_FILENO);
-    int bytes = 0;
-    if (::ioctl(STDIN_FILENO, FIONREAD, &bytes) == 0 && bytes > 0) tell();
-  });
 }
 
 void FrontEnd::OnSignal() {
@@ -272,11 +266,11 @@ void FrontEnd::OnSignal() {
 // A scheduler's notice of a preemption, most often: the ranks know what to do. The rendezvous knows which of them ask
 // for notices, and which get the signal.
 void FrontEnd::OnNotice(int signal) {
-  if (report_ || user_stop_) return;
-  Say(SignalName(signal) + ": telling all ranks");
+  if (end_.ending()) return;
+  turns_.Announce(SignalName(signal) + ": telling all ranks");
   v1::ToNode message;
   message.set_notice_signal(signal);
-  host_.Tell(std::move(message));
+  host_->Tell(std::move(message));
 }
 
 // Before the first rank has started, when nobody has to be told.
@@ -286,14 +280,12 @@ bool FrontEnd::IsToldToEnd() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // the agents are looked after when all are started
     if (signal == SIGUSR1 || signal == SIGUSR2) {
-      Say(SignalName(signal) + " came before the job had started, and there was nobody to tell");
+      turns_.Announce(SignalName(signal) + " came before the job had started, and there was nobody to tell");
       continue;
     }
-    Say(SignalName(signal) + ": ending the job at once");
-    user_stop_ = at_once_ = true;
-    stopped_by_ = SignalName(signal);
-    stop_code_ = 128 + signal;
-    report_ = ReportOfStop();
+    turns_.Announce(SignalName(signal) + ": ending the job at once");
+    end_.Stop(SignalName(signal), 128 + signal, /*at_once=*/true);
+    end_.Finish(end_.ReportOfStop(""));
     return true;
   }
   return false;
@@ -304,44 +296,28 @@ void FrontEnd::OnUserSignal(int signal) {
   const auto now = EventLoop::Clock::now();
   if (now - last_stop_signal_ < kOneOrder) return;
   last_stop_signal_ = now;
-  StopForUser(SignalName(signal), 128 + signal, user_stop_);
+  StopForUser(SignalName(signal), 128 + signal, end_.stopped_by_user());
 }
 
 void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
-  const bool first = !std::exchange(user_stop_, true);
   const bool nothing_runs = rendezvous_address_.empty();  // whose host starts ranks when it has told it
   at_once = at_once || nothing_runs;
-  if (first || at_once) {
-    stopped_by_ = who;
-    stop_code_ = exit_code;
-  }
+  if (!end_.Stop(who, exit_code, at_once)) return;
   if (!at_once) {
-    if (!first) return;
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
-    if (report_) return;  // it ends already, when what it has printed is read
-    Say(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
+    if (end_.over()) return;  // it ends already, when what it has printed is read
+    turns_.Announce(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
     failures_.ReleaseOutput();
     RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
     return;
   }
-  at_once_ = true;
-  Say(who + ": ending the job at once");
+  turns_.Announce(who + ": ending the job at once");
   failures_.ReleaseOutput();
   RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
-  const v1::JobReport report = ReportOfStop();
+  const v1::JobReport report = end_.ReportOfStop(failures_.lost().value_or(""));
   failures_.MarkTold(report.headline());
   OnReport(report);
   loop_.After(seconds(1), [this] { KillAgents(); });
-}
-
-// The report of a stop that waits for nobody's report. A failure before it stays the cause.
-v1::JobReport FrontEnd::ReportOfStop() const {
-  v1::JobReport report;
-  report.set_headline((failures_.lost() ? *failures_.lost() + "; then " : "") + "stopped by " + stopped_by_ +
-                      ", at once");
-  report.set_exit_code(stop_code_);
-  report.set_culprit_rank(-1);
-  return report;
 }
 
 RunningJob FrontEnd::Running() const {
@@ -352,18 +328,18 @@ RunningJob FrontEnd::Running() const {
   return {.job = &job_,
           .id = job_.id,
           .started = started_,
-          .ending = report_.has_value() || user_stop_,
-          .cause = report_ ? report_->headline() : failures_.cause(),
+          .ending = end_.ending(),
+          .cause = end_.over() ? end_.report().headline() : failures_.cause(),
           .restarts = failures_.failed_epochs().size(),
           .members = {&news_.members(), &news_.agent_of()},
           .spares = std::move(spares),
-          .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
+          .agents = &agents_};
 }
 
 absl::Status FrontEnd::StartMetrics() {
   if (job_.options.metrics.empty()) return absl::OkStatus();
   COHORT_ASSIGN_OR_RETURN(const std::string url, watch_.ServeMetrics(job_.options.metrics));
-  Say("metrics at " + url);
+  turns_.Announce("metrics at " + url);
   return absl::OkStatus();
 }
 
@@ -372,86 +348,78 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
   message.mutable_stop()->set_reason(reason);
   message.mutable_stop()->set_exit_code(exit_code);
   message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
-  const bool preempts = user_stop_ && exit_code == 128 + SIGTERM && !everyone;  // it may be a scheduler's
+  // It may be a scheduler's.
+  const bool preempts = end_.stopped_by_user() && exit_code == 128 + SIGTERM && !everyone;
   if (preempts) message.mutable_stop()->set_signal(SIGTERM);
-  host_.Tell(message);
+  host_->Tell(message);
   for (size_t i = 0; i < agents_.size() && everyone; ++i) {
-    if (i != host_.index()) agents_.Send(i, message);
+    if (i != host_->index()) agents_.Send(i, message);
   }
 }
 
-void FrontEnd::OnAgentEnded(size_t index) {
-  const bool in_order = agents_.EndedInOrder(index);
-  if (!in_order) agent_died_ = true;
-  if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
+void FrontEnd::On(const AgentProcesses::End& event) {
+  const size_t index = event.index;
+  if (!host_->OnAgentEnded(index, end_.over())) {
     OnHostEnded(index);
-  } else if (!in_order && !report_) {
+  } else if (!agents_.EndedInOrder(index) && !end_.over()) {
     if (agents_.EndedSilently(index)) failures_.OnKnownLoss(agents_.DescribeEnd(index));
     // An agent that never joined is nothing that the rendezvous could miss.
-    const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);
-    loop_.After(kBlameAgentAfter + slack, [this, index, text = agents_.DescribeEnd(index)] {
+    loop_.After(kBlameAgentAfter + host_->take_over_slack(), [this, index, text = agents_.DescribeEnd(index)] {
       const bool missed = news_.HasRanks(index) && !news_.GaveUp(index);
-      if (!report_ && missed) RequestStop(text, kExitLauncher, job_.options.grace, false);
+      if (!end_.over() && missed) RequestStop(text, kExitLauncher, job_.options.grace, false);
     });
   }
   QuitWhenDone();
 }
 
+bool FrontEnd::SomeAgentDied() const {
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    if (agents_.ended(i) && !agents_.EndedInOrder(i)) return true;
+  }
+  return false;
+}
+
 // All ranks have ended well, and nobody would look for what is missing. An agent says when nothing is; how its process
 // ended, or the ssh or srun that led to it, says nothing of that.
 void FrontEnd::TellOfLostOutput() {
-  if (report_->exit_code() != 0 || at_once_) return;
+  if (end_.report().exit_code() != 0 || end_.at_once()) return;
   for (size_t i = 0; i < agents_.size(); ++i) {
     if (!news_.HasRanks(i) || news_.AllSaid(i)) continue;
     const std::string& name = job_.nodes.nodes[i].name;
     const std::string how = overdue_.contains(i) ? "its agent, or the way to it, did not end in time and was killed"
                                                  : agents_.DescribeEnd(i);
     const std::string text = "the last output of " + name + " did not come, and is lost: " + how;
-    Say(text);
-    if (report_->exit_code() == 0) report_->set_headline(text);
-    report_->set_exit_code(kExitLauncher);
+    turns_.Announce(text);
+    end_.MarkIncomplete(text);
   }
 }
 
 // The rendezvous' host has ended. After a user's stop that ends the job and is no failure of its own.
 void FrontEnd::OnHostEnded(size_t index) {
-  if (!report_) {
-    v1::JobReport report;
-    const std::string lost = agents_.DescribeEnd(index) + "; it hosted the rendezvous";
-    report.set_headline(user_stop_ ? "stopped by " + stopped_by_ + "; then " + lost
-                                   : lost + ", without which the job can't go on");
-    report.set_culprit_rank(-1);
-    report.set_exit_code(user_stop_ ? stop_code_ : kExitLauncher);
-    OnReport(report);
-  }
+  const std::string lost = agents_.DescribeEnd(index) + "; it hosted the rendezvous";
+  OnReport(end_.ReportOf(lost + ", without which the job can't go on", "then " + lost));
   RequestStop("the rendezvous is gone", kExitLauncher, milliseconds(0), true);
-  host_.Abandon();
+  host_->Abandon();
 }
 
 void FrontEnd::KillAgents() {
-  if (std::exchange(killed_, true)) return;
+  if (!end_.Kill()) return;
   for (size_t i = 0; i < agents_.size(); ++i) {
     if (agents_.pid(i) != 0) overdue_.insert(i);
   }
   agents_.Kill();
   // A process that holds their pipes then, as a stopped sentinel, has nothing to say.
   loop_.After(kAfterKill, [this] { loop_.Quit(); });
-  if (!report_) {
-    v1::JobReport report;
-    const std::string killed = "the agents did not end in time and were killed";
-    report.set_exit_code(user_stop_ ? stop_code_ : kExitLauncher);
-    report.set_headline(user_stop_ ? "stopped by " + stopped_by_ + "; " + killed : killed);
-    report.set_culprit_rank(-1);
-    OnReport(report);
-  }
+  const std::string killed = "the agents did not end in time and were killed";
+  OnReport(end_.ReportOf(killed, killed));
   agents_.SetReading(true);
 }
 
 void FrontEnd::QuitWhenDone() {
-  const size_t host = host_.index();
+  const size_t host = host_->index();
   bool others_ended = true;
   for (size_t i = 0; i < agents_.size(); ++i) others_ended = others_ended && (i == host || agents_.ended(i));
-  if (others_ended && report_) agents_.CloseInput(host);  // lets the host of the rendezvous go
+  if (others_ended && end_.over()) agents_.CloseInput(host);  // lets the host of the rendezvous go
   if (others_ended && agents_.ended(host)) loop_.Quit();
 }
 

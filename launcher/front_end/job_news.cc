@@ -11,28 +11,21 @@ constexpr std::chrono::seconds kGivenUpEndsWithin{2};  // then it is killed
 
 }  // namespace
 
-JobNews::JobNews(const Job& job, const Parts& parts, Callbacks callbacks)
-    : job_(job), parts_(parts), callbacks_(std::move(callbacks)), members_(job.placement.nodes) {
+JobNews::JobNews(const Job& job, const JobEnd& end, const Parts& parts)
+    : job_(job), end_(end), parts_(parts), members_(job.placement.nodes) {
   for (size_t i = 0; i < members_.size(); ++i) agent_of_.push_back(i);
 }
 
 void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
-  if (!parts_.host->IsNew(message)) return;
   switch (message.kind_case()) {
-    case v1::FromNode::kListening:
-      if (!parts_.host->OnListening(index, message.listening())) callbacks_.on_listening(message.listening());
-      break;
     case v1::FromNode::kOutput:
       OnOutput(index, message.output());
-      break;
-    case v1::FromNode::kReport:
-      callbacks_.on_report(message.report());
       break;
     case v1::FromNode::kFailed:
       parts_.agents->SetFailed(index, message.failed());
       break;
     case v1::FromNode::kNotice:
-      callbacks_.say(message.notice());
+      parts_.turns->Announce(message.notice());
       break;
     case v1::FromNode::kLost:
       parts_.failures->OnLost(message.lost());
@@ -50,7 +43,7 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
       OnStandbys(index, message.standbys());
       break;
     case v1::FromNode::kHostSilent:
-      if (!callbacks_.over()) parts_.host->OnSilent(index, message.host_silent());
+      if (!end_.over()) parts_.host->OnSilent(index, message.host_silent());
       break;
     case v1::FromNode::kView:
       parts_.watch->OnView(index, message.view());
@@ -64,6 +57,8 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kAllSaid:
       all_said_[index] = message.all_said();
       break;
+    case v1::FromNode::kListening:
+    case v1::FromNode::kReport:
     case v1::FromNode::KIND_NOT_SET:
       break;
   }
@@ -73,18 +68,17 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
 void JobNews::OnOutput(size_t index, const v1::OutputLine& line) {
   if (line.text().find('\n') != std::string::npos) return Refuse(index, "a line of output with another in it");
   parts_.failures->OnOutput(line);
-  callbacks_.on_output();
 }
 
 void JobNews::TellOfStopped() const {
-  for (size_t i = 0; i < parts_.agents->size() && !callbacks_.stopped_by_user(); ++i) {
+  for (size_t i = 0; i < parts_.agents->size() && !end_.stopped_by_user(); ++i) {
     if (!HasRanks(i) || !parts_.agents->IsStopped(i)) continue;
-    callbacks_.say(parts_.agents->Name(i) + " is stopped (SIGSTOP), and its node can't answer");
+    parts_.turns->Announce(parts_.agents->Name(i) + " is stopped (SIGSTOP), and its node can't answer");
   }
 }
 
 void JobNews::OnRestart(const v1::Restart& restart) {
-  if (callbacks_.over()) return;
+  if (end_.over()) return;
   TellOfStopped();
   parts_.failures->TellEpoch(restart.report(), members_);
   parts_.watch->OnEpoch();
@@ -94,18 +88,17 @@ void JobNews::OnRestart(const v1::Restart& restart) {
     when += " at the latest, when nothing of the lost node can live any more";
   }
   if (restart.spares() > 0) when += ", and when a spare node has joined that is not there yet";
-  callbacks_.say("restart " + std::to_string(restart.number()) + " of " + std::to_string(restart.max_restarts()) +
-                 " of all ranks, " + when);
+  parts_.turns->Announce("restart " + std::to_string(restart.number()) + " of " +
+                         std::to_string(restart.max_restarts()) + " of all ranks, " + when);
 }
 
 // Should the agent live, it must not go on: another may take its place, or go on without its ranks.
 void JobNews::OnLostNode(const v1::LostNode& lost) {
   const size_t agent = lost.agent();
-  if (callbacks_.over() || agent >= parts_.agents->size() || !given_up_.insert(agent).second) return;
+  if (end_.over() || agent >= parts_.agents->size() || !given_up_.insert(agent).second) return;
   lost_node_ = true;
-  if (!HasRanks(agent)) callbacks_.say(lost.text());
-  const bool must_end = NodesAreReplaceable(job_) || job_.options.standbys > 0;
-  if (agent == parts_.host->index() || !must_end) return;
+  if (!HasRanks(agent)) parts_.turns->Announce(lost.text());
+  if (agent == parts_.host->index() || !NodesAreReplaceable(job_)) return;
   parts_.agents->CloseInput(agent);
   parts_.loop->After(kGivenUpEndsWithin, [this, agent] { parts_.agents->Kill(agent); });
 }
@@ -119,7 +112,7 @@ void JobNews::OnMembers(size_t index, const v1::Membership& members) {
   }
   members_ = {members.placements().begin(), members.placements().end()};
   agent_of_ = {members.agents().begin(), members.agents().end()};
-  for (const std::string& change : members.changes()) callbacks_.say(change);
+  for (const std::string& change : members.changes()) parts_.turns->Announce(change);
 }
 
 void JobNews::OnStandbys(size_t index, const v1::Standbys& standbys) {

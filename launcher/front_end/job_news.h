@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -13,8 +12,10 @@
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/front_end/agent_processes.h"
 #include "cohort/launcher/front_end/failure_news.h"
+#include "cohort/launcher/front_end/job_end.h"
 #include "cohort/launcher/front_end/job_plan.h"
 #include "cohort/launcher/front_end/job_watch.h"
+#include "cohort/launcher/front_end/printing/line_turns.h"
 #include "cohort/launcher/front_end/rendezvous_host.h"
 #include "cohort/launcher/front_end/standard_input.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -32,17 +33,11 @@ class JobNews {
     FailureNews* failures;
     JobWatch* watch;
     StandardInput* input;
+    LineTurns* turns;
   };
-  struct Callbacks {
-    std::function<void(const std::string&)> say;           // a line of dlaunch's own
-    std::function<void(const std::string&)> on_listening;  // the first host of the rendezvous listens there
-    std::function<void()> on_output;                       // a rank's line was printed or held
-    std::function<void(const v1::JobReport&)> on_report;
-    std::function<bool()> over;  // the job has its report
-    std::function<bool()> stopped_by_user;
-  };
-  JobNews(const Job& job, const Parts& parts, Callbacks callbacks);
+  JobNews(const Job& job, const JobEnd& end, const Parts& parts);
 
+  // All but the report, and the host's word that it listens: those concern the job as a whole.
   void OnMessage(size_t index, const v1::FromNode& message);
   // Tells why nodes are silent, where their agents are stopped: the rendezvous can't know.
   void TellOfStopped() const;
@@ -68,8 +63,8 @@ class JobNews {
   void Refuse(size_t index, const std::string& what);
 
   const Job& job_;
+  const JobEnd& end_;
   const Parts parts_;
-  const Callbacks callbacks_;
   std::vector<v1::NodePlacement> members_;
   std::vector<size_t> agent_of_;
   std::set<size_t> given_up_;

@@ -54,7 +54,7 @@ void AddNodes(const RunningJob& running, size_t first_node, size_t most, v1::Job
   for (size_t i = 0; i < named; ++i) snapshot->add_spares(running.spares[i]);
   for (size_t i = first_node; i < members.size() && i - first_node < most; ++i) {
     v1::JobNode& node = *snapshot->add_nodes() = DescribeNode(members[i]);
-    node.set_agent(running.agent_pid((*running.members.agents)[i]));
+    node.set_agent(running.agents->pid((*running.members.agents)[i]));
   }
 }
 

@@ -1,14 +1,12 @@
 // Describes the job that this dlaunch runs.
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/front_end/agent_processes.h"
 #include "cohort/launcher/front_end/job_plan.h"
 #include "cohort/launcher/jobs/live_view.h"
 #include "cohort/v1/job.pb.h"
@@ -24,8 +22,8 @@ struct RunningJob {
   std::string cause;  // of its end, or of its latest restart; empty: nothing has failed
   size_t restarts = 0;
   JobMembers members;
-  std::vector<std::string> spares;               // nodes held idle
-  std::function<pid_t(size_t agent)> agent_pid;  // 0: it has ended
+  std::vector<std::string> spares;  // nodes held idle
+  const AgentProcesses* agents = nullptr;
 };
 
 // Everything but nodes, ranks, stacks and the end.

@@ -7,25 +7,26 @@
 
 namespace cohort::launcher {
 
-JobWatch::JobWatch(EventLoop* loop, Callbacks callbacks)
+JobWatch::JobWatch(EventLoop* loop, AgentProcesses* agents, std::function<RunningJob()> job,
+                   std::function<void(bool at_once)> stop)
     : loop_(loop),
-      callbacks_(std::move(callbacks)),
-      live_([this](size_t agent, uint64_t look) {
+      job_(std::move(job)),
+      live_([agents](size_t agent, uint64_t look) {
         v1::ToNode message;
         message.set_look(look);
-        callbacks_.send(agent, message);
+        agents->Send(agent, message);
       }),
-      stacks_([this](size_t agent, const v1::StacksWanted& wanted) {
+      stacks_([agents](size_t agent, const v1::StacksWanted& wanted) {
         v1::ToNode message;
         *message.mutable_stacks() = wanted;
-        callbacks_.send(agent, message);
+        agents->Send(agent, message);
       }),
       asked_(loop,
-             {.snapshot = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = callbacks_.stop}) {
+             {.snapshot = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = std::move(stop)}) {
 }
 
 v1::JobSnapshot JobWatch::Answer(const v1::JobRequest& request) {
-  const RunningJob job = callbacks_.job();
+  const RunningJob job = job_();
   v1::JobSnapshot snapshot = TakeSnapshot(job);
   if (request.stacks()) {
     stacks_.Answer(job.members, request, JobSocket::kBytesOfRanks, &snapshot);
@@ -48,14 +49,14 @@ absl::StatusOr<std::string> JobWatch::ServeMetrics(const std::string& address) {
 }
 
 void JobWatch::CountWaits() {
-  live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
+  live_.Refresh(job_().members, EventLoop::Clock::now());
   look_timer_ = loop_->After(kCountWaitsEvery, [this] { CountWaits(); });
 }
 
 void JobWatch::LookForMetrics() {
-  live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
+  live_.Refresh(job_().members, EventLoop::Clock::now());
   loop_->After(kViewsComeWithin, [this] {
-    const RunningJob job = callbacks_.job();
+    const RunningJob job = job_();
     v1::JobSnapshot snapshot = TakeSnapshot(job);
     AddNodes(job, 0, job.members.nodes->size(), &snapshot);
     live_.AddRanks(job.members, 0, std::numeric_limits<size_t>::max(), EventLoop::Clock::now(), &snapshot);

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/front_end/agent_processes.h"
 #include "cohort/launcher/front_end/job_snapshot.h"
 #include "cohort/launcher/jobs/job_socket.h"
 #include "cohort/launcher/jobs/live_view.h"
@@ -25,12 +26,9 @@ namespace cohort::launcher {
 // To be used on the loop's thread.
 class JobWatch {
  public:
-  struct Callbacks {
-    std::function<RunningJob()> job;                            // as it is now
-    std::function<void(size_t agent, const v1::ToNode&)> send;  // dropped where the agent is gone
-    std::function<void(bool at_once)> stop;                     // `dlaunch kill`
-  };
-  JobWatch(EventLoop* loop, Callbacks callbacks);
+  // `job` describes it as it is now; `stop` is what `dlaunch kill` asks for.
+  JobWatch(EventLoop* loop, AgentProcesses* agents, std::function<RunningJob()> job,
+           std::function<void(bool at_once)> stop);
   ~JobWatch() { loop_->Cancel(look_timer_); }
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
@@ -56,8 +54,8 @@ class JobWatch {
   void LookForMetrics();
   void CountWaits();
 
-  EventLoop* loop_;
-  Callbacks callbacks_;
+  EventLoop* const loop_;
+  const std::function<RunningJob()> job_;
   LiveView live_;
   StackView stacks_;
   JobSocket asked_;

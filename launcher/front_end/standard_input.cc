@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,10 +13,6 @@
 #include <utility>
 
 namespace cohort::launcher {
-
-StandardInput::StandardInput(EventLoop* loop, int fd, std::function<void(std::string bytes, bool end)> send,
-                             std::function<void(const std::string& why)> complain)
-    : loop_(loop), fd_(fd), send_(std::move(send)), complain_(std::move(complain)) {}
 
 StandardInput::~StandardInput() { Pause(); }
 
@@ -70,7 +68,10 @@ void StandardInput::ReadOnce() {
   std::string bytes(std::min<uint64_t>(wanted_, 64u << 10), '\0');
   const ssize_t n = ::read(fd_, bytes.data(), bytes.size());
   const bool later = n < 0 && (errno == EINTR || errno == EAGAIN || (errno == EIO && InBackground()));
-  if (n < 0 && !later) complain_(std::strerror(errno));
+  if (n < 0 && !later) {
+    turns_->Announce("--stdin rank0: the standard input can't be read: " + std::string(std::strerror(errno)) +
+                     "; rank 0 sees its end");
+  }
   if (!later) {
     bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
     wanted_ -= bytes.size();
@@ -78,6 +79,28 @@ void StandardInput::ReadOnce() {
     send_(std::move(bytes), ended_);
   }
   GoOn();
+}
+
+void TellOfUnreadInput(const Job& job, EventLoop* loop, LineTurns* turns) {
+  if (job.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
+  const auto tell = [&job, turns] {
+    const bool joined = job.nodes.spawner == "local";
+    turns->Announce("rank 0 is on " + job.nodes.nodes[0].name + ", " +
+                    (joined ? "which joined" : "started by " + job.nodes.spawner) +
+                    ", and does not get the standard input; give --stdin rank0 if it should, or --stdin none");
+  };
+  struct stat input{};
+  if (::fstat(STDIN_FILENO, &input) != 0) return;
+  if (S_ISREG(input.st_mode)) {
+    if (::lseek(STDIN_FILENO, 0, SEEK_CUR) < input.st_size) tell();
+    return;
+  }
+  if (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode)) return;
+  loop->Watch(STDIN_FILENO, EPOLLIN, [loop, tell](uint32_t) {
+    loop->Unwatch(STDIN_FILENO);
+    int bytes = 0;
+    if (::ioctl(STDIN_FILENO, FIONREAD, &bytes) == 0 && bytes > 0) tell();
+  });
 }
 
 }  // namespace cohort::launcher

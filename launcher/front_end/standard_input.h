@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/front_end/job_plan.h"
+#include "cohort/launcher/front_end/printing/line_turns.h"
 
 namespace cohort::launcher {
 
@@ -15,10 +18,10 @@ class StandardInput {
  public:
   static constexpr std::chrono::milliseconds kLookInterval{500};  // at whether we are in the foreground again
 
-  // `send` gets the bytes in their order, `end` with the last; `complain` hears before why that is no true end. `fd` is
+  // `send` gets the bytes in their order, `end` with the last. The user is told before if that is no true end. `fd` is
   // not owned. Nothing is read before Want.
-  StandardInput(EventLoop* loop, int fd, std::function<void(std::string bytes, bool end)> send,
-                std::function<void(const std::string& why)> complain);
+  StandardInput(EventLoop* loop, LineTurns* turns, int fd, std::function<void(std::string bytes, bool end)> send)
+      : loop_(loop), turns_(turns), fd_(fd), send_(std::move(send)) {}
   ~StandardInput();
   StandardInput(const StandardInput&) = delete;
   StandardInput& operator=(const StandardInput&) = delete;
@@ -35,10 +38,10 @@ class StandardInput {
   void Pause();
   void ReadOnce();
 
-  EventLoop* loop_;
+  EventLoop* const loop_;
+  LineTurns* const turns_;
   const int fd_;
-  std::function<void(std::string bytes, bool end)> send_;
-  std::function<void(const std::string& why)> complain_;
+  const std::function<void(std::string bytes, bool end)> send_;
   uint64_t wanted_ = 0;
   bool terminal_ = false;
   bool started_ = false;
@@ -46,5 +49,9 @@ class StandardInput {
   bool watched_ = false;
   EventLoop::TimerId timer_ = 0;
 };
+
+// Says where the standard input is, if it has something that rank 0 of `job`, on another machine, does not get: now, or
+// when something comes.
+void TellOfUnreadInput(const Job& job, EventLoop* loop, LineTurns* turns);
 
 }  // namespace cohort::launcher

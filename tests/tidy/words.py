@@ -17,7 +17,7 @@ BANNED = (
     # In the trainer it is a tensor's. The others leave behind a thread in a call that may never return.
     (r"\.detach\s*\(\s*\)",
      ("trainer/", "tests/trainer/", "tests/support/fake_nccl/fake_nccl.cc", "comm/nccl/library/nccl_communicator.cc",
-      "launcher/front_end/output_printer.cc",
+      "launcher/front_end/printing/output_printer.cc",
       "launcher/agent/rank/log_writer.cc", "launcher/base/bounded_call.cc"), False,
      "a detached thread outlives what it uses: join it"),
     (r"\busing\s+namespace\s+(?!std::(chrono_literals|literals|string_literals|string_view_literals))", (), False,

@@ -6,13 +6,11 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 namespace cohort::launcher {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -20,11 +18,19 @@ constexpr milliseconds kAtMost{1000};  // that a line is held
 
 class FailureNewsTest : public ::testing::Test {
  protected:
-  void SetUp() override { ::testing::internal::CaptureStdout(); }
-  // The standard output so far; ends the test.
+  void SetUp() override {
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+  }
+  // Returns the output of ranks. Once.
   std::string Printed() {
     EXPECT_TRUE(printer_.Finish(std::chrono::seconds(10)));
     return ::testing::internal::GetCapturedStdout();
+  }
+  // Returns the lines of dlaunch. Once.
+  std::string Said() {
+    EXPECT_TRUE(printer_.Finish(std::chrono::seconds(10)));
+    return ::testing::internal::GetCapturedStderr();
   }
   void Print(const std::string& text, bool after_failure) {
     v1::OutputLine line;
@@ -42,13 +48,9 @@ class FailureNewsTest : public ::testing::Test {
   Job job_;
   EventLoop loop_;
   OutputPrinter printer_{{.on_drained = [] {}, .on_closed = [](int, int) {}}};
-  std::vector<std::string> said_;
   LineTurns turns_{&loop_, &printer_, {}};
-  FailureNews news_{
-      job_,
-      &loop_,
-      &turns_,
-      {.say = [this](const std::string& text) { said_.push_back(text); }, .ending = [] { return false; }}};
+  JobEnd end_;
+  FailureNews news_{job_, end_, &loop_, &turns_};
 };
 
 // A rank has failed, says its agent; the rendezvous still asks for the cause.
@@ -56,9 +58,9 @@ TEST_F(FailureNewsTest, ALineIsHeldForASecondAtMostWithoutACause) {
   Print("before", false);
   Print("after", true);
   Pass(kAtMost + milliseconds(200));
-  EXPECT_TRUE(said_.empty());
   Print("later", true);
   EXPECT_EQ(Printed(), "[2] before\n[2] after\n[2] later\n");
+  EXPECT_EQ(Said(), "");
 }
 
 TEST_F(FailureNewsTest, TheCauseComesBeforeTheLinesThatAreHeld) {
@@ -69,7 +71,7 @@ TEST_F(FailureNewsTest, TheCauseComesBeforeTheLinesThatAreHeld) {
   EXPECT_THAT(early, HasSubstr("before"));
   EXPECT_THAT(early, Not(HasSubstr("after")));
   Pass(2 * kAtMost);
-  EXPECT_THAT(said_, ElementsAre("rank 3 killed by SIGKILL", "ending the other ranks"));
+  EXPECT_EQ(Said(), "dlaunch: rank 3 killed by SIGKILL\ndlaunch: ending the other ranks\n");
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-#include "cohort/launcher/front_end/line_turns.h"
+#include "cohort/launcher/front_end/printing/line_turns.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "cohort/launcher/base/printable.h"
 
 namespace cohort::launcher {
 
@@ -110,6 +112,8 @@ void LineTurns::Say(std::string_view lines) {
   place.in_line = false;
   place.latest.reset();
 }
+
+void LineTurns::Announce(std::string_view text) { Say("dlaunch: " + Printable(text) + "\n"); }
 
 void LineTurns::OnEcho() {
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {

@@ -1,4 +1,4 @@
-#include "cohort/launcher/front_end/held_output.h"
+#include "cohort/launcher/front_end/printing/held_output.h"
 
 namespace cohort::launcher {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cohort/launcher/agent/lines/shortened_line.h"
-#include "cohort/launcher/front_end/held_output.h"
+#include "cohort/launcher/front_end/printing/held_output.h"
 #include "cohort/launcher/report/diagnosis.h"
 
 namespace cohort::launcher {

@@ -1,4 +1,4 @@
-#include "cohort/launcher/front_end/line_turns.h"
+#include "cohort/launcher/front_end/printing/line_turns.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

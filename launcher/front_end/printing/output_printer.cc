@@ -1,4 +1,4 @@
-#include "cohort/launcher/front_end/output_printer.h"
+#include "cohort/launcher/front_end/printing/output_printer.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "cohort/launcher/front_end/screen_lines.h"
+#include "cohort/launcher/front_end/printing/screen_lines.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -18,9 +18,9 @@
 #include <utility>
 
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/front_end/held_output.h"
-#include "cohort/launcher/front_end/output_printer.h"
-#include "cohort/launcher/front_end/screen_lines.h"
+#include "cohort/launcher/front_end/printing/held_output.h"
+#include "cohort/launcher/front_end/printing/output_printer.h"
+#include "cohort/launcher/front_end/printing/screen_lines.h"
 
 namespace cohort::launcher {
 
@@ -48,6 +48,8 @@ class LineTurns {
   void Print(RankLine line);
   // Prints whole lines of dlaunch's own on the standard error, after all that waits for that place.
   void Say(std::string_view lines);
+  // The same for one line of any text, with dlaunch's name before it.
+  void Announce(std::string_view text);
   // Prints all that waits.
   void Flush();
   // A user has ended a line on the terminal from which the standard input comes: its echo has begun a new one.
