@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "cohort/launcher/agent/launcher_news.h"
+#include "cohort/launcher/agent/link/rendezvous_link.h"
 #include "cohort/launcher/agent/node_ranks.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_socket.h"
-#include "cohort/launcher/agent/rendezvous_link.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/agent/watch/sweep.h"
@@ -292,7 +292,7 @@ void Agent::OnStart(const v1::NodeStart& start) {
     const absl::Status hosted = HostRendezvous(&address);
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
     // Whatever the program makes of 0, it would not find its peers.
-    if (link_.MasterPort() == 0) return GiveUp(WhyNoMasterPort(start));
+    if (FreeMasterPort(start_) == 0) return GiveUp(WhyNoMasterPort(start));
   }
   const absl::Status joined = Join(address);
   if (!joined.ok() && !input_ended_)
@@ -414,7 +414,7 @@ void Agent::OnAllGone() {
   ranks_done_ = true;
   v1::FromAgent done;
   done.mutable_done()->set_node(start_.node());
-  done.mutable_done()->set_master_port(link_.MasterPort());
+  done.mutable_done()->set_master_port(FreeMasterPort(start_));
   link_.Send(done);
   EndWhenDone();
 }

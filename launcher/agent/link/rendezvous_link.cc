@@ -1,4 +1,4 @@
-#include "cohort/launcher/agent/rendezvous_link.h"
+#include "cohort/launcher/agent/link/rendezvous_link.h"
 
 #include <algorithm>
 #include <chrono>
@@ -109,8 +109,13 @@ void RendezvousLink::Finish(LinkLife life) {
   loop_->Cancel(std::exchange(wait_timer_, 0));
 }
 
-absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news, Finished on_finished) {
+void RendezvousLink::Begin(const v1::NodeStart& start) {
   start_ = start;
+  succession_ = Succession::Of(start);
+}
+
+absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news, Finished on_finished) {
+  Begin(start);
   if (start_.certificate().empty()) {
     COHORT_ASSIGN_OR_RETURN(auto own,
                             OwnRendezvous::Create(loop_, start_.plan(), std::move(on_news), std::move(on_finished)));
@@ -128,11 +133,7 @@ absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, New
 }
 
 absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, News on_news, Finished on_finished) {
-  std::unique_ptr<StandbyCopy> copy;
-  {
-    const runtime::MutexLock lock(copy_mutex_);
-    copy = std::move(copy_);
-  }
+  const std::unique_ptr<StandbyCopy> copy = succession_->TakeCopy();
   if (copy == nullptr) return absl::FailedPreconditionError("it has no copy of the rendezvous");
   COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
   options.on_news = std::move(on_news);
@@ -145,7 +146,7 @@ absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, 
 
 absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
                                   const std::function<bool()>& given_up) {
-  start_ = start;
+  Begin(start);
   callbacks_ = std::move(callbacks);
   life_.Enter(own_ != nullptr ? LinkLife::kJoined : LinkLife::kJoining);
   if (own_ != nullptr) {
@@ -154,13 +155,9 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
                              .on_lost = [this](const absl::Status& why) { OnStreamEnded(stream_, why); }});
     return absl::OkStatus();
   }
-  if (start.node() > 0 && start.node() <= start.standbys()) {
-    const runtime::MutexLock lock(copy_mutex_);
-    copy_ = std::make_unique<StandbyCopy>();
-  }
   absl::StatusOr<std::shared_ptr<RendezvousClient>> client = JoinFirstHost(addresses, given_up);
-  const bool may_move = start.standbys() > 0 && !absl::IsInvalidArgument(client.status());
-  const Deadline move = Deadline::After(may_move ? kTakeOverTime : std::chrono::milliseconds(0));
+  const bool hopeless = absl::IsInvalidArgument(client.status());
+  const Deadline move = Deadline::After(hopeless ? std::chrono::milliseconds(0) : succession_->next_host_within());
   while (!client.ok() && term_ == 1 && !move.passed() && !(given_up && given_up()))
     std::this_thread::sleep_for(kLookForMove);
   const bool moved = term_ > 1;
@@ -192,7 +189,7 @@ absl::StatusOr<std::shared_ptr<RendezvousClient>> RendezvousLink::JoinFirstHost(
                         [&](const std::string& address, Deadline deadline) {
                           if (start_.interface().empty()) data_interface_ip_ = LocalAddressTowards(address);
                           return RendezvousClient::Connect(address, IdentityOf(start_), MakeOffer(), StreamCallbacks(),
-                                                           deadline, called_away, start_.standbys() > 0);
+                                                           deadline, called_away, succession_->has_next_host());
                         });
 }
 
@@ -202,18 +199,14 @@ v1::NodeOffer RendezvousLink::MakeOffer() const {
   offer.set_node(start_.node());
   offer.set_name(start_.name());
   offer.set_address(data_interface_ip_);
-  offer.set_master_port(MasterPort());
+  offer.set_master_port(FreeMasterPort(start_));
   return offer;
-}
-
-uint32_t RendezvousLink::MasterPort() const {
-  return static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port()));
 }
 
 RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
   RendezvousClient::Callbacks callbacks;
   callbacks.on_message = [this, stream = stream_](v1::ToAgent message) {
-    if (message.has_log()) return OnPage(message.log());
+    if (message.has_log()) return succession_->OnPage(message.log());
     loop_->Post([this, stream, message = std::move(message)] { OnMessage(stream, message); });
   };
   callbacks.on_lost = [this, stream = stream_](absl::Status why) {
@@ -225,12 +218,7 @@ RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
 void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
   life_.Enter(client != nullptr ? LinkLife::kJoined : LinkLife::kWaiting);
   client_ = std::move(client);
-  {
-    const runtime::MutexLock lock(copy_mutex_);
-    acknowledges_to_ = client_.get();
-    if (client_ && early_ack_.has_value()) (void)client_->Send(*early_ack_);
-    early_ack_.reset();
-  }
+  succession_->AcknowledgeTo(client_.get());
   for (const auto& [stream, message] : std::exchange(early_, {})) OnMessage(stream, message);
   if (const auto end = std::exchange(early_end_, std::nullopt)) OnStreamEnded(end->first, end->second);
 }
@@ -238,12 +226,10 @@ void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
 void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
   if (life_ == LinkLife::kLost) return;
   if (life_ == LinkLife::kJoining || life_ == LinkLife::kDialling) return early_.push_back({stream, message});
-  if (start_.standbys() > 0) {
-    for (const v1::FromAgent& again : session_.Hear(message)) Write(again);
-    // The welcome of a host that was left since is none: ranks may not run for longer because of it.
-    if (message.has_resumed() && stream == stream_) loop_->Cancel(std::exchange(wait_timer_, 0));
-    if (message.has_beat() || message.has_resumed()) return;
-  }
+  for (const v1::FromAgent& again : succession_->Hear(message)) Write(again);
+  // The welcome of a host that was left since is none: ranks may not run for longer because of it.
+  if (message.has_resumed() && stream == stream_) loop_->Cancel(std::exchange(wait_timer_, 0));
+  if (message.has_beat() || message.has_resumed()) return;
   if (!message.has_assignment()) return callbacks_.on_message(message);
   v1::ToAgent whole = message;
   v1::Assignment& assignment = *whole.mutable_assignment();
@@ -255,39 +241,25 @@ void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
   callbacks_.on_message(whole);
 }
 
-void RendezvousLink::OnPage(const v1::LogPage& page) {
-  const runtime::MutexLock lock(copy_mutex_);
-  if (copy_ == nullptr) return;
-  const std::optional<v1::LogAck> ack = copy_->OnPage(page, std::chrono::steady_clock::now());
-  if (!ack.has_value()) return;
-  v1::FromAgent message;
-  *message.mutable_logged() = *ack;
-  if (acknowledges_to_ != nullptr) {
-    (void)acknowledges_to_->Send(message);
-  } else {
-    early_ack_ = std::move(message);
-  }
-}
-
 void RendezvousLink::OnStreamEnded(uint64_t stream, const absl::Status& why) {
   if (stream != stream_) return;
   if (life_ == LinkLife::kJoining || life_ == LinkLife::kDialling) {
     early_end_ = {stream, why};
     return;
   }
-  if (start_.standbys() == 0 || why.ok()) {
+  if (!succession_->has_next_host() || why.ok()) {
     Finish(LinkLife::kDone);
     return callbacks_.on_lost(why);
   }
   if (life_ == LinkLife::kJoined) life_.Enter(LinkLife::kWaiting);
-  session_.Leave();
+  succession_->Leave();
   if (standing_by()) callbacks_.on_host_silent(term_);
   WaitForHost(why);
 }
 
 void RendezvousLink::WaitForHost(const absl::Status& why) {
   if (wait_timer_ != 0) return;
-  wait_timer_ = loop_->After(kTakeOverTime, [this, why] {
+  wait_timer_ = loop_->After(succession_->next_host_within(), [this, why] {
     wait_timer_ = 0;
     life_.Enter(LinkLife::kLost);
     ++stream_;
@@ -295,13 +267,8 @@ void RendezvousLink::WaitForHost(const absl::Status& why) {
   });
 }
 
-bool RendezvousLink::standing_by() {
-  const runtime::MutexLock lock(copy_mutex_);
-  return copy_ != nullptr;
-}
-
 void RendezvousLink::MoveTo(const v1::NewHost& host) {
-  if (host.term() <= term_ || start_.standbys() == 0 || life_ == LinkLife::kLost) return;
+  if (host.term() <= term_ || !succession_->has_next_host() || life_ == LinkLife::kLost) return;
   term_ = host.term();
   next_host_ = host;
   ++stream_;
@@ -311,18 +278,14 @@ void RendezvousLink::MoveTo(const v1::NewHost& host) {
 }
 
 void RendezvousLink::Leave() {
-  session_.Leave();
+  succession_->Leave();
   WaitForHost(absl::UnavailableError("the rendezvous moved to " + next_host_.addresses()));
 }
 
 // Ends the stream, and our own server if another is the host now, in a thread: both may take their time.
 void RendezvousLink::LeaveHost() {
   life_.Enter(LinkLife::kLeaving);
-  {
-    const runtime::MutexLock lock(copy_mutex_);
-    acknowledges_to_ = nullptr;
-    early_ack_.reset();
-  }
+  succession_->AcknowledgeTo(nullptr);
   std::shared_ptr<HostedRendezvous> server;
   if (next_host_.agent() != start_.node()) server = std::move(server_);
   std::shared_ptr<RendezvousClient> client = std::move(client_);
@@ -339,11 +302,7 @@ void RendezvousLink::GoToHost() {
   mover_.join();
   Leave();  // what the old stream has brought last may have been its own welcome
   v1::NodeOffer offer = MakeOffer();
-  offer.mutable_resume()->set_taken(session_.heard());
-  {
-    const runtime::MutexLock lock(copy_mutex_);
-    if (copy_ != nullptr) offer.mutable_resume()->set_applied(copy_->applied());
-  }
+  succession_->Resume(&offer);
   life_.Enter(LinkLife::kDialling);
   mover_ = std::thread([this, stream = stream_, term = term_.load(), offer = std::move(offer),
                         identity = IdentityOf(start_), addresses = next_host_.addresses(),
@@ -367,7 +326,7 @@ void RendezvousLink::OnMoved(uint64_t stream, const std::shared_ptr<RendezvousCl
 }
 
 void RendezvousLink::Send(const v1::FromAgent& message) {
-  if (start_.standbys() == 0 || session_.Say(message)) Write(message);
+  if (succession_->Say(message)) Write(message);
 }
 
 void RendezvousLink::Write(const v1::FromAgent& message) {
@@ -384,11 +343,7 @@ void RendezvousLink::Abandon() {
   if (life_ == LinkLife::kLost) return;
   Finish(LinkLife::kLost);
   ++stream_;
-  {
-    const runtime::MutexLock lock(copy_mutex_);
-    acknowledges_to_ = nullptr;
-    early_ack_.reset();
-  }
+  succession_->AcknowledgeTo(nullptr);
   client_.reset();
 }
 
@@ -396,6 +351,10 @@ void RendezvousLink::Close() {
   term_ = kNoTerm;
   if (mover_.joinable()) mover_.join();
   if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
+}
+
+uint32_t FreeMasterPort(const v1::NodeStart& start) {
+  return static_cast<uint32_t>(FindFreePort(start.first_port(), start.last_port()));
 }
 
 std::string WhyNoMasterPort(const v1::NodeStart& start) {

@@ -14,16 +14,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/launcher/agent/link_life.h"
-#include "cohort/launcher/agent/own_rendezvous.h"
+#include "cohort/launcher/agent/link/link_life.h"
+#include "cohort/launcher/agent/link/own_rendezvous.h"
+#include "cohort/launcher/agent/link/succession.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/control/hosted_rendezvous.h"
-#include "cohort/launcher/control/standby/agent_session.h"
-#include "cohort/launcher/control/standby/standby.h"
 #include "cohort/launcher/rpc/client.h"
 #include "cohort/launcher/rpc/server.h"
 #include "cohort/runtime/base/checked_state.h"
-#include "cohort/runtime/base/mutex.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -46,7 +44,7 @@ class RendezvousLink {
   using News = HostedRendezvous::OnNews;
   using Finished = HostedRendezvous::OnFinished;
 
-  explicit RendezvousLink(EventLoop* loop) : loop_(loop) {}
+  explicit RendezvousLink(EventLoop* loop) : loop_(loop), succession_(Succession::None()) {}
   ~RendezvousLink();
   RendezvousLink(const RendezvousLink&) = delete;
   RendezvousLink& operator=(const RendezvousLink&) = delete;
@@ -69,12 +67,9 @@ class RendezvousLink {
   // The rendezvous itself, where this node hosts it; else null. MoveTo may end it.
   HostedRendezvous* hosted() { return server_.get(); }
   // Whether this node has a copy of the rendezvous, and may be told to take over.
-  bool standing_by();
+  bool standing_by() { return succession_->standing_by(); }
   // This machine's address in the network between nodes, once joined.
   const std::string& data_interface_ip() const { return data_interface_ip_; }
-
-  // A port that is free here now, for the ranks' own rendezvous; 0 where none is.
-  uint32_t MasterPort() const;
 
   // Messages sent before Join, or without standbys after the end of the stream, are dropped. With standbys it reaches
   // the next host.
@@ -86,13 +81,13 @@ class RendezvousLink {
   void Close();
 
  private:
+  void Begin(const v1::NodeStart& start);
   absl::StatusOr<std::shared_ptr<RendezvousClient>> JoinFirstHost(const std::string& addresses,
                                                                   const std::function<bool()>& given_up);
   v1::NodeOffer MakeOffer() const;
   RendezvousClient::Callbacks StreamCallbacks();
   void BeginStream(std::shared_ptr<RendezvousClient> client);
   void OnMessage(uint64_t stream, const v1::ToAgent& message);
-  void OnPage(const v1::LogPage& page);  // from a thread of gRPC's: the host waits for it
   void OnStreamEnded(uint64_t stream, const absl::Status& why);
   void Finish(LinkLife life);  // no other host is awaited
   void WaitForHost(const absl::Status& why);
@@ -107,7 +102,7 @@ class RendezvousLink {
   Callbacks callbacks_;
   std::string data_interface_ip_;
 
-  AgentSession session_;
+  std::unique_ptr<Succession> succession_;
   v1::NodeTable nodes_;  // of the latest assignment
   runtime::CheckedState<LinkLife> life_{LinkLife::kApart};
   std::atomic<uint64_t> term_ = 1;  // the thread that dials for another one stops
@@ -118,17 +113,14 @@ class RendezvousLink {
   std::vector<std::pair<uint64_t, v1::ToAgent>> early_;
   std::optional<std::pair<uint64_t, absl::Status>> early_end_;
 
-  runtime::Mutex copy_mutex_;
-  std::unique_ptr<StandbyCopy> copy_ COHORT_GUARDED_BY(copy_mutex_);
-  RendezvousClient* acknowledges_to_ COHORT_GUARDED_BY(copy_mutex_) = nullptr;
-  std::optional<v1::FromAgent> early_ack_ COHORT_GUARDED_BY(copy_mutex_);
-
   std::unique_ptr<HostedRendezvous> server_;
   OwnRendezvous* own_ = nullptr;  // the same, where it has no port
   std::shared_ptr<RendezvousClient> client_;
   std::thread mover_;
 };
 
+// A port that is free here now, for the ranks' own rendezvous; 0 where none is.
+uint32_t FreeMasterPort(const v1::NodeStart& start);
 // "no port is free for MASTER_PORT in --port-range 1:2; give a wider one"
 std::string WhyNoMasterPort(const v1::NodeStart& start);
 

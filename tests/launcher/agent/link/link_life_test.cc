@@ -1,4 +1,4 @@
-#include "cohort/launcher/agent/link_life.h"
+#include "cohort/launcher/agent/link/link_life.h"
 
 #include <gtest/gtest.h>
 

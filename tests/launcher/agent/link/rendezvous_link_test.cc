@@ -1,6 +1,6 @@
 // The way from one host of the rendezvous to the next, over real streams: three agents' links in one process, and a
 // network between them that falls silent.
-#include "cohort/launcher/agent/rendezvous_link.h"
+#include "cohort/launcher/agent/link/rendezvous_link.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

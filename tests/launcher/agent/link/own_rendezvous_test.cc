@@ -1,5 +1,5 @@
 // A job of one agent, whose event loop runs the rendezvous.
-#include "cohort/launcher/agent/own_rendezvous.h"
+#include "cohort/launcher/agent/link/own_rendezvous.h"
 
 #include <gtest/gtest.h>
 

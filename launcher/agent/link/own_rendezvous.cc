@@ -1,4 +1,4 @@
-#include "cohort/launcher/agent/own_rendezvous.h"
+#include "cohort/launcher/agent/link/own_rendezvous.h"
 
 #include <algorithm>
 #include <chrono>
