@@ -90,7 +90,6 @@ class Agent {
   void OnRendezvousLost(const absl::Status& why);
   void OnReport(const v1::JobReport& report);
   void OnAllGone();
-  void OnOutputLine(const v1::OutputLine& line);
   void StopRanks(std::chrono::milliseconds grace, bool restarting = false);
   void GiveUp(const std::string& why);
   void EndWhenDone();
@@ -142,7 +141,7 @@ int Agent::Run() {
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   const bool hears = loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
   news_.output().set_on_drained([this] {
-    if (ranks_ && !news_.output().full()) ranks_->ResumeOutput();
+    if (ranks_ && !news_.output().full()) ranks_->processes().streams().Resume();
     EndWhenDone();
   });
   if (hears) {
@@ -248,10 +247,10 @@ void Agent::ReapChildren() {
   int status = 0;
   for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;) {
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
-      if (ranks_) ranks_->OnChildStopped(pid);
+      if (ranks_) ranks_->processes().OnChildStopped(pid);
       continue;
     }
-    if (ranks_ && ranks_->OnChildEnded(pid, status)) continue;
+    if (ranks_ && ranks_->processes().OnChildEnded(pid, status)) continue;
     if (pid != sentinel_.pid()) continue;  // an orphan that came to us
     if (const std::optional<std::string> problem = sentinel_.OnEnded(status)) {
       news_.Notice("the sentinel of " + (start_.name().empty() ? "an agent" : start_.name()) + " " + *problem);
@@ -268,8 +267,8 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_new_host()) link_.MoveTo(message.new_host());
   if (message.has_look()) OnLook(message.look());
   const auto on_stack = [this](v1::RankStack stack) { news_.Stack(std::move(stack)); };
-  if (message.has_stacks() && ranks_) ranks_->GatherStacks(message.stacks(), on_stack);
-  if (message.has_standard_input() && ranks_) ranks_->TakeInput(message.standard_input());
+  if (message.has_stacks() && ranks_) ranks_->processes().GatherStacks(message.stacks(), on_stack);
+  if (message.has_standard_input() && ranks_) ranks_->processes().streams().TakeInput(message.standard_input());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
   told_to_stop_ = true;
@@ -376,22 +375,21 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (input_ended_) return;
   if (ranks_ && !ranks_done_) return GiveUp("the rendezvous began an epoch before the end of the one before");
   std::vector<std::optional<Supervisor::Kept>> kept;
-  if (ranks_) kept = ranks_->TakeStaying();
+  if (ranks_) kept = ranks_->processes().TakeStaying();
   (void)WantNotices();  // asks the ranks of the epoch that is over
   ranks_.reset();       // the next ones have the same address
   ranks_done_ = false;
   epoch_ = assignment.epoch();
   MakeCgroup(assignment);
-  ranks_ = std::make_unique<NodeRanks>(
-      &loop_, &sentinel_,
-      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, &logs_, link_.data_interface_ip(),
-                       &rank_input_},
-      assignment,
-      NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
-                           .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
-                           .on_notice = [this](const std::string& text) { news_.Notice(text); },
-                           .on_input_wanted = [this](uint64_t bytes, bool closed) { news_.WantInput(bytes, closed); },
-                           .on_all_gone = [this] { OnAllGone(); }});
+  ranks_ = std::make_unique<NodeRanks>(&loop_,
+                                       NodeRanks::Owner{.address = address_,
+                                                        .cgroup = &cgroup_,
+                                                        .sentinel = &sentinel_,
+                                                        .logs = &logs_,
+                                                        .link = &link_,
+                                                        .news = &news_,
+                                                        .rank_input = &rank_input_},
+                                       assignment, [this] { OnAllGone(); });
   const absl::Status started = ranks_->Start(std::move(kept));
   if (!started.ok()) GiveUp(std::string(started.message()));
 }
@@ -403,11 +401,6 @@ void Agent::MakeCgroup(const v1::Assignment& assignment) {
     RemoveStaleCgroups(std::filesystem::path(cgroup_.folder()).parent_path().string());
   }
   if (cgroup_.Make().ok() && cgroup_.fd() >= 0) sentinel_.OnCgroupMade();
-}
-
-void Agent::OnOutputLine(const v1::OutputLine& line) {
-  news_.Line(line);
-  if (news_.output().full()) ranks_->PauseOutput();
 }
 
 void Agent::OnAllGone() {
@@ -443,7 +436,7 @@ void Agent::OnReport(const v1::JobReport& report) {
 
 void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
   if (ranks_) {
-    ranks_->Stop(grace, restarting);
+    ranks_->processes().Stop(grace, restarting);
   } else {
     ranks_done_ = ranks_done_ || input_ended_;
   }
@@ -455,7 +448,7 @@ void Agent::GiveUp(const std::string& why) {
   report_seen_ = input_ended_ = true;
   loop_.Unwatch(STDIN_FILENO);
   StopRanks(std::chrono::milliseconds(0));
-  if (!ranks_ || ranks_->pids().empty()) {
+  if (!ranks_ || ranks_->processes().pids().empty()) {
     if (ranks_ && !ranks_done_) news_.NotAllSaid(epoch_);  // their output may not have come whole
     ranks_done_ = true;
   }

@@ -12,8 +12,6 @@
 namespace cohort::launcher {
 namespace {
 
-using Left = SupervisedRank::Left;
-
 constexpr size_t kMaxNames = 4;
 
 // "python3.11 (pid 12), sleep (pid 13) and 2 more".
@@ -41,11 +39,13 @@ void Kill(const RankMembers& members, bool filters_too) {
 }
 
 // Nobody can print for it any more.
-bool OutputIsOver(const SupervisedRank& rank) { return rank.output == nullptr || rank.output->over(); }
+bool OutputIsOver(const SupervisedRank& rank) {
+  return rank.handle().output() == nullptr || rank.handle().output()->over();
+}
 
 // The process is reaped. A process that left its group and closed its output is not seen.
 bool NothingIsLeft(const SupervisedRank& rank) {
-  return OutputIsOver(rank) && ::kill(-rank.process.pid, 0) != 0 && errno == ESRCH;
+  return OutputIsOver(rank) && ::kill(-rank.handle().pid(), 0) != 0 && errno == ESRCH;
 }
 
 }  // namespace
@@ -58,20 +58,20 @@ bool LeftBehind::HasFilters(size_t index) { return IsAnyFilter(search_->Of(index
 
 void LeftBehind::Begin(size_t index, Clock::time_point now) {
   SupervisedRank& rank = (*ranks_)[index];
-  if (rank.output) rank.output->Drain(false);
-  const bool failed = *rank.ended != 0 && !rank.asked_to_end();
-  const bool others_may_live = !failed && !rank.told_to_end();
+  if (rank.handle().output() != nullptr) rank.handle().output()->Drain(false);
+  const bool failed = *rank.ended() != 0 && !rank.signals().asked();
+  const bool others_may_live = !failed && !rank.signals().told();
   if (others_may_live || NothingIsLeft(rank)) return Report(index);
   const RankMembers& members = search_->Of(index, kFresh);
   if (members.empty()) return Report(index);
-  if (rank.asked_to_end()) {
-    rank.left = Left{.why = Left::Why::kTold, .since = now, .until = rank.kill_at.value_or(now + grace_)};
-  } else if (IsOrder(*rank.ended) && !rank.told_to_end()) {
-    rank.left = Left{.why = Left::Why::kTold, .since = now, .until = now + grace_};
-    rank.TellFamily(now, false);
+  if (rank.signals().asked()) {
+    left_[index] = {.why = Left::Why::kTold, .since = now, .until = rank.signals().kill_at().value_or(now + grace_)};
+  } else if (IsOrder(*rank.ended()) && !rank.signals().told()) {
+    left_[index] = {.why = Left::Why::kTold, .since = now, .until = now + grace_};
+    rank.signals().TellFamily(now, false);
     if (!IsAnyFilter(members)) Report(index);
-  } else if (!rank.told_to_end() && !OutputIsOver(rank)) {
-    rank.left = Left{.why = Left::Why::kFailed, .since = now, .until = now + kTime};
+  } else if (!rank.signals().told() && !OutputIsOver(rank)) {
+    left_[index] = {.why = Left::Why::kFailed, .since = now, .until = now + kTime};
   } else {
     Kill(members, true);
     Report(index);
@@ -79,28 +79,27 @@ void LeftBehind::Begin(size_t index, Clock::time_point now) {
 }
 
 bool LeftBehind::Remains(Clock::time_point now) {
-  bool remains = false;
-  for (SupervisedRank& rank : *ranks_) {
-    if (rank.staying()) continue;
-    if (!rank.left && !rank.told_to_end() && rank.ended && *rank.ended == 0 && !OutputIsOver(rank)) {
-      rank.left = Left{.why = Left::Why::kEnded, .since = now, .until = now + kTime};
+  for (size_t i = 0; i < ranks_->size(); ++i) {
+    const SupervisedRank& rank = (*ranks_)[i];
+    if (rank.staying() || left_.contains(i) || rank.signals().told()) continue;
+    if (rank.ended() && *rank.ended() == 0 && !OutputIsOver(rank)) {
+      left_[i] = {.why = Left::Why::kEnded, .since = now, .until = now + kTime};
     }
-    remains |= rank.left.has_value();
   }
-  return remains;
+  return waits();
 }
 
 bool LeftBehind::Look(Clock::time_point now, Clock::duration stalled, Clock::duration unread) {
   bool over = false;
   for (size_t i = 0; i < ranks_->size(); ++i) {
-    SupervisedRank& rank = (*ranks_)[i];
-    rank.TellFamily(now, true);
-    if (!rank.left) continue;
-    if (rank.left->why != Left::Why::kTold) {
-      rank.left->since += stalled + unread;
-      rank.left->until += stalled + unread;
-      rank.left->began += stalled;
-      rank.left->others += stalled;
+    (*ranks_)[i].signals().TellFamily(now, true);
+    const auto found = left_.find(i);
+    if (found == left_.end()) continue;
+    if (Left& left = found->second; left.why != Left::Why::kTold) {
+      left.since += stalled + unread;
+      left.until += stalled + unread;
+      left.began += stalled;
+      left.others += stalled;
     }
     over |= LookAt(i, now);
   }
@@ -108,8 +107,8 @@ bool LeftBehind::Look(Clock::time_point now, Clock::duration stalled, Clock::dur
   return over;
 }
 
-bool LeftBehind::IsOver(const SupervisedRank& rank, const RankMembers& members) const {
-  switch (rank.left->why) {
+bool LeftBehind::IsOver(const Left& left, const SupervisedRank& rank, const RankMembers& members) {
+  switch (left.why) {
     case Left::Why::kTold:
       return members.empty();
     case Left::Why::kFailed:
@@ -121,35 +120,34 @@ bool LeftBehind::IsOver(const SupervisedRank& rank, const RankMembers& members) 
 }
 
 bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
-  SupervisedRank& rank = (*ranks_)[index];
-  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - rank.left->began) / 10);
+  const SupervisedRank& rank = (*ranks_)[index];
+  const Left& left = left_.at(index);
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - left.began) / 10);
   const RankMembers& members = search_->Of(index, std::clamp(age, kFresh, std::chrono::milliseconds(200)));
-  if (IsOver(rank, members)) {
-    if (rank.left->why == Left::Why::kFailed) Kill(members, true);
-    rank.left.reset();
-    Report(index);
+  if (IsOver(left, rank, members)) {
+    if (left.why == Left::Why::kFailed) Kill(members, true);
+    End(index);
     return true;
   }
-  if (now >= rank.left->until || (now >= rank.left->others && !EndOthers(index, members))) {
+  if (now >= left.until || (now >= left.others && !EndOthers(index, members))) {
     EndNow(index, search_->Of(index));
     return true;
   }
-  if (rank.left->why == Left::Why::kFailed && now - rank.left->began >= kBecomesFilter) {
+  if (left.why == Left::Why::kFailed && now - left.began >= kBecomesFilter) {
     Kill(members, false);  // they would hold on to its devices
   }
-  if (!rank.asked_to_end() && HasSpoken(rank, members, now)) Report(index);
+  if (!rank.signals().asked() && HasSpoken(left, members, now)) Report(index);
   return false;
 }
 
-bool LeftBehind::HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const {
-  const auto time = now - rank.left->since;
-  return time >= kLastWords || now - rank.left->began >= kUnreadWords ||
-         (time >= kBecomesFilter && !IsAnyFilter(members));
+bool LeftBehind::HasSpoken(const Left& left, const RankMembers& members, Clock::time_point now) {
+  const auto time = now - left.since;
+  return time >= kLastWords || now - left.began >= kUnreadWords || (time >= kBecomesFilter && !IsAnyFilter(members));
 }
 
 bool LeftBehind::EndOthers(size_t index, const RankMembers& members) {
   if (!IsAnyFilter(members)) return false;
-  Left& left = *(*ranks_)[index].left;
+  Left& left = left_.at(index);
   left.others += kTime;  // of what filters have started meanwhile
   RankMembers others;
   std::copy_if(members.begin(), members.end(), std::back_inserter(others),
@@ -161,14 +159,13 @@ bool LeftBehind::EndOthers(size_t index, const RankMembers& members) {
 }
 
 void LeftBehind::NoticeEnded(size_t index, const RankMembers& members) {
-  Notice("rank " + std::to_string((*ranks_)[index].placement.rank()) + " has ended and left " + NamesOf(members) +
-         " behind, which kept its output open; " + (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
+  Notice((*ranks_)[index].name() + " has ended and left " + NamesOf(members) + " behind, which kept its output open; " +
+         (members.size() == 1 ? "it was" : "they were") + " ended 2 s later");
 }
 
 void LeftBehind::EndNow(size_t index, const RankMembers& members) {
-  SupervisedRank& rank = (*ranks_)[index];
-  const std::string name = "rank " + std::to_string(rank.placement.rank());
-  if (rank.left->why == Left::Why::kTold) {
+  const std::string name = (*ranks_)[index].name();
+  if (left_.at(index).why == Left::Why::kTold) {
     const char* const were = members.size() == 1 ? " was" : " were";
     if (!members.empty()) Notice(name + ": " + NamesOf(members) + " did not end when asked and" + were + " killed");
   } else if (members.empty()) {
@@ -177,7 +174,11 @@ void LeftBehind::EndNow(size_t index, const RankMembers& members) {
     NoticeEnded(index, members);
   }
   Kill(members, true);
-  rank.left.reset();
+  End(index);
+}
+
+void LeftBehind::End(size_t index) {
+  left_.erase(index);
   Report(index);
 }
 
@@ -195,13 +196,12 @@ void LeftBehind::TellTheRest() {
 
 void LeftBehind::Shorten(Clock::time_point until, Clock::time_point now) {
   for (size_t i = 0; i < ranks_->size(); ++i) {
-    SupervisedRank& rank = (*ranks_)[i];
-    if (!rank.left) continue;
-    rank.left->until = std::min(rank.left->until, until);
+    const auto found = left_.find(i);
+    if (found == left_.end()) continue;
+    found->second.until = std::min(found->second.until, until);
     if (until > now) continue;
     Kill(search_->Of(i, kFresh), true);
-    rank.left.reset();
-    Report(i);
+    End(i);
   }
 }
 

@@ -18,10 +18,10 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
-#include <vector>
 
-#include "cohort/launcher/agent/supervised_rank.h"
+#include "cohort/launcher/agent/life/supervised_rank.h"
 #include "cohort/launcher/agent/watch/rank_members.h"
 
 namespace cohort::launcher {
@@ -34,7 +34,7 @@ class LeftBehind {
     std::function<void(const std::string&)> on_notice;
   };
 
-  LeftBehind(std::vector<SupervisedRank>* ranks, RankMemberSearch* search, Callbacks callbacks)
+  LeftBehind(SupervisedRanks* ranks, RankMemberSearch* search, Callbacks callbacks)
       : ranks_(ranks), search_(search), callbacks_(std::move(callbacks)) {}
 
   void set_grace(std::chrono::milliseconds grace) { grace_ = grace; }
@@ -48,10 +48,21 @@ class LeftBehind {
   bool Look(Clock::time_point now, Clock::duration stalled, Clock::duration unread);
   // Nothing may live longer than that.
   void Shorten(Clock::time_point until, Clock::time_point now);
+  // Whether something is waited for.
+  bool waits() const { return !left_.empty(); }
   // Whether it has filters, which may still print its last words.
   bool HasFilters(size_t index);
 
  private:
+  // The processes that a rank's first one has left behind.
+  struct Left {
+    enum class Why { kTold, kFailed, kEnded };
+    Why why = Why::kEnded;
+    Clock::time_point since{};         // without the time in which nobody read what ranks printed
+    Clock::time_point until{};         // of filters, since that time does not count for them
+    Clock::time_point began = since;   // with that time
+    Clock::time_point others = until;  // of all others
+  };
   static constexpr std::chrono::seconds kTime{2};
   static constexpr std::chrono::seconds kLastWords{1};
   static constexpr std::chrono::seconds kUnreadWords{5};           // the same while nobody takes what ranks print
@@ -60,21 +71,24 @@ class LeftBehind {
   static constexpr size_t kNoticesInWhole = 4;                     // of a node: all of its ranks may be alike
 
   bool LookAt(size_t index, Clock::time_point now);
-  bool IsOver(const SupervisedRank& rank, const RankMembers& members) const;
-  bool HasSpoken(const SupervisedRank& rank, const RankMembers& members, Clock::time_point now) const;
+  static bool IsOver(const Left& left, const SupervisedRank& rank, const RankMembers& members);
+  static bool HasSpoken(const Left& left, const RankMembers& members, Clock::time_point now);
   // The time of all but filters is over. Returns whether a filter lives on.
   bool EndOthers(size_t index, const RankMembers& members);
   void EndNow(size_t index, const RankMembers& members);
+  // Nothing is waited for any more.
+  void End(size_t index);
   void NoticeEnded(size_t index, const RankMembers& members);
   // Says the first few in whole, and how many the others are.
   void Notice(const std::string& text);
   void TellTheRest();
   void Report(size_t index);
 
-  std::vector<SupervisedRank>* ranks_;
-  RankMemberSearch* search_;
+  SupervisedRanks* const ranks_;
+  RankMemberSearch* const search_;
   Callbacks callbacks_;
   std::chrono::milliseconds grace_{0};
+  std::map<size_t, Left> left_;  // by rank: until all of it is over
   size_t notices_ = 0;
   size_t untold_ = 0;  // notices of this look that are only counted
 };

@@ -1,6 +1,7 @@
 #include "cohort/launcher/agent/node_ranks.h"
 
 #include <utility>
+#include <variant>
 
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/process_environment.h"
@@ -12,59 +13,53 @@
 
 namespace cohort::launcher {
 
-NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks)
+NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, std::function<void()> on_all_gone)
     : loop_(loop),
-      sentinel_(sentinel),
       owner_(std::move(owner)),
       assignment_(std::move(assignment)),
-      callbacks_(std::move(callbacks)),
-      supervisor_(loop, sentinel, owner_.cgroup, owner_.logs,
-                  {.on_line = [this](const v1::OutputLine& line) { OnLine(line); },
-                   .on_notice = callbacks_.on_notice,
-                   .on_started = [this](v1::RanksStarted started) { OnStarted(std::move(started)); },
-                   .on_exit = [this](int rank, v1::RankExit exit) { OnExit(rank, std::move(exit)); },
-                   .on_input_wanted = callbacks_.on_input_wanted,
-                   .on_all_gone = [this] { OnAllGone(); }}),
-      service_(loop, assignment_, owner_.data_interface_ip,
-               {.to_rendezvous = callbacks_.to_rendezvous,
-                .group_of = [this](int rank) { return supervisor_.GroupOf(rank); },
+      on_all_gone_(std::move(on_all_gone)),
+      processes_(loop, owner_.sentinel, owner_.cgroup, owner_.logs,
+                 [this](const Supervisor::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }),
+      service_(loop, assignment_, owner_.link->data_interface_ip(),
+               {.to_rendezvous = [this](const v1::FromAgent& message) { owner_.link->Send(message); },
+                .group_of = [this](int rank) { return processes_.GroupOf(rank); },
                 .on_hello =
                     [this](int rank, pid_t pid, bool stays) {
                       joined_[rank] = true;
                       said_goodbye_[rank] = false;
-                      supervisor_.OnProgramJoined(rank, pid, stays);
+                      processes_.OnProgramJoined(rank, pid, stays);
                     },
                 .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
                 .on_next_epoch = [this](int rank) { OnNextEpoch(rank); },
-                .on_kill_request = [this](int rank, const std::string& why) { supervisor_.KillAsAsked(rank, why); },
-                .on_vanished = [this](int rank, pid_t pid) { supervisor_.OnProgramVanished(rank, pid); }}),
+                .on_kill_request = [this](int rank, const std::string& why) { processes_.KillAsAsked(rank, why); },
+                .on_vanished = [this](int rank, pid_t pid) { processes_.OnProgramVanished(rank, pid); }}),
       joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
-  supervisor_.Start(assignment_, Environments(), std::move(kept),
-                    has_input ? owner_.rank_input->OfEpoch(assignment_.epoch()) : -1);
+  processes_.Start(assignment_, Environments(), std::move(kept),
+                   has_input ? owner_.rank_input->OfEpoch(assignment_.epoch()) : -1);
   wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
   return absl::OkStatus();
 }
 
 void NodeRanks::LookAtWaits() {
-  if (supervisor_.all_gone()) return;
+  if (processes_.all_gone()) return;
   if (std::optional<v1::NodeWaits> waits = service_.waits().Look(EventLoop::Clock::now())) {
     v1::FromAgent message;
     *message.mutable_waits() = *std::move(waits);
-    callbacks_.to_rendezvous(message);
+    owner_.link->Send(message);
   }
   wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
 }
 
-void NodeRanks::OnStarted(v1::RanksStarted started) {
-  if (started.failed_size() > 0) MarkFailure();
+void NodeRanks::On(const Supervisor::Started& event) {
+  if (event.started.failed_size() > 0) MarkFailure();
   v1::FromAgent message;
-  *message.mutable_started() = std::move(started);
-  callbacks_.to_rendezvous(message);
+  *message.mutable_started() = event.started;
+  owner_.link->Send(message);
 }
 
 std::vector<std::vector<std::string>> NodeRanks::Environments() const {
@@ -77,7 +72,7 @@ std::vector<std::vector<std::string>> NodeRanks::Environments() const {
     const int own = static_cast<int>(ParseCpuList(rank.cpus()).value_or(std::vector<int>()).size());
     environments.push_back(BuildRankEnvironment(inherited, {.assignment = &assignment_,
                                                             .rank = &rank,
-                                                            .node = static_cast<int>(owner_.node),
+                                                            .node = static_cast<int>(assignment_.placement().node()),
                                                             .agent_address = owner_.address,
                                                             .cpu_share = CpuShare(own, ranks, cpus)}));
   }
@@ -106,23 +101,23 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
     case v1::ToAgent::kInspect:
       *reply.mutable_inspect() = service_.Inspect(message.inspect());
       for (v1::CallState& call : *reply.mutable_inspect()->mutable_calls()) {
-        call.set_held_by(supervisor_.HeldBy(static_cast<int>(call.rank() - assignment_.placement().ranks(0).rank())));
+        call.set_held_by(processes_.HeldBy(static_cast<int>(call.rank() - assignment_.placement().ranks(0).rank())));
       }
-      callbacks_.to_rendezvous(reply);
+      owner_.link->Send(reply);
       break;
     case v1::ToAgent::kWaits:
       *reply.mutable_waits() = service_.waits().Answer(message.waits());
-      callbacks_.to_rendezvous(reply);
+      owner_.link->Send(reply);
       break;
     case v1::ToAgent::kPreemption:
       // Else the node is done, or about to be: nothing more is said of this epoch.
-      if (!supervisor_.all_gone()) service_.OnPreemption(message.preemption());
+      if (!processes_.all_gone()) service_.OnPreemption(message.preemption());
       break;
     case v1::ToAgent::kStopStep:
       service_.OnStopStep(message.stop_step());
       break;
     case v1::ToAgent::kPassOnSignal:
-      PassOn(message.pass_on_signal());
+      processes_.PassOn(message.pass_on_signal());
       break;
     default:
       break;
@@ -137,7 +132,7 @@ v1::CallState NodeRanks::LatestCallOf(int local_rank) {
 
 v1::NodeView NodeRanks::View() {
   v1::NodeView view;
-  std::vector<v1::RankView> ranks = supervisor_.View();
+  std::vector<v1::RankView> ranks = processes_.View();
   for (size_t i = 0; i < ranks.size(); ++i) {
     *ranks[i].mutable_doing() = LatestCallOf(static_cast<int>(i));
     *view.add_ranks() = std::move(ranks[i]);
@@ -146,13 +141,18 @@ v1::NodeView NodeRanks::View() {
   return view;
 }
 
-void NodeRanks::OnLine(v1::OutputLine line) {
+// An agent whose messages are not taken reads its ranks no more: they block in time.
+void NodeRanks::On(const Supervisor::Line& event) {
+  v1::OutputLine line = *event.line;
   line.set_after_failure(after_failure_);
   line.set_epoch(assignment_.epoch());
-  callbacks_.on_line(line);
+  owner_.news->Line(line);
+  if (owner_.news->output().full()) processes_.streams().Pause();
 }
 
-void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
+void NodeRanks::On(const Supervisor::Ended& event) {
+  const int local_rank = event.local_rank;
+  v1::RankExit exit = event.exit;
   const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
   service_.TakeRest(local_rank, /*for_good=*/!in_order);
   exit.set_finalized(said_goodbye_[local_rank]);
@@ -166,7 +166,7 @@ void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
   if (IsFailure(exit)) MarkFailure();
   v1::FromAgent message;
   *message.mutable_exit() = std::move(exit);
-  callbacks_.to_rendezvous(message);
+  owner_.link->Send(message);
 }
 
 void NodeRanks::OnNextEpoch(int local_rank) {
@@ -174,23 +174,24 @@ void NodeRanks::OnNextEpoch(int local_rank) {
   message.mutable_stays()->set_rank(assignment_.placement().ranks(local_rank).rank());
   *message.mutable_stays()->mutable_doing() = LatestCallOf(local_rank);
   message.mutable_stays()->set_epoch(assignment_.epoch());
-  callbacks_.to_rendezvous(message);
-  supervisor_.OnStays(local_rank);
+  owner_.link->Send(message);
+  processes_.OnStays(local_rank);
 }
 
-void NodeRanks::OnAllGone() {
+void NodeRanks::On(const Supervisor::AllGone&) {
   const auto deadline = runtime::Deadline::After(kDoneWithin);
-  const std::vector<pid_t> staying = supervisor_.staying();
+  const std::vector<pid_t> staying = processes_.staying();
   if (staying.empty()) owner_.cgroup->Kill(kSweepLimit);
-  const bool nothing_left = Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, staying}, true, kSweepLimit);
+  const bool nothing_left =
+      Sweep("COHORT_AGENT=" + owner_.address, {{owner_.sentinel->pid()}, staying}, true, kSweepLimit);
   swept_ = nothing_left && staying.empty();
-  sentinel_->ForgetEmptyGroups();
-  supervisor_.DrainOutput();
+  owner_.sentinel->ForgetEmptyGroups();
+  processes_.streams().Drain();
   AwaitLogs(deadline);
 }
 
 void NodeRanks::AwaitLogs(runtime::Deadline deadline) {
-  if (!owner_.logs->working() || deadline.passed()) return callbacks_.on_all_gone();
+  if (!owner_.logs->working() || deadline.passed()) return on_all_gone_();
   log_timer_ = loop_->After(kLookAtLogs, [this, deadline] { AwaitLogs(deadline); });
 }
 

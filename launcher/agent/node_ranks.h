@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/launcher_news.h"
+#include "cohort/launcher/agent/link/rendezvous_link.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_service.h"
@@ -25,27 +27,20 @@ namespace cohort::launcher {
 
 class NodeRanks {
  public:
-  struct Callbacks {
-    std::function<void(const v1::FromAgent&)> to_rendezvous;
-    // A line that a rank has printed; with after_failure once something is known to have failed.
-    std::function<void(const v1::OutputLine&)> on_line;
-    std::function<void(const std::string&)> on_notice;  // a line for the user
-    RankInput::Want on_input_wanted;                    // see Supervisor
-    // Every rank has ended and was reported, or stays, and nothing that the others started lives; what they have
-    // printed is in its files, if the disk takes it.
-    std::function<void()> on_all_gone;
-  };
-  // The agent that they belong to.
+  // The agent that they belong to. All of it outlives them.
   struct Owner {
-    uint32_t node = 0;          // its place in this epoch
-    std::string address;        // of its socket; COHORT_AGENT
-    Cgroup* cgroup = nullptr;   // for the ranks
-    LogWriter* logs = nullptr;  // for what they print
-    std::string data_interface_ip;
+    std::string address;           // of its socket; COHORT_AGENT
+    Cgroup* cgroup = nullptr;      // for the ranks
+    Sentinel* sentinel = nullptr;  // sweeps when the agent can't
+    LogWriter* logs = nullptr;     // for what they print
+    RendezvousLink* link = nullptr;
+    LauncherNews* news = nullptr;               // what they print and want
     const RankInputFile* rank_input = nullptr;  // none: rank 0 has no input, or gets it by messages
   };
 
-  NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks);
+  // `on_all_gone`: every rank has ended and was reported, or stays, and nothing that the others started lives; what
+  // they have printed is in its files, if the disk takes it.
+  NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, std::function<void()> on_all_gone);
   ~NodeRanks() {
     loop_->Cancel(log_timer_);
     loop_->Cancel(wait_timer_);
@@ -57,19 +52,15 @@ class NodeRanks {
   // node can't serve ranks at all; those that can't be executed are reported as failed. `kept`: processes that live on
   // from the epoch before, by local rank; they join again by themselves.
   absl::Status Start(std::vector<std::optional<Supervisor::Kept>> kept = {});
-  // The ranks that wait for the next epoch. After on_all_gone.
-  std::vector<std::optional<Supervisor::Kept>> TakeStaying() { return supervisor_.TakeStaying(); }
+  // The ranks as processes.
+  Supervisor& processes() { return processes_; }
 
   // Takes messages of the rendezvous about the running job; other messages are ignored.
   void OnMessage(const v1::ToAgent& message);
   // Something has failed: what ranks print from now on is probably a consequence.
   void MarkFailure() { after_failure_ = true; }
-  // Ends every rank: see Supervisor::Stop.
-  void Stop(std::chrono::milliseconds grace, bool restarting = false) { supervisor_.Stop(grace, restarting); }
-
   // Whether a rank asks for notices of a preemption: a scheduler's signal is then no order to its process.
   bool asks_for_notices() const { return service_.asks_for_notices(); }
-  void PassOn(int signal) { supervisor_.PassOn(signal); }
   // Whether the ranks of other nodes go on when these end.
   bool others_go_on() const { return assignment_.job().on_failure() == "continue"; }
   // They are about to be told to end: why, which their ends will then say.
@@ -78,18 +69,6 @@ class NodeRanks {
   // The calls that the ranks are in and the resources that they use, for watchers. A pass over /proc.
   v1::NodeView View();
 
-  // See Supervisor.
-  void GatherStacks(const v1::StacksWanted& wanted, const std::function<void(v1::RankStack)>& on_stack) {
-    supervisor_.GatherStacks(wanted, on_stack);
-  }
-
-  bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }
-  void OnChildStopped(pid_t pid) { supervisor_.OnChildStopped(pid); }
-  void TakeInput(const v1::StandardInput& input) { supervisor_.TakeInput(input); }
-  void PauseOutput() { supervisor_.PauseOutput(); }
-  void ResumeOutput() { supervisor_.ResumeOutput(); }
-
-  std::vector<pid_t> pids() const { return supervisor_.pids(); }
   // Whether a search through all processes, after the last rank's end, has found nothing of theirs.
   bool swept() const { return swept_; }
   bool replaceable() const { return assignment_.job().nodes_replaceable(); }
@@ -103,21 +82,22 @@ class NodeRanks {
   static constexpr std::chrono::seconds kDoneWithin{3};
 
   std::vector<std::vector<std::string>> Environments() const;
-  void OnLine(v1::OutputLine line);
-  void OnStarted(v1::RanksStarted started);
+  void On(const Supervisor::Line& event);
+  void On(const Supervisor::Notice& event) { owner_.news->Notice(event.text); }
+  void On(const Supervisor::Started& event);
+  void On(const Supervisor::InputWanted& event) { owner_.news->WantInput(event.bytes, event.closed); }
+  void On(const Supervisor::Ended& event);
+  void On(const Supervisor::AllGone& event);
   v1::CallState LatestCallOf(int local_rank);
-  void OnExit(int local_rank, v1::RankExit exit);
   void OnNextEpoch(int local_rank);
-  void OnAllGone();
   void LookAtWaits();
   void AwaitLogs(runtime::Deadline deadline);
 
-  EventLoop* loop_;
-  Sentinel* sentinel_;
+  EventLoop* const loop_;
   const Owner owner_;
   const v1::Assignment assignment_;
-  Callbacks callbacks_;
-  Supervisor supervisor_;
+  const std::function<void()> on_all_gone_;
+  Supervisor processes_;
   RankService service_;
   std::vector<bool> joined_;  // by local rank, as the next
   std::vector<bool> said_goodbye_;

@@ -10,14 +10,14 @@ namespace {
 constexpr size_t kMaxNoticeLines = 60;
 constexpr size_t kMaxStackLines = 200;  // beside stacks, which may have 32 KiB in all
 
-std::vector<EvidenceRank> RanksToAsk(const std::vector<SupervisedRank>& ranks) {
+std::vector<EvidenceRank> RanksToAsk(const SupervisedRanks& ranks) {
   std::vector<EvidenceRank> asked;
   for (const SupervisedRank& rank : ranks) {
-    asked.push_back({.rank = rank.placement.rank(),
-                     .group = rank.process.pid,
-                     .environment = rank.command.environment,
-                     .program = rank.running() ? rank.program_pid() : 0,
-                     .working_directory = rank.command.working_directory});
+    asked.push_back({.rank = rank.rank(),
+                     .group = rank.handle().pid(),
+                     .environment = rank.command().environment,
+                     .program = rank.running() ? rank.handle().program_pid() : 0,
+                     .working_directory = rank.command().working_directory});
   }
   return asked;
 }
@@ -64,28 +64,26 @@ class StacksWithEvidence {
 }  // namespace
 
 // The node of rank 0 asks services that know the whole job: one answer is enough.
-EvidenceQuestion RankEvidence::QuestionOf(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
+EvidenceQuestion RankEvidence::QuestionOf(const SupervisedRanks& ranks, std::chrono::milliseconds limit,
                                           EvidenceTime time) const {
   const bool for_job =
-      std::any_of(ranks.begin(), ranks.end(), [](const SupervisedRank& rank) { return rank.placement.rank() == 0; });
+      std::any_of(ranks.begin(), ranks.end(), [](const SupervisedRank& rank) { return rank.rank() == 0; });
   return {.ranks = RanksToAsk(ranks), .limit = limit, .for_job = for_job, .time = time, .begun = begun_};
 }
 
-void RankEvidence::HoldBack(std::vector<SupervisedRank>* ranks, std::chrono::milliseconds limit,
+void RankEvidence::HoldBack(SupervisedRanks* ranks, std::chrono::milliseconds limit,
                             const std::function<void(const std::string& text)>& on_notice) {
   if (at_stop_.has_value()) return;
   at_stop_.emplace(loop_);
   const auto done = [ranks, on_notice](const std::vector<Evidence>& found) {
     Tell(found, ", before ranks were told to end", on_notice);
-    for (SupervisedRank& rank : *ranks) {
-      if (std::exchange(rank.held_back, false)) rank.Ask(true);
-    }
+    for (SupervisedRank& rank : *ranks) rank.signals().EndHoldBack();
   };
   const bool asks = at_stop_->Gather(QuestionOf(*ranks, limit, EvidenceTime::kBeforeEnd), done);
-  for (SupervisedRank& rank : *ranks) rank.held_back = asks && rank.running();
+  for (SupervisedRank& rank : *ranks) rank.signals().HoldBack(asks && rank.running());
 }
 
-bool RankEvidence::LookBack(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
+bool RankEvidence::LookBack(const SupervisedRanks& ranks, std::chrono::milliseconds limit,
                             const std::function<void(const std::string& text)>& on_notice,
                             const std::function<void()>& on_answered) {
   if (at_end_.has_value()) return at_end_->busy();
@@ -97,7 +95,7 @@ bool RankEvidence::LookBack(const std::vector<SupervisedRank>& ranks, std::chron
   return at_end_->Gather(QuestionOf(ranks, limit, EvidenceTime::kAfterEnd), done);
 }
 
-RankEvidence::OnStack RankEvidence::JoinTo(const std::vector<SupervisedRank>& ranks, const v1::StacksWanted& wanted,
+RankEvidence::OnStack RankEvidence::JoinTo(const SupervisedRanks& ranks, const v1::StacksWanted& wanted,
                                            std::chrono::milliseconds limit, OnStack on_stack) {
   const auto joined = std::make_shared<StacksWithEvidence>(std::move(on_stack));
   const auto done = [joined](std::vector<Evidence> found) { joined->Know(std::move(found)); };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cohort/launcher/agent/evidence/evidence_gatherer.h"
-#include "cohort/launcher/agent/supervised_rank.h"
+#include "cohort/launcher/agent/life/supervised_rank.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -25,21 +25,20 @@ class RankEvidence {
 
   // Keeps the ranks from SIGTERM until the sources have answered, since the services end with the ranks; at once where
   // there is nothing to ask. Each line of the answers goes to `on_notice`. Only the first call asks.
-  void HoldBack(std::vector<SupervisedRank>* ranks, std::chrono::milliseconds limit,
+  void HoldBack(SupervisedRanks* ranks, std::chrono::milliseconds limit,
                 const std::function<void(const std::string& text)>& on_notice);
   // Looks for what the ranks, which have all ended, have left. Each line goes to `on_notice`. Returns whether the
   // answer is to be waited for; then calls `on_answered` from the loop. Only the first call asks.
-  bool LookBack(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
+  bool LookBack(const SupervisedRanks& ranks, std::chrono::milliseconds limit,
                 const std::function<void(const std::string& text)>& on_notice,
                 const std::function<void()>& on_answered);
   // Begins to ask, and returns a function that passes a rank's stack on to `on_stack`, with the answer found at that
   // rank, as soon as it is known.
-  OnStack JoinTo(const std::vector<SupervisedRank>& ranks, const v1::StacksWanted& wanted,
-                 std::chrono::milliseconds limit, OnStack on_stack);
+  OnStack JoinTo(const SupervisedRanks& ranks, const v1::StacksWanted& wanted, std::chrono::milliseconds limit,
+                 OnStack on_stack);
 
  private:
-  EvidenceQuestion QuestionOf(const std::vector<SupervisedRank>& ranks, std::chrono::milliseconds limit,
-                              EvidenceTime time) const;
+  EvidenceQuestion QuestionOf(const SupervisedRanks& ranks, std::chrono::milliseconds limit, EvidenceTime time) const;
 
   EventLoop* loop_;
   const std::chrono::system_clock::time_point begun_ = std::chrono::system_clock::now();  // before the ranks

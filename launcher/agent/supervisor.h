@@ -13,19 +13,21 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "cohort/launcher/agent/left_behind.h"
+#include "cohort/launcher/agent/life/supervised_rank.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
-#include "cohort/launcher/agent/rank/rank_input.h"
-#include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
 #include "cohort/launcher/agent/rank_evidence.h"
+#include "cohort/launcher/agent/rank_start.h"
+#include "cohort/launcher/agent/rank_streams.h"
 #include "cohort/launcher/agent/stacks/rank_stacks.h"
-#include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/memory_watch.h"
 #include "cohort/launcher/agent/watch/rank_members.h"
@@ -37,23 +39,38 @@ namespace cohort::launcher {
 
 class Supervisor {
  public:
-  struct Callbacks {
-    std::function<void(const v1::OutputLine&)> on_line;
-    std::function<void(const std::string&)> on_notice;  // a line for the user
-    // Once, for Start: who runs, and who could not be executed. Before any on_exit.
-    std::function<void(v1::RanksStarted)> on_started;
-    // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
-    std::function<void(int local_rank, v1::RankExit exit)> on_exit;
-    RankInput::Want on_input_wanted;  // by the job's first rank, where it gets dlaunch's standard input
-    // Every rank has ended and was reported, or stays. What has ended can print no more, or had its time to
-    // (LeftBehind).
-    std::function<void()> on_all_gone;
+  // A rank has printed it.
+  struct Line {
+    const v1::OutputLine* line;  // until the handler returns
   };
-  using Kept = SupervisedRank::Kept;
+  // A line for the user.
+  struct Notice {
+    std::string text;
+  };
+  // Once, for Start: who runs, and who could not be executed. Before any Ended.
+  struct Started {
+    v1::RanksStarted started;
+  };
+  // The job's first rank, where it gets dlaunch's standard input, has room for more (RankInput::Want).
+  struct InputWanted {
+    uint64_t bytes;
+    bool closed;
+  };
+  // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
+  struct Ended {
+    int local_rank;
+    v1::RankExit exit;
+  };
+  // Every rank has ended and was reported, or stays. Those that ended can print no more, or had their time to
+  // (LeftBehind).
+  struct AllGone {};
+  using Event = std::variant<Line, Notice, Started, InputWanted, Ended, AllGone>;
+  using Handler = std::function<void(const Event&)>;
+  using Kept = RankHandle;
 
   // Ranks are started in `cgroup`, where it was made. `logs` writes their files, if the job wants such. Executing all
   // of them may take `exec_limit`.
-  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks,
+  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Handler handle,
              std::chrono::milliseconds exec_limit = kExecTimeout);
   ~Supervisor();
 
@@ -71,18 +88,20 @@ class Supervisor {
   // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
   void PassOn(int signal);
   // The process that takes part as this rank, when it is not the one that was started but a descendant of that.
-  void OnProgramJoined(int local_rank, pid_t program, bool may_stay);
+  void OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
+    ranks_[local_rank].OnProgramJoined(program, may_stay);
+  }
   // A rank has left the epoch and waits for the next.
   void OnStays(int local_rank);
   // The processes of those that stay and live, by local rank: this object has nothing to do with them any more. Those
-  // that were told to end, and have not, are killed. After on_all_gone.
+  // that were told to end, and have not, are killed. After AllGone.
   std::vector<std::optional<Kept>> TakeStaying();
   // A rank's program has closed its connection while the wrapper around it lives on: when the program has ended, the
   // wrapper gets a second to end too, then it is ended.
-  void OnProgramVanished(int local_rank, pid_t program);
+  void OnProgramVanished(int local_rank, pid_t program) { ranks_[local_rank].OnProgramVanished(program); }
 
   // The rank has asked for it: SIGKILL to its group, reported with its reason.
-  void KillAsAsked(int local_rank, const std::string& why);
+  void KillAsAsked(int local_rank, const std::string& why) { ranks_[local_rank].signals().KillFor(why); }
 
   // A child process has ended. False when it is none of the ranks.
   bool OnChildEnded(pid_t pid, int wait_status);
@@ -90,17 +109,15 @@ class Supervisor {
   // A child process has been stopped or continued by a signal; the kernel tells the last of several at once.
   void OnChildStopped(pid_t pid);
 
-  // For the rank that wants input; dropped where there is none.
-  void TakeInput(const v1::StandardInput& input);
-  void PauseOutput();
-  void ResumeOutput();
-  // Passes on what is left in the pipes, unfinished lines too: after the last process that could write has gone.
-  void DrainOutput();
+  // Their output and input.
+  RankStreams& streams() { return streams_; }
 
   // 0 when it is not running.
-  pid_t GroupOf(int local_rank) const;
+  pid_t GroupOf(int local_rank) const { return ranks_[local_rank].running() ? ranks_[local_rank].handle().pid() : 0; }
   // The debugger that has stopped the rank ("gdb, pid 4711"), or empty. Reads /proc.
-  std::string HeldBy(int local_rank) const { return ranks_[local_rank].HeldBy(); }
+  std::string HeldBy(int local_rank) const {
+    return ranks_[local_rank].running() ? ranks_[local_rank].handle().HeldBy() : "";
+  }
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
   // Finds where the threads of these ranks are, of all where none is named, and as Stop what services know: each rank's
@@ -121,38 +138,31 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kFrozenAfter{2500};
   static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
 
-  void LookForExec(size_t index);
-  void OnExec(size_t index, const absl::Status& status, std::optional<Kept> kept);
-  void OnExecLate();
-  void FinishStart();
+  void OnStartKnown(v1::RanksStarted started);
   void Look();
   void LookAt(size_t index, EventLoop::Clock::time_point now);
   void TellOfStop(const SupervisedRank& rank);
+  void TellUser(const std::string& text) { handle_(Notice{text}); }
   void Report(size_t index, int wait_status);
   void CheckAllGone();
 
-  EventLoop* loop_;
-  Sentinel* sentinel_;
-  const Cgroup* cgroup_;
-  LogWriter* logs_;
-  Callbacks callbacks_;
-  const std::chrono::milliseconds exec_limit_;
-  RankOutput::Options output_options_;
+  EventLoop* const loop_;
+  Sentinel* const sentinel_;
+  const Cgroup* const cgroup_;
+  LogWriter* const logs_;
+  const Handler handle_;
   bool waits_for_stopped_ = false;  // --stopped wait
-  std::vector<SupervisedRank> ranks_;
-  bool started_ = false;      // on_started was called
-  v1::RanksStarted outcome_;  // for that
-  size_t starting_ = 0;
-  EventLoop::TimerId exec_timer_ = 0;
-  bool ended_badly_ = false;  // one of the ranks
+  bool ended_badly_ = false;        // one of the ranks
   bool told_all_gone_ = false;
-  bool output_paused_ = false;
-  bool output_unread_ = false;  // all the time since the last look
   EventLoop::TimerId look_timer_ = 0;
   EventLoop::Clock::time_point last_look_{};
   int looks_ = 0;
   MemoryWatch memory_;
   RankMemberSearch search_;
+  SupervisedRanks ranks_;
+  std::set<size_t> large_;  // ranks whose memory takes the kernel long to tear down
+  RankStreams streams_{&ranks_};
+  RankStart start_;
   LeftBehind left_behind_;
   RankStacks stacks_{loop_};
   RankEvidence evidence_{loop_};

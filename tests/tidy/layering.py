@@ -25,7 +25,7 @@ ROOMS = {
              "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/lines", "agent/rank", "agent/stacks", "agent/evidence", "agent/link",
-                 "agent", "spawn", "join",
+                 "agent/life", "agent", "spawn", "join",
                  "nodes/surroundings", "nodes", "report", "metrics", "jobs", "front_end/printing", "front_end",
                  "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "nn",

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cohort/launcher/agent/supervisor.h"
@@ -44,20 +45,17 @@ class Staying : public ::testing::Test {
     ::waitpid(pid_, nullptr, 0);
   }
 
-  Supervisor::Callbacks Callbacks() {
-    return {.on_line =
-                [this](const v1::OutputLine& line) {
-                  lines_.push_back(line.text());
-                  loop_.Quit();
-                },
-            .on_notice = [](const std::string&) {},
-            .on_started =
-                [this](const v1::RanksStarted& started) {
-                  if (started.pids_size() == 1) pid_ = started.pids(0).pid();
-                },
-            .on_exit = [](int, v1::RankExit) {},
-            .on_input_wanted = [this](uint64_t bytes, bool) { wanted_ += bytes; },
-            .on_all_gone = [] {}};
+  Supervisor::Handler Handler() {
+    return [this](const Supervisor::Event& event) {
+      if (const auto* const printed = std::get_if<Supervisor::Line>(&event)) {
+        lines_.push_back(printed->line->text());
+        loop_.Quit();
+      } else if (const auto* const started = std::get_if<Supervisor::Started>(&event)) {
+        if (started->started.pids_size() == 1) pid_ = started->started.pids(0).pid();
+      } else if (const auto* const wanted = std::get_if<Supervisor::InputWanted>(&event)) {
+        wanted_ += wanted->bytes;
+      }
+    };
   }
 
   const std::vector<std::vector<std::string>> kEnvironments = {{"PATH=/usr/bin:/bin"}};
@@ -68,7 +66,7 @@ class Staying : public ::testing::Test {
   std::deque<std::string> lines_;
   uint64_t wanted_ = 0;  // bytes of standard input
   pid_t pid_ = 0;
-  std::unique_ptr<Supervisor> first_ = std::make_unique<Supervisor>(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
+  std::unique_ptr<Supervisor> first_ = std::make_unique<Supervisor>(&loop_, &sentinel_, &cgroup_, nullptr, Handler());
 };
 
 // One that repeats what it reads.
@@ -90,7 +88,7 @@ class StayingReader : public Staying {
 TEST_F(Staying, AFailureDoesNotEndAStayingRankThatHasNotJoinedAgain) {
   std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
   ASSERT_TRUE(kept.at(0).has_value());
-  Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
+  Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Handler());
   second.Start(assignment_, kEnvironments, std::move(kept));
   EXPECT_FALSE(second.all_gone());
   second.Stop(seconds(100), /*restarting=*/true);
@@ -104,19 +102,19 @@ TEST_F(Staying, AFailureDoesNotEndAStayingRankThatHasNotJoinedAgain) {
 TEST_F(StayingReader, AStayingRankGoesOnReadingInTheNextEpoch) {
   v1::StandardInput input;
   input.set_bytes("one\n");
-  first_->TakeInput(input);
+  first_->streams().TakeInput(input);
   ASSERT_EQ(NextLine(), "got one");
   std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
   first_.reset();
-  Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
+  Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Handler());
   second.Start(assignment_, kEnvironments, std::move(kept));
   input.set_bytes("two\n");
-  second.TakeInput(input);
+  second.streams().TakeInput(input);
   EXPECT_EQ(NextLine(), "got two");
   EXPECT_EQ(wanted_, RankInput::kWindow + 8) << "so much is on its way at most, as in the epoch before";
   input.set_bytes("three\n");
   input.set_end(true);
-  second.TakeInput(input);
+  second.streams().TakeInput(input);
   EXPECT_EQ(NextLine(), "got three");
   EXPECT_EQ(NextLine(), "end");
 }

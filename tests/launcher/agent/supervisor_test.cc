@@ -17,6 +17,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace cohort::launcher {
@@ -71,30 +72,29 @@ class SupervisorTest : public ::testing::Test {
   int waiting_for_ = 0;
   int times_started_ = 0;
   v1::RanksStarted started_;
-  Supervisor supervisor_{&loop_,
-                         &sentinel_,
-                         &cgroup_,
-                         nullptr,
-                         {.on_line =
-                              [this](const v1::OutputLine&) {
-                                if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
-                              },
-                          .on_notice = [this](const std::string& text) { OnNotice(text); },
-                          .on_started = [this](v1::RanksStarted started) { OnStarted(std::move(started)); },
-                          .on_exit = [this](int rank, v1::RankExit exit) { exits_[rank] = std::move(exit); },
-                          .on_input_wanted = {},
-                          .on_all_gone = [this] { loop_.Quit(); }},
-                         kExecLimit};
+  Supervisor supervisor_{
+      &loop_,
+      &sentinel_,
+      &cgroup_,
+      nullptr,
+      [this](const Supervisor::Event& event) { std::visit([this](const auto& it) { On(it); }, event); },
+      kExecLimit};
 
  private:
-  void OnNotice(const std::string& text) {
-    if (wanted_notice_.empty() || text.find(wanted_notice_) == std::string::npos) ADD_FAILURE() << text;
-    notice_ = text;
+  void On(const Supervisor::Line&) {
+    if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
+  }
+  void On(const Supervisor::Notice& notice) {
+    if (wanted_notice_.empty() || notice.text.find(wanted_notice_) == std::string::npos) ADD_FAILURE() << notice.text;
+    notice_ = notice.text;
     loop_.Quit();
   }
-  void OnStarted(v1::RanksStarted started) {
+  void On(const Supervisor::InputWanted&) {}
+  void On(const Supervisor::Ended& event) { exits_[event.local_rank] = event.exit; }
+  void On(const Supervisor::AllGone&) { loop_.Quit(); }
+  void On(const Supervisor::Started& event) {
     ++times_started_;
-    started_ = std::move(started);
+    started_ = event.started;
     for (const v1::RankPid& pid : started_.pids()) WatchEnd(pid.pid());
     if (waiting_for_ == 0) loop_.Quit();
   }

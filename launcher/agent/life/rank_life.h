@@ -39,4 +39,10 @@ constexpr bool MayFollow(RankLife from, RankLife to) {
   return false;
 }
 
+// Whether there is a process that is not reaped.
+constexpr bool HasProcess(RankLife life) {
+  return life == RankLife::kStarting || life == RankLife::kRunning || life == RankLife::kStaying ||
+         life == RankLife::kReported;
+}
+
 }  // namespace cohort::launcher

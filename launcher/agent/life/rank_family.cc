@@ -1,4 +1,4 @@
-#include "cohort/launcher/agent/rank_family.h"
+#include "cohort/launcher/agent/life/rank_family.h"
 
 #include <csignal>
 
