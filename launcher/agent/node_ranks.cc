@@ -20,19 +20,12 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
       on_all_gone_(std::move(on_all_gone)),
       processes_(loop, owner_.sentinel, owner_.cgroup, owner_.logs,
                  [this](const Supervisor::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }),
-      service_(loop, assignment_, owner_.link->data_interface_ip(),
-               {.to_rendezvous = [this](const v1::FromAgent& message) { owner_.link->Send(message); },
-                .group_of = [this](int rank) { return processes_.GroupOf(rank); },
-                .on_hello =
-                    [this](int rank, pid_t pid, bool stays) {
-                      joined_[rank] = true;
-                      said_goodbye_[rank] = false;
-                      processes_.OnProgramJoined(rank, pid, stays);
-                    },
-                .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
-                .on_next_epoch = [this](int rank) { OnNextEpoch(rank); },
-                .on_kill_request = [this](int rank, const std::string& why) { processes_.KillAsAsked(rank, why); },
-                .on_vanished = [this](int rank, pid_t pid) { processes_.OnProgramVanished(rank, pid); }}),
+      service_(
+          loop, assignment_, owner_.link->data_interface_ip(),
+          {.to_rendezvous = [this](const v1::FromAgent& message) { owner_.link->Send(message); },
+           .group_of = [this](int rank) { return processes_.GroupOf(rank); },
+           .on_event =
+               [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}),
       joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
@@ -169,7 +162,14 @@ void NodeRanks::On(const Supervisor::Ended& event) {
   owner_.link->Send(message);
 }
 
-void NodeRanks::OnNextEpoch(int local_rank) {
+void NodeRanks::On(const RankService::Hello& event) {
+  joined_[event.local_rank] = true;
+  said_goodbye_[event.local_rank] = false;
+  processes_.OnProgramJoined(event.local_rank, event.pid, event.stays);
+}
+
+void NodeRanks::On(const RankService::EpochLeft& event) {
+  const int local_rank = event.local_rank;
   v1::FromAgent message;
   message.mutable_stays()->set_rank(assignment_.placement().ranks(local_rank).rank());
   *message.mutable_stays()->mutable_doing() = LatestCallOf(local_rank);

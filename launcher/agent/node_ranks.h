@@ -89,7 +89,11 @@ class NodeRanks {
   void On(const Supervisor::Ended& event);
   void On(const Supervisor::AllGone& event);
   v1::CallState LatestCallOf(int local_rank);
-  void OnNextEpoch(int local_rank);
+  void On(const RankService::Hello& event);
+  void On(const RankService::Goodbye& event) { said_goodbye_[event.local_rank] = true; }
+  void On(const RankService::EpochLeft& event);
+  void On(const RankService::KillWanted& event) { processes_.KillAsAsked(event.local_rank, event.why); }
+  void On(const RankService::Vanished& event) { processes_.OnProgramVanished(event.local_rank, event.pid); }
   void LookAtWaits();
   void AwaitLogs(runtime::Deadline deadline);
 

@@ -132,12 +132,12 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
     case v1::RankMessage::kGoodbye:
       peer->second.goodbye = peer->second.finalized = true;
       segments_.Leave(peer->second.local_rank);
-      callbacks_.on_goodbye(peer->second.local_rank);
+      callbacks_.on_event(Goodbye{peer->second.local_rank});
       preemption_.OnEnd(peer->second.local_rank, /*in_order=*/true);
       AnswerPreemption();
       break;
     case v1::RankMessage::kKill:
-      callbacks_.on_kill_request(peer->second.local_rank, message.kill().text());
+      callbacks_.on_event(KillWanted{peer->second.local_rank, message.kill().text()});
       break;
     case v1::RankMessage::kPreemption:
       OnPreemptionWish(peer->second.local_rank);
@@ -166,7 +166,7 @@ void RankService::OnClosed(RankSocket::PeerId from) {
   peers_.erase(found);
   peer_of_rank_[peer.local_rank] = 0;
   store_.Forget(from);
-  if (!peer.goodbye) callbacks_.on_vanished(peer.local_rank, peer.pid);
+  if (!peer.goodbye) callbacks_.on_event(Vanished{peer.local_rank, peer.pid});
 }
 
 std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) {
@@ -222,7 +222,7 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   peers_[from] = {.local_rank = local_rank, .pid = socket_.PidOf(from)};
   peer_of_rank_[local_rank] = from;
   preemption_.OnJoin(local_rank);
-  callbacks_.on_hello(local_rank, socket_.PidOf(from), hello.stays());
+  callbacks_.on_event(Hello{local_rank, socket_.PidOf(from), hello.stays()});
   Welcome(from, local_rank);
   TellEarlyNews(local_rank);
 }
@@ -333,11 +333,11 @@ void RankService::OnNextEpoch(RankSocket::PeerId from) {
   if (peer.goodbye) return;
   peer.goodbye = true;  // it has let go of everything: should the connection end, that is no news
   MarkLost(peer.local_rank);
-  if (assignment_.job().max_restarts() > 0) return callbacks_.on_next_epoch(peer.local_rank);
+  if (assignment_.job().max_restarts() > 0) return callbacks_.on_event(EpochLeft{peer.local_rank});
   v1::AgentMessage refusal;
   refusal.set_refused("there is no next epoch: dlaunch was not told to restart the job (--max-restarts)");
   SendTo(from, refusal);
-  callbacks_.on_goodbye(peer.local_rank);
+  callbacks_.on_event(Goodbye{peer.local_rank});
 }
 
 void RankService::OnPreemptionWish(int local_rank) {

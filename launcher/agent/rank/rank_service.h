@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,21 +28,36 @@ namespace cohort::launcher {
 
 class RankService {
  public:
+  // A local rank has said hello, for the first time or after a goodbye. `pid`: the process that did; a descendant of
+  // the one that was started, if that is a wrapper. `stays`: after a failure it may join the next epoch itself.
+  struct Hello {
+    int local_rank;
+    pid_t pid;
+    bool stays;
+  };
+  struct Goodbye {
+    int local_rank;
+  };
+  // It has left the epoch and waits for the next: for the end of this service, that is.
+  struct EpochLeft {
+    int local_rank;
+  };
+  // It asks to be killed, and says why.
+  struct KillWanted {
+    int local_rank;
+    std::string why;
+  };
+  // It had said hello, and no goodbye, and has closed its connection. `pid`: the process that had said it.
+  struct Vanished {
+    int local_rank;
+    pid_t pid;
+  };
+  using Event = std::variant<Hello, Goodbye, EpochLeft, KillWanted, Vanished>;
   struct Callbacks {
     std::function<void(const v1::FromAgent&)> to_rendezvous;
     // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
     std::function<pid_t(int local_rank)> group_of;
-    // A local rank has said hello, for the first time or after a goodbye. `pid`: the process that did; a descendant of
-    // what was started, if that is a wrapper.
-    // `stays`: after a failure it may join the next epoch itself.
-    std::function<void(int local_rank, pid_t pid, bool stays)> on_hello;
-    std::function<void(int local_rank)> on_goodbye;
-    // A local rank has left the epoch and waits for the next: for the end of this service, that is.
-    std::function<void(int local_rank)> on_next_epoch;
-    // A rank asks to be killed, and says why.
-    std::function<void(int local_rank, const std::string& why)> on_kill_request;
-    // A rank that had said hello, and no goodbye, has closed its connection. `pid`: the process that had said it.
-    std::function<void(int local_rank, pid_t pid)> on_vanished;
+    std::function<void(const Event&)> on_event;
   };
 
   RankService(EventLoop* loop, const v1::Assignment& assignment, std::string data_interface_ip, Callbacks callbacks);

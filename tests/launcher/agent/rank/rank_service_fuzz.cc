@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cohort/launcher/agent/rank/rank_service.h"
@@ -133,24 +134,13 @@ class Node {
  public:
   Node()
       : address_(NewSocketAddress()),
-        service_(&loop_, TheAssignment(), "127.0.0.1",
-                 {.to_rendezvous = [this](const v1::FromAgent& message) { OnMessage(message); },
-                  // The last rank is another process, which this one does not descend from.
-                  .group_of = [](int local_rank) { return local_rank + 1 < kRanks ? ::getpid() : 1; },
-                  .on_hello =
-                      [this](int local_rank, pid_t pid, bool) {
-                        FuzzCheck(local_rank >= 0 && local_rank + 1 < kRanks && pid == ::getpid());
-                        FuzzCheck(present_.insert(local_rank).second);
-                        let_in_.insert(local_rank);
-                      },
-                  .on_goodbye =
-                      [this](int local_rank) {
-                        FuzzCheck(let_in_.count(local_rank) > 0);
-                        present_.erase(local_rank);
-                      },
-                  .on_next_epoch = [](int) { FuzzCheck(false); },  // this job is not restarted
-                  .on_kill_request = [this](int rank, const std::string&) { FuzzCheck(let_in_.count(rank) > 0); },
-                  .on_vanished = [this](int rank, pid_t) { FuzzCheck(present_.erase(rank) == 1); }}) {
+        service_(
+            &loop_, TheAssignment(), "127.0.0.1",
+            {.to_rendezvous = [this](const v1::FromAgent& message) { OnMessage(message); },
+             // The last rank is another process, which this one does not descend from.
+             .group_of = [](int local_rank) { return local_rank + 1 < kRanks ? ::getpid() : 1; },
+             .on_event =
+                 [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}) {
     FuzzCheck(service_.Start(address_).ok());
     for (runtime::FileDescriptor& client : clients_) client = Connect(address_);
     Turn();
@@ -200,6 +190,19 @@ class Node {
   }
 
  private:
+  void On(const RankService::Hello& event) {
+    FuzzCheck(event.local_rank >= 0 && event.local_rank + 1 < kRanks && event.pid == ::getpid());
+    FuzzCheck(present_.insert(event.local_rank).second);
+    let_in_.insert(event.local_rank);
+  }
+  void On(const RankService::Goodbye& event) {
+    FuzzCheck(let_in_.count(event.local_rank) > 0);
+    present_.erase(event.local_rank);
+  }
+  void On(const RankService::EpochLeft&) { FuzzCheck(false); }  // this job is not restarted
+  void On(const RankService::KillWanted& event) { FuzzCheck(let_in_.count(event.local_rank) > 0); }
+  void On(const RankService::Vanished& event) { FuzzCheck(present_.erase(event.local_rank) == 1); }
+
   // Two rounds of the loop: who comes is let in, and what they have sent by then is read.
   void Turn() {
     for (int i = 0; i < 2; ++i) {

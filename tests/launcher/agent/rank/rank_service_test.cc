@@ -18,6 +18,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "cohort/runtime/base/file_descriptor.h"
@@ -100,17 +101,18 @@ class RankServiceTest : public testing::Test {
         &loop_, assignment_, "127.0.0.1",
         RankService::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { Answer(message); },
                                .group_of = [this](int local_rank) { return local_rank == 0 ? ::getpid() : stranger_; },
-                               .on_hello = [](int, pid_t, bool) {},
-                               .on_goodbye = [this](int) { ++goodbyes_; },
-                               .on_next_epoch = [this](int) { ++staying_; },
-                               .on_kill_request = [](int, const std::string&) {},
-                               .on_vanished = [this](int, pid_t) { ++vanished_; }});
+                               .on_event = [this](const RankService::Event& event) { Count(event); }});
     EXPECT_TRUE(service_->Start(address_).ok());
     thread_ = std::thread([this] { loop_.Run(); });
   }
   ~RankServiceTest() override {
     loop_.Post([this] { loop_.Quit(); });
     thread_.join();
+  }
+  void Count(const RankService::Event& event) {
+    if (std::holds_alternative<RankService::Goodbye>(event)) ++goodbyes_;
+    if (std::holds_alternative<RankService::EpochLeft>(event)) ++staying_;
+    if (std::holds_alternative<RankService::Vanished>(event)) ++vanished_;
   }
   void Answer(const v1::FromAgent& message) {
     if (message.has_put()) {
