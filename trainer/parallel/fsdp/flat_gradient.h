@@ -15,7 +15,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "cohort/trainer/autograd/gradient_slot.h"
-#include "cohort/trainer/parallel/fsdp/fsdp_parameter.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/transfer/device_stream.h"
 
 namespace cohort::trainer {

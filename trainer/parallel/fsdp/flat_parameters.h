@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "cohort/comm/communicator.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_options.h"
-#include "cohort/trainer/parallel/fsdp/fsdp_parameter.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/transfer/device_stream.h"
 
 namespace cohort::trainer {

@@ -5,14 +5,15 @@
 //   backward  unit 2 ── unit 1 ── unit 0        gather 2, (1 ahead) gradients of 2, reduce-scatter 2, free 2, ...
 //   end of backward                             all-reduce over the replicas (HSDP), shards get their .grad
 //
-//   groups      fsdp_groups.h          communicators
-//   calls       join_calls.h           what ranks without inputs are told
-//   order       unit_order.h           the order of units in forward, gathering ahead and reductions
-//   tags        unit_order.h           what collectives carry: the unit and the iteration
-//   gatherer    unit_gatherer.h        whole parameters, windows, memory
-//   reductions  gradient_reductions.h  flat gradients under way
-//   backward    backward_cycle.h       the backward pass under way, or ended by an exception
-//   stage       fsdp_stage.h           what a pipeline asks for instead of hooks
+//   passes  pass_course.h  the forward or backward pass under way, or ended by an exception (`State`)
+//   stage   fsdp_stage.h   what a pipeline asks for instead of hooks
+//   parts   fsdp_parts.h   what all three work with:
+//     groups      fsdp_groups.h          communicators
+//     calls       join_calls.h           what ranks without inputs are told
+//     order       unit_order.h           the order of units in forward, gathering ahead and reductions
+//     tags        unit_order.h           what collectives carry: the unit and the iteration
+//     gatherer    unit_gatherer.h        whole parameters, windows, memory
+//     reductions  gradient_reductions.h  flat gradients under way
 //
 // A unit that runs several times before the backward pass (one layer used twice, or two forward passes of one loss)
 // stays gathered and is reduced once, at the end.
@@ -29,20 +30,15 @@
 
 #include "ATen/core/Tensor.h"
 #include "cohort/comm/communicator.h"
-#include "cohort/runtime/base/mutex.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/transfer/join.h"
 
 namespace cohort::trainer {
 
-class BackwardCycle;
+struct FsdpParts;
 class FsdpStage;
-class GradientReductions;
-class JoinCalls;
-class UnitGatherer;
-class UnitOrder;
-class UnitTags;
+class PassCourse;
 
 class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
  public:
@@ -85,9 +81,9 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // The next forward pass gathers nothing ahead, and finds nothing gathered. On all ranks.
   void ForgetOrder();
   // For a pipeline. It lives as long as this.
-  FsdpStage& stage() { return *stage_; }
-  bool sync() const { return sync_; }
-  void set_sync(bool sync) { sync_ = sync; }
+  FsdpStage& stage();
+  bool sync() const;
+  void set_sync(bool sync);
 
   // Gathers all units, and back. Collective; block. Throw c10::Error under a Join that a rank has no inputs for.
   void UnshardAll();
@@ -99,45 +95,19 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // for what is under way. Throws c10::Error while summoned, when changes would be lost.
   void Reshard();
 
-  const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
+  const std::vector<std::shared_ptr<FsdpUnit>>& units() const;
   // The ranks of the shards, for norms of gradients after a backward pass. It is the root's own, which Abort fails.
   comm::Communicator& norm_group() const;
   comm::Communicator* replicate_group() const { return replicate_; }
-  const FsdpTraffic& traffic() const { return traffic_; }
+  const FsdpTraffic& traffic() const;
 
  private:
-  friend class FsdpStage;
-
-  void CompareReplicas();
-  void BeginForward(bool training);
-  void BeginBackward();
-  void Finish();
-  void Fail(const std::string& why);
-  void StartOver();
-  void AgreeOrFail(const std::string& message);
-  void set_share(int ranks);
-
-  runtime::Mutex mutex_;  // hooks run on the engine's threads
-  const std::vector<std::shared_ptr<FsdpUnit>> units_;
   comm::Communicator* replicate_;
-  const int ranks_;                 // all of them
-  double share_;                    // a rank's gradient is multiplied by it
-  bool sync_ = true;                // backward passes average
-  bool compared_ = false;           // replicas, before the first forward pass that averages
   int summoned_ = 0;                // calls of UnshardAll without their ReshardAll
   int64_t time_ = 0;                // of the units' runs
-  bool counts_runs_ = false;        // the forward pass under way may get a backward pass
-  bool awaits_backward_ = false;    // the last forward pass was one that backward averages, and none has come
-  bool drops_gradients_ = false;    // of the shards, before the next reduction that this rank shadows
   std::vector<FsdpUnit*> passing_;  // gathered in this backward pass, which may need them after the last gradient
-  FsdpTraffic traffic_;
-  const std::unique_ptr<FsdpGroups> groups_;
-  const std::unique_ptr<JoinCalls> calls_;
-  const std::unique_ptr<UnitOrder> order_;
-  const std::unique_ptr<UnitTags> tags_;
-  const std::unique_ptr<UnitGatherer> gatherer_;
-  const std::unique_ptr<GradientReductions> reductions_;
-  const std::unique_ptr<BackwardCycle> backward_;
+  const std::unique_ptr<FsdpParts> parts_;
+  const std::unique_ptr<PassCourse> passes_;
   const std::unique_ptr<FsdpStage> stage_;
 };
 

@@ -9,15 +9,17 @@
 
 namespace cohort::trainer {
 
+struct FsdpParts;
 class FsdpRoot;
 class FsdpUnit;
+class PassCourse;
 
 // As Reducible says. Errors are those of FsdpRoot. Unshard and Reduce throw c10::Error while no micro-batches are under
 // way.
 class FsdpStage : public Reducible {
  public:
-  // `root` outlives this.
-  explicit FsdpStage(FsdpRoot& root) : root_(root) {}
+  // All arguments outlive this.
+  FsdpStage(FsdpRoot& root, FsdpParts& parts, PassCourse& passes) : root_(root), parts_(parts), passes_(passes) {}
 
   // Throws c10::Error under Join and SummonFullParams.
   void set_micro_batches_under_way(bool under_way) override;
@@ -34,6 +36,8 @@ class FsdpStage : public Reducible {
 
  private:
   FsdpRoot& root_;
+  FsdpParts& parts_;
+  PassCourse& passes_;
   bool under_way_ = false;
 };
 
