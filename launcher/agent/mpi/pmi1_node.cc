@@ -1,0 +1,170 @@
+#include "cohort/launcher/agent/mpi/pmi1_node.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace cohort::launcher {
+namespace {
+
+// A node's values where a rank of it comes to no barrier any more; no key begins so.
+constexpr std::string_view kEnded = "=ended ";
+
+std::string Refusal(std::string_view command, std::string_view why) {
+  return "cmd=" + std::string(command) + " rc=-1 msg=" + std::string(why) + "\n";
+}
+
+}  // namespace
+
+Pmi1Node::Pmi1Node(Job job) : job_(std::move(job)), ranks_(static_cast<size_t>(job_.local_ranks)) {
+  if (!job_.mapping.empty()) Store("PMI_process_mapping", job_.mapping);
+}
+
+Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (rank.state == State::kClosed) return {};
+  if (rank.in_spawn && line != "endcmd") return {};
+  const Pmi1Message message = Pmi1Message::Parse(line);
+  if (message.command() == "spawn" && line.starts_with("mcmd=")) {
+    rank.in_spawn = true;
+    return {};
+  }
+  if (message.command() == "barrier_in" && rank.state == State::kInitialized) return EnterBarrier(local_rank);
+  if (message.command() == "abort") {
+    rank.state = State::kFinalized;
+    return {Aborted{local_rank, message.GetNumber("exitcode", 1)}};
+  }
+  std::string reply = std::exchange(rank.in_spawn, false)
+                          ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
+                          : Reply(rank, message);
+  if (reply.empty()) return {};
+  return {Answer{local_rank, std::move(reply)}};
+}
+
+std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
+  const std::string& command = message.command();
+  if (command == "init") {
+    rank.used = true;
+    rank.state = State::kInitialized;
+    const bool served = message.GetNumber("pmi_version", 0) == 1;
+    return std::string("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=") + (served ? "0" : "-1") + "\n";
+  }
+  if (command == "get_maxes") {
+    return "cmd=maxes kvsname_max=" + std::to_string(kMaxPmiName) + " keylen_max=" + std::to_string(kMaxPmiKey) +
+           " vallen_max=" + std::to_string(kMaxPmiValue) + "\n";
+  }
+  if (command == "get_appnum") return "cmd=appnum appnum=0\n";
+  if (command == "get_my_kvsname") return "cmd=my_kvsname kvsname=" + job_.name + "\n";
+  if (command == "get_universe_size") return "cmd=universe_size size=" + std::to_string(job_.world_size) + "\n";
+  if (command == "put") return Put(message);
+  if (command == "get") return Get(message);
+  if (command == "finalize") {
+    rank.state = State::kFinalized;
+    return "cmd=finalize_ack\n";
+  }
+  if (command == "barrier_in") return Refusal("barrier_out", "init_comes_first");
+  if (command == "publish_name" || command == "unpublish_name" || command == "lookup_name") {
+    const std::string verb = command.substr(0, command.find('_'));
+    return Refusal(verb + "_result", "names_of_services_are_not_served_by_dlaunch");
+  }
+  return Refusal((command.empty() ? "unknown" : command.substr(0, kMaxPmiKey)) + "_result", "no_such_command");
+}
+
+std::string Pmi1Node::Put(const Pmi1Message& message) {
+  const std::string key(message.Get("key")), value(message.Get("value"));
+  if (message.Get("kvsname") != job_.name) return Refusal("put_result", "no_such_kvsname");
+  if (key.empty() || key.size() > kMaxPmiKey) return Refusal("put_result", "the_key_is_empty_or_too_long");
+  if (value.size() > kMaxPmiValue) return Refusal("put_result", "the_value_is_too_long");
+  if (!Store(key, value)) return Refusal("put_result", "the_values_of_all_ranks_are_more_than_64_MiB");
+  if (job_.nodes > 1) unpublished_ += key + "=" + value + "\n";
+  return "cmd=put_result rc=0 msg=success\n";
+}
+
+std::string Pmi1Node::Get(const Pmi1Message& message) const {
+  const std::string key(message.Get("key"));
+  const auto found = values_.find(key);
+  if (message.Get("kvsname") != job_.name || found == values_.end()) {
+    return "cmd=get_result rc=-1 msg=key_" + key.substr(0, kMaxPmiKey) + "_not_found value=unknown\n";
+  }
+  return "cmd=get_result rc=0 msg=success value=" + found->second + "\n";
+}
+
+bool Pmi1Node::Store(std::string key, std::string value) {
+  const size_t bytes = key.size() + value.size();
+  if (bytes_ + bytes > kMaxBytes) return false;
+  bytes_ += bytes;
+  values_.insert_or_assign(std::move(key), std::move(value));
+  return true;
+}
+
+bool Pmi1Node::Merge(std::string_view values) {
+  while (!values.empty()) {
+    const std::string_view line = values.substr(0, values.find('\n'));
+    values.remove_prefix(std::min(line.size() + 1, values.size()));
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    if (!Store(std::string(line.substr(0, equals)), std::string(line.substr(equals + 1)))) return false;
+  }
+  return true;
+}
+
+Pmi1Node::Events Pmi1Node::EnterBarrier(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (std::exchange(rank.in_barrier, true)) return {};
+  if (++in_barrier_ < job_.local_ranks) {
+    const auto gone = std::find_if(ranks_.begin(), ranks_.end(),
+                                   [](const Rank& other) { return other.state == State::kClosed && !other.finalized; });
+    if (gone == ranks_.end()) return {};
+    return {Abandoned{local_rank, job_.first_rank + static_cast<int>(gone - ranks_.begin())}};
+  }
+  ++round_;
+  if (job_.nodes == 1) return LeaveBarrier();
+  publishing_ = true;
+  return {Publish{round_, std::exchange(unpublished_, ""), true}};
+}
+
+Pmi1Node::Events Pmi1Node::OnAllPublished(const std::vector<std::string>& values) {
+  if (!std::exchange(publishing_, false)) return {};
+  for (const std::string& node : values) {
+    if (node.starts_with(kEnded)) return {Abandoned{0, std::atoi(node.c_str() + kEnded.size())}};
+    Merge(node);  // a rank that misses one of too many is told so by its get
+  }
+  return LeaveBarrier();
+}
+
+Pmi1Node::Events Pmi1Node::LeaveBarrier() {
+  Events events;
+  in_barrier_ = 0;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (std::exchange(ranks_[i].in_barrier, false)) {
+      events.emplace_back(Answer{static_cast<int>(i), "cmd=barrier_out rc=0\n"});
+    }
+  }
+  return events;
+}
+
+Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  const State before = std::exchange(rank.state, State::kClosed);
+  rank.finalized = before == State::kFinalized;
+  if (rank.finalized || rank.in_barrier) return {};
+  const int by = job_.first_rank + local_rank;
+  Events events;
+  const auto waits = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.in_barrier; });
+  if (waits != ranks_.end()) events.emplace_back(Abandoned{static_cast<int>(waits - ranks_.begin()), by});
+  // Programs without MPI say nothing to other nodes.
+  if (job_.nodes > 1 && before == State::kInitialized && !std::exchange(end_is_told_, true)) {
+    events.emplace_back(Publish{round_ + 1, std::string(kEnded) + std::to_string(by), false});
+  }
+  return events;
+}
+
+std::vector<int> Pmi1Node::MissingInBarrier() const {
+  std::vector<int> missing;
+  for (size_t i = 0; i < ranks_.size() && in_barrier_ > 0; ++i) {
+    if (!ranks_[i].in_barrier) missing.push_back(job_.first_rank + static_cast<int>(i));
+  }
+  return missing;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,111 @@
+// PMI-1 for the ranks of one node: what is answered to each line, as a state machine without I/O.
+//
+// Values that ranks put are told to the other nodes at the next barrier, all of a node's at once, and each node gets
+// them once. A barrier of ranks r0, r1 on node A and r2, r3 on node B:
+//
+//   r0, r1: put, put, barrier_in ─► A: Publish(round 1, A's values) ┐       ┌─► A: barrier_out to r0, r1
+//                                                                   ├ store ┤
+//   r2, r3: put, put, barrier_in ─► B: Publish(round 1, B's values) ┘       └─► B: barrier_out to r2, r3
+//   get ─► answered by the node
+//
+// With one node nothing leaves it. The life of a rank's connection: kNew ─init─► kInitialized ─finalize─► kFinalized;
+// kClosed from any. It may be used again after kFinalized, by a second program that the rank's first one starts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "cohort/launcher/agent/mpi/pmi1_message.h"
+
+namespace cohort::launcher {
+
+class Pmi1Node {
+ public:
+  struct Job {
+    std::string name;  // of the key-value space; the same on all nodes
+    int world_size = 1;
+    int first_rank = 0;
+    int local_ranks = 1;
+    int nodes = 1;        // those that have ranks
+    std::string mapping;  // of ProcessMapping
+  };
+
+  // A line for a rank, with its newline.
+  struct Answer {
+    int local_rank = 0;
+    std::string line;
+  };
+  // The values that the other nodes must get for this barrier. `awaits`: OnAllPublished is called when theirs are here.
+  struct Publish {
+    uint64_t round = 0;
+    std::string values;
+    bool awaits = true;
+  };
+  // A rank has ended its connection without MPI_Finalize, and this local rank waits for it in a barrier.
+  struct Abandoned {
+    int local_rank = 0;
+    int by = 0;  // in the world
+  };
+  // A rank has called MPI_Abort with that code, and waits to be killed.
+  struct Aborted {
+    int local_rank = 0;
+    int code = 0;
+  };
+  using Event = std::variant<Answer, Publish, Abandoned, Aborted>;
+  using Events = std::vector<Event>;
+
+  // Bounded: all values of the job together. More are refused.
+  static constexpr size_t kMaxBytes = 64u << 20;
+
+  explicit Pmi1Node(Job job);
+
+  // A line of a local rank, without its newline; any bytes.
+  Events OnLine(int local_rank, std::string_view line);
+  // Its connection has ended.
+  Events OnClosed(int local_rank);
+  // The other nodes' values of the round that was published last.
+  Events OnAllPublished(const std::vector<std::string>& values);
+
+  // Whether it has ever said init: its calls are MPI's.
+  bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
+  // How many local ranks have come to the barrier under way.
+  int in_barrier() const { return in_barrier_; }
+  // The node's ranks that have not, by their numbers in the world; empty while nobody has.
+  std::vector<int> MissingInBarrier() const;
+
+ private:
+  enum class State : uint8_t { kNew, kInitialized, kFinalized, kClosed };
+  struct Rank {
+    State state = State::kNew;
+    bool used = false;
+    bool finalized = false;  // kClosed after kFinalized
+    bool in_barrier = false;
+    bool in_spawn = false;  // between "mcmd=spawn" and "endcmd"
+  };
+
+  std::string Reply(Rank& rank, const Pmi1Message& message);
+  std::string Put(const Pmi1Message& message);
+  std::string Get(const Pmi1Message& message) const;
+  Events EnterBarrier(int local_rank);
+  Events LeaveBarrier();
+  // Adds values as Publish carries them. False: too many.
+  bool Merge(std::string_view values);
+  bool Store(std::string key, std::string value);
+
+  const Job job_;
+  std::vector<Rank> ranks_;
+  std::unordered_map<std::string, std::string> values_;
+  size_t bytes_ = 0;
+  std::string unpublished_;  // puts since the last barrier, as Publish carries them
+  int in_barrier_ = 0;
+  uint64_t round_ = 0;
+  bool publishing_ = false;
+  bool end_is_told_ = false;  // to the other nodes: a rank of this one comes to no barrier any more
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,227 @@
+// The answers to PMI-1's commands, barriers among nodes, and clients that do not keep to the rules.
+#include "cohort/launcher/agent/mpi/pmi1_node.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Pmi1Node::Job JobOf(int node, int nodes, int ranks_each) {
+  return {.name = "job-1",
+          .world_size = nodes * ranks_each,
+          .first_rank = node * ranks_each,
+          .local_ranks = ranks_each,
+          .nodes = nodes,
+          .mapping = "(vector,(0," + std::to_string(nodes) + "," + std::to_string(ranks_each) + "))"};
+}
+
+// The only answer among the events; empty: there is none.
+std::string AnswerOf(const Pmi1Node::Events& events) {
+  std::string line;
+  for (const auto& event : events) {
+    if (const auto* answer = std::get_if<Pmi1Node::Answer>(&event)) line = answer->line;
+  }
+  return line;
+}
+
+template <typename Kind>
+const Kind* Find(const Pmi1Node::Events& events) {
+  for (const auto& event : events) {
+    if (const auto* found = std::get_if<Kind>(&event)) return found;
+  }
+  return nullptr;
+}
+
+void Init(Pmi1Node& node, int ranks) {
+  for (int i = 0; i < ranks; ++i) node.OnLine(i, "cmd=init pmi_version=1 pmi_subversion=1");
+}
+
+TEST(Pmi1Node, TellsAClientWhatItIsPartOf) {
+  Pmi1Node node(JobOf(1, 2, 2));
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1")),
+            "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n");
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=init pmi_version=2 pmi_subversion=0")), HasSubstr("rc=-1"));
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_maxes")), "cmd=maxes kvsname_max=256 keylen_max=256 vallen_max=4096\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_appnum")), "cmd=appnum appnum=0\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_my_kvsname")), "cmd=my_kvsname kvsname=job-1\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_universe_size")), "cmd=universe_size size=4\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=PMI_process_mapping")),
+            "cmd=get_result rc=0 msg=success value=(vector,(0,2,2))\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=finalize")), "cmd=finalize_ack\n");
+  EXPECT_TRUE(node.uses_mpi(0));
+  EXPECT_FALSE(node.uses_mpi(1));
+}
+
+TEST(Pmi1Node, HandsValuesOnWithinANode) {
+  Pmi1Node node(JobOf(0, 1, 2));
+  Init(node, 2);
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=a")), HasSubstr("rc=-1"));
+  EXPECT_THAT(AnswerOf(node.OnLine(1, "cmd=put kvsname=job-1 key=a value=x y=1")), HasSubstr("rc=0"));
+  EXPECT_TRUE(node.OnLine(0, "cmd=barrier_in").empty());
+  const auto out = node.OnLine(1, "cmd=barrier_in");
+  ASSERT_EQ(out.size(), 2u);
+  for (const auto& event : out) EXPECT_THAT(std::get<Pmi1Node::Answer>(event).line, StartsWith("cmd=barrier_out"));
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=a")), "cmd=get_result rc=0 msg=success value=x y=1\n");
+}
+
+TEST(Pmi1Node, ExchangesRandomValuesAmongNodesAtEachBarrier) {
+  constexpr int kNodes = 3, kRanks = 2;
+  std::mt19937 random(3);
+  std::vector<Pmi1Node> nodes;
+  for (int i = 0; i < kNodes; ++i) nodes.emplace_back(JobOf(i, kNodes, kRanks));
+  for (auto& node : nodes) Init(node, kRanks);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::string> published(kNodes);
+    for (int i = 0; i < kNodes; ++i) {
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const std::string key = "r" + std::to_string(round) + "-" + std::to_string(i * kRanks + rank);
+        const std::string line =
+            "cmd=put kvsname=job-1 key=" + key + " value=" + std::string(random() % 300, 'v') + key;
+        ASSERT_THAT(AnswerOf(nodes[i].OnLine(rank, line)), HasSubstr("rc=0"));
+      }
+      EXPECT_TRUE(nodes[i].OnLine(0, "cmd=barrier_in").empty());
+      const auto last = nodes[i].OnLine(1, "cmd=barrier_in");
+      const auto* publish = Find<Pmi1Node::Publish>(last);
+      ASSERT_NE(publish, nullptr);
+      EXPECT_EQ(publish->round, static_cast<uint64_t>(round + 1));
+      published[i] = publish->values;
+    }
+    for (int i = 0; i < kNodes; ++i) {
+      std::vector<std::string> others;
+      for (int other = 0; other < kNodes; ++other) {
+        if (other != i) others.push_back(published[other]);
+      }
+      EXPECT_EQ(nodes[i].OnAllPublished(others).size(), static_cast<size_t>(kRanks));
+      for (int rank = 0; rank < kNodes * kRanks; ++rank) {
+        const std::string key = "r" + std::to_string(round) + "-" + std::to_string(rank);
+        EXPECT_THAT(AnswerOf(nodes[i].OnLine(0, "cmd=get kvsname=job-1 key=" + key)), ::testing::EndsWith(key + "\n"));
+      }
+    }
+  }
+}
+
+TEST(Pmi1Node, NamesTheRankThatEndedWithoutFinalize) {
+  Pmi1Node node(JobOf(1, 2, 3));
+  Init(node, 3);
+  node.OnLine(0, "cmd=barrier_in");
+  EXPECT_EQ(node.MissingInBarrier(), (std::vector<int>{4, 5}));
+  const auto events = node.OnClosed(2);
+  const auto* abandoned = Find<Pmi1Node::Abandoned>(events);
+  ASSERT_NE(abandoned, nullptr);
+  EXPECT_EQ(abandoned->local_rank, 0);
+  EXPECT_EQ(abandoned->by, 5);
+  // The ranks of the other node learn of it at the barrier that it never comes to.
+  const auto* publish = Find<Pmi1Node::Publish>(events);
+  ASSERT_NE(publish, nullptr);
+  EXPECT_FALSE(publish->awaits);
+  Pmi1Node other(JobOf(0, 2, 1));
+  Init(other, 1);
+  ASSERT_NE(Find<Pmi1Node::Publish>(other.OnLine(0, "cmd=barrier_in")), nullptr);
+  const auto theirs = other.OnAllPublished({publish->values});
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(theirs), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(theirs)->by, 5);
+}
+
+TEST(Pmi1Node, NamesTheRankThatEndedBeforeInit) {
+  Pmi1Node node(JobOf(0, 2, 2));
+  EXPECT_TRUE(node.OnClosed(1).empty()) << "nobody uses MPI so far";
+  Init(node, 1);
+  const auto events = node.OnLine(0, "cmd=barrier_in");
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->by, 1);
+}
+
+TEST(Pmi1Node, LetsARankEndAfterFinalize) {
+  Pmi1Node node(JobOf(0, 1, 2));
+  Init(node, 2);
+  node.OnLine(1, "cmd=finalize");
+  EXPECT_TRUE(node.OnClosed(1).empty());
+}
+
+TEST(Pmi1Node, TellsOfAnAbort) {
+  Pmi1Node node(JobOf(0, 1, 1));
+  Init(node, 1);
+  const auto events = node.OnLine(0, "cmd=abort exitcode=7");
+  ASSERT_NE(Find<Pmi1Node::Aborted>(events), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Aborted>(events)->code, 7);
+}
+
+TEST(Pmi1Node, RefusesSpawnAfterItsLastLine) {
+  Pmi1Node node(JobOf(0, 1, 1));
+  Init(node, 1);
+  for (const char* line : {"mcmd=spawn", "nprocs=1", "execname=x", "cmd=finalize"}) {
+    EXPECT_TRUE(node.OnLine(0, line).empty()) << line;
+  }
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "endcmd")), StartsWith("cmd=spawn_result rc=-1"));
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_appnum")), "cmd=appnum appnum=0\n");
+}
+
+TEST(Pmi1Node, RefusesWhatItDoesNotServe) {
+  Pmi1Node node(JobOf(0, 1, 2));
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=barrier_in")), HasSubstr("rc=-1")) << "before init";
+  Init(node, 2);
+  for (const std::string& line :
+       {std::string("cmd=put kvsname=other key=k value=v"), std::string("cmd=put kvsname=job-1 value=v"),
+        "cmd=put kvsname=job-1 key=k value=" + std::string(kMaxPmiValue + 1, 'v'),
+        "cmd=put kvsname=job-1 key=" + std::string(kMaxPmiKey + 1, 'k') + " value=v",
+        std::string("cmd=publish_name service=s"), std::string("cmd=dance"), std::string("garbage"), std::string()}) {
+    EXPECT_THAT(AnswerOf(node.OnLine(0, line)), HasSubstr("rc=-1")) << line.substr(0, 60);
+  }
+}
+
+TEST(Pmi1Node, HoldsNoMoreThanItsLimit) {
+  Pmi1Node node(JobOf(0, 1, 1));
+  Init(node, 1);
+  const std::string value(kMaxPmiValue, 'v');
+  int taken = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string line = "cmd=put kvsname=job-1 key=k" + std::to_string(i) + " value=" + value;
+    if (AnswerOf(node.OnLine(0, line)).find("rc=0") == std::string::npos) break;
+    ++taken;
+  }
+  EXPECT_LE(static_cast<size_t>(taken) * kMaxPmiValue, Pmi1Node::kMaxBytes);
+  EXPECT_GT(taken, 15'000);
+}
+
+TEST(Pmi1Node, TakesAnyLinesInAnyOrder) {
+  std::mt19937 random(5);
+  const std::vector<std::string> lines = {"cmd=init pmi_version=1 pmi_subversion=1",
+                                          "cmd=barrier_in",
+                                          "cmd=finalize",
+                                          "cmd=abort exitcode=3",
+                                          "mcmd=spawn",
+                                          "endcmd",
+                                          "cmd=put kvsname=job-1 key=k value=v",
+                                          "cmd=get kvsname=job-1 key=k",
+                                          "",
+                                          "x"};
+  for (int i = 0; i < 300; ++i) {
+    Pmi1Node node(JobOf(0, 1 + static_cast<int>(random() % 2), 3));
+    for (int step = 0; step < 60; ++step) {
+      const int rank = static_cast<int>(random() % 3);
+      switch (random() % 12) {
+        case 0:
+          node.OnClosed(rank);
+          break;
+        case 1:
+          node.OnAllPublished({"a=b\n", "no value"});
+          break;
+        default:
+          node.OnLine(rank, lines[random() % lines.size()]);
+      }
+      EXPECT_LT(node.in_barrier(), 4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher

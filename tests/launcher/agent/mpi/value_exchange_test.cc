@@ -1,0 +1,105 @@
+// Values of several nodes through a store: whole, in order of rounds, and in any order of answers.
+#include "cohort/launcher/agent/mpi/value_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+// Nodes and the store between them, whose answers come in an order by seed.
+class Exchanges {
+ public:
+  explicit Exchanges(size_t nodes, unsigned seed) : random_(seed), got_(nodes) {
+    for (size_t i = 0; i < nodes; ++i) {
+      nodes_.push_back(std::make_unique<ValueExchange>(
+          &loop_, ".mpi/1/", nodes, i,
+          ValueExchange::Callbacks{
+              .put =
+                  [this](const v1::PutRequest& put) {
+                    EXPECT_LE(put.value().size(), 64u << 10) << "the store's limit";
+                    EXPECT_TRUE(store_.emplace(put.key(), put.value()).second) << put.key() << " twice";
+                  },
+              .get = [this, i](const v1::GetRequest& get) { asked_.emplace_back(i, get); },
+              .on_all = [this, i](const std::vector<std::string>& values) { got_[i].push_back(values); },
+              .on_refused = [](const std::string&) {}}));
+    }
+  }
+  ValueExchange& node(size_t i) { return *nodes_[i]; }
+  const std::vector<std::vector<std::string>>& got(size_t i) const { return got_[i]; }
+  size_t keys() const { return store_.size(); }
+  // Answers whatever the store has.
+  void AnswerAll() {
+    while (!asked_.empty()) {
+      const size_t which = random_() % asked_.size();
+      const auto [node, get] = asked_[which];
+      asked_.erase(asked_.begin() + static_cast<std::ptrdiff_t>(which));
+      v1::GetReply reply;
+      reply.set_request(get.request());
+      ASSERT_TRUE(store_.contains(get.key())) << get.key();
+      reply.set_found(true);
+      reply.set_value(store_[get.key()]);
+      nodes_[node]->OnGet(reply);
+    }
+  }
+
+ private:
+  EventLoop loop_;
+  std::mt19937 random_;
+  std::map<std::string, std::string> store_;
+  std::vector<std::pair<size_t, v1::GetRequest>> asked_;
+  std::vector<std::unique_ptr<ValueExchange>> nodes_;
+  std::vector<std::vector<std::vector<std::string>>> got_;
+};
+
+TEST(ValueExchange, BringsEachNodeTheValuesOfAllOthers) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    const size_t nodes = 2 + random() % 4;
+    Exchanges exchanges(nodes, seed);
+    for (uint64_t round = 1; round <= 3; ++round) {
+      std::vector<std::string> values;
+      for (size_t i = 0; i < nodes; ++i) {
+        values.push_back(std::string(random() % 200'000, static_cast<char>('a' + i)) + "\n");
+        exchanges.node(i).Publish(round, values.back());
+      }
+      for (size_t i = 0; i < nodes; ++i) exchanges.node(i).Fetch(round);
+      exchanges.AnswerAll();
+      for (size_t i = 0; i < nodes; ++i) {
+        std::vector<std::string> others = values;
+        others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+        ASSERT_EQ(exchanges.got(i).size(), round);
+        EXPECT_EQ(exchanges.got(i).back(), others);
+      }
+    }
+  }
+}
+
+TEST(ValueExchange, PutsOneKeyWhereValuesAreFew) {
+  Exchanges exchanges(2, 1);
+  exchanges.node(0).Publish(1, std::string(60'000, 'x'));
+  EXPECT_EQ(exchanges.keys(), 1u);
+  exchanges.node(1).Publish(1, "");
+  EXPECT_EQ(exchanges.keys(), 2u);
+  exchanges.node(0).Fetch(1);
+  exchanges.AnswerAll();
+  EXPECT_EQ(exchanges.got(0).back(), (std::vector<std::string>{""}));
+}
+
+TEST(ValueExchange, IgnoresAnswersThatItHasNotAskedFor) {
+  Exchanges exchanges(2, 1);
+  v1::GetReply reply;
+  reply.set_request(77);
+  reply.set_found(true);
+  exchanges.node(0).OnGet(reply);
+  EXPECT_TRUE(exchanges.got(0).empty());
+}
+
+}  // namespace
+}  // namespace cohort::launcher
