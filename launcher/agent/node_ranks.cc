@@ -23,6 +23,11 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
       service_(
           loop, assignment_, owner_.link->data_interface_ip(),
           {.to_rendezvous = [this](const v1::FromAgent& message) { owner_.link->Send(message); },
+           .to_agent =
+               [this](const v1::AgentMessage& answer) {
+                 if (answer.has_put()) mpi_->exchange().OnPut(answer.put());
+                 if (answer.has_get()) mpi_->exchange().OnGet(answer.get());
+               },
            .group_of = [this](int rank) { return processes_.GroupOf(rank); },
            .on_event =
                [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}),
@@ -32,8 +37,24 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
-  processes_.Start(assignment_, Environments(), std::move(kept),
+  if (assignment_.job().serves_pmi1()) {
+    // Its calls on the job's store go with those of the ranks.
+    mpi_ = std::make_unique<MpiService>(
+        loop_, assignment_,
+        MpiService::Callbacks{
+            .put = [this](const v1::PutRequest& put) { service_.store().OnPut(StoreRelay::kAgentItself, put); },
+            .get = [this](const v1::GetRequest& get) { service_.store().OnGet(StoreRelay::kAgentItself, get); },
+            .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
+            .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
+            .on_stuck =
+                [this](int rank, const std::string& why) {
+                  if (!after_failure_) processes_.KillAsAsked(rank, why);
+                }});
+    COHORT_RETURN_IF_ERROR(mpi_->Start());
+  }
+  processes_.Start(assignment_, Surroundings(), std::move(kept),
                    has_input ? owner_.rank_input->OfEpoch(assignment_.epoch()) : -1);
+  if (mpi_ != nullptr) mpi_->CloseInherited();
   wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
   return absl::OkStatus();
 }
@@ -55,21 +76,26 @@ void NodeRanks::On(const Supervisor::Started& event) {
   owner_.link->Send(message);
 }
 
-std::vector<std::vector<std::string>> NodeRanks::Environments() const {
+std::vector<RankSurroundings> NodeRanks::Surroundings() const {
   const std::vector<std::string> inherited = InheritedEnvironment();
-  std::vector<std::vector<std::string>> environments;
+  std::vector<RankSurroundings> surroundings;
   const bool shared = assignment_.job().nodes_share_host();
   const int ranks = shared ? static_cast<int>(assignment_.world_size()) : assignment_.placement().ranks_size();
   const int cpus = CpusToShare();
   for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
     const int own = static_cast<int>(ParseCpuList(rank.cpus()).value_or(std::vector<int>()).size());
-    environments.push_back(BuildRankEnvironment(inherited, {.assignment = &assignment_,
-                                                            .rank = &rank,
-                                                            .node = static_cast<int>(assignment_.placement().node()),
-                                                            .agent_address = owner_.address,
-                                                            .cpu_share = CpuShare(own, ranks, cpus)}));
+    RankSurroundings& its = surroundings.emplace_back();
+    its.environment = BuildRankEnvironment(inherited, {.assignment = &assignment_,
+                                                       .rank = &rank,
+                                                       .node = static_cast<int>(assignment_.placement().node()),
+                                                       .agent_address = owner_.address,
+                                                       .cpu_share = CpuShare(own, ranks, cpus)});
+    if (mpi_ == nullptr) continue;
+    const int local_rank = static_cast<int>(surroundings.size()) - 1;
+    for (std::string& variable : mpi_->EnvironmentOf(local_rank)) its.environment.push_back(std::move(variable));
+    its.inherited = mpi_->InheritedBy(local_rank);
   }
-  return environments;
+  return surroundings;
 }
 
 void NodeRanks::OnMessage(const v1::ToAgent& message) {
@@ -120,6 +146,7 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
 v1::CallState NodeRanks::LatestCallOf(int local_rank) {
   v1::CallState call = service_.waits().LatestCallOf(local_rank);
   call.set_joined(joined_[local_rank]);
+  call.set_in_mpi(mpi_ != nullptr && mpi_->uses_mpi(local_rank));
   return call;
 }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/launcher_news.h"
 #include "cohort/launcher/agent/link/rendezvous_link.h"
+#include "cohort/launcher/agent/mpi/mpi_service.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_service.h"
@@ -81,7 +83,7 @@ class NodeRanks {
   // the grace counts as lost (Rendezvous).
   static constexpr std::chrono::seconds kDoneWithin{3};
 
-  std::vector<std::vector<std::string>> Environments() const;
+  std::vector<RankSurroundings> Surroundings() const;
   void On(const Supervisor::Line& event);
   void On(const Supervisor::Notice& event) { owner_.news->Notice(event.text); }
   void On(const Supervisor::Started& event);
@@ -103,7 +105,8 @@ class NodeRanks {
   const std::function<void()> on_all_gone_;
   Supervisor processes_;
   RankService service_;
-  std::vector<bool> joined_;  // by local rank, as the next
+  std::unique_ptr<MpiService> mpi_;  // none: --mpi none
+  std::vector<bool> joined_;         // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   bool swept_ = false;

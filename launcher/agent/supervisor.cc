@@ -51,7 +51,7 @@ Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup
 
 Supervisor::~Supervisor() { loop_->Cancel(look_timer_); }
 
-void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
+void Supervisor::Start(const v1::Assignment& assignment, const std::vector<RankSurroundings>& surroundings,
                        std::vector<std::optional<Kept>> kept, int input_of_first_rank) {
   const v1::JobSpec& job = assignment.job();
   streams_.SetUp({.rank = 0,
@@ -77,11 +77,12 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
         ranks_.emplace_back(loop_, &search_, placement.rank(),
                             RankCommand{.argv = {job.command().begin(), job.command().end()},
                                         .path = job.command_size() > 0 ? job.command(0) : "",
-                                        .environment = environments[i],
+                                        .environment = surroundings[i].environment,
                                         .working_directory = job.working_directory(),
                                         .cpus = ParseCpuList(placement.cpus()).value_or(std::vector<int>()),
                                         .reads_input = job.input_to_first_rank() && first,
                                         .input = first ? input_of_first_rank : -1,
+                                        .inherited = surroundings[i].inherited,
                                         .local_rank = static_cast<int>(i),
                                         .cgroup = cgroup_->fd()});
     if (kept[i].has_value()) {

@@ -37,6 +37,12 @@
 
 namespace cohort::launcher {
 
+// A rank's own part of what its process is given, by local rank.
+struct RankSurroundings {
+  std::vector<std::string> environment;
+  int inherited = -1;  // see RankCommand
+};
+
 class Supervisor {
  public:
   // A rank has printed it.
@@ -77,7 +83,7 @@ class Supervisor {
   // Starts all ranks of the assignment but those that were `kept`, by local rank. Does not wait for their programs: a
   // file system that holds one may not answer. Call from the main thread. `input_of_first_rank`: the descriptor that
   // rank 0 gets as its standard input, not owned; -1: as the job says.
-  void Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
+  void Start(const v1::Assignment& assignment, const std::vector<RankSurroundings>& surroundings,
              std::vector<std::optional<Kept>> kept = {}, int input_of_first_rank = -1);
 
   // Ends every rank: SIGTERM to its processes, SIGKILL to all of them after `grace`. A later call can only shorten
@@ -100,8 +106,11 @@ class Supervisor {
   // wrapper gets a second to end too, then it is ended.
   void OnProgramVanished(int local_rank, pid_t program) { ranks_[local_rank].OnProgramVanished(program); }
 
-  // The rank has asked for it: SIGKILL to its group, reported with its reason.
-  void KillAsAsked(int local_rank, const std::string& why) { ranks_[local_rank].signals().KillFor(why); }
+  // The rank has asked for it: SIGKILL to its group, reported with its reason, or as if it had ended with `exit_code`.
+  void KillAsAsked(int local_rank, const std::string& why, std::optional<int> exit_code = std::nullopt) {
+    RankSignals& signals = ranks_[local_rank].signals();
+    exit_code ? signals.EndAs(*exit_code) : signals.KillFor(why);
+  }
 
   // A child process has ended. False when it is none of the ranks.
   bool OnChildEnded(pid_t pid, int wait_status);

@@ -251,10 +251,13 @@ std::string Summary(const Job& job) {
 // Its ranks would run, each as if alone, and nobody would wonder before the results come.
 void HintAtMpi(const Job& job) {
   if (job.placement.world_size < 2) return;
-  const std::string library = FindNeededLibrary(job.program.path, {"libmpi.so", "libmpich.so"});
+  const bool served = job.options.mpi != Mpi::kNone;
+  const std::string library =
+      FindNeededLibrary(job.program.path, served ? std::vector<std::string_view>{"libmpi.so.40"}
+                                                 : std::vector<std::string_view>{"libmpi.so", "libmpich.so"});
   if (library.empty()) return;
-  Say("the program is linked with " + library +
-      ": for MPI each rank is alone here; if it is written for MPI, use mpirun");
+  Say("the program is linked with " + library + ": for MPI each rank is alone here; if it is written for MPI, " +
+      (served ? "use Open MPI's mpirun, or build it with MPICH" : "leave --mpi none out, or use mpirun"));
 }
 
 std::string DescribeBinding(Bind bind) {

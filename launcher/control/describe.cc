@@ -129,7 +129,11 @@ std::string NameCall(const v1::CallState& call, bool name_group) {
 
 std::string DescribeCall(const v1::CallState& call, bool name_group) {
   const std::string held = call.held_by().empty() ? "" : ", stopped by a debugger (" + call.held_by() + ")";
-  if (!call.present()) return (call.joined() ? "in no collective call" : "not visible to Cohort") + held;
+  if (!call.present())
+    return (call.joined()   ? "in no collective call"
+            : call.in_mpi() ? "in MPI, whose calls Cohort does not see"
+                            : "not visible to Cohort") +
+           held;
   const std::string what = NameCall(call, name_group);
   if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier" + held;
   if (call.done()) return "after " + what + " (done " + DescribeDuration(call.age_ms()) + " earlier)" + held;

@@ -81,7 +81,7 @@ constexpr std::string_view kDevices =
 constexpr std::string_view kPrograms =
     "a job has one program; let it choose by its rank: dlaunch -n 4 sh -c 'if [ $RANK = 0 ]; then exec server; else "
     "exec client; fi'";
-constexpr std::string_view kMpi = "ranks meet without MPI; programs written for it need its own launcher";
+constexpr std::string_view kMpi = "programs of MPICH and Intel MPI are started as they are; see --mpi";
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     // torchrun
     {"--node-rank",
@@ -143,7 +143,6 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"-w", "--hosts a,b; in a job of Slurm its nodes are used"},
     {"--nodelist", "--hosts a,b; in a job of Slurm its nodes are used"},
     {"--export", kVariables},
-    {"--mpi", kMpi},
     {"-D", kFolder},
     {"--chdir", kFolder},
     {"-t", kLimits},

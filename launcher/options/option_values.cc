@@ -143,4 +143,17 @@ absl::Status ReadStopped(const std::string& text, Stopped* stopped) {
   return absl::OkStatus();
 }
 
+absl::Status ReadMpi(const std::string& text, Mpi* mpi) {
+  if (text == "pmix") {
+    return absl::InvalidArgumentError(
+        "--mpi pmix: PMIx, which Open MPI speaks, is not served; start the program with Open MPI's mpirun, or build it "
+        "with MPICH (--mpi pmi1)");
+  }
+  if (text != "auto" && text != "pmi1" && text != "none") {
+    return absl::InvalidArgumentError("--mpi '" + text + "': give auto, pmi1 or none");
+  }
+  *mpi = text == "auto" ? Mpi::kAuto : text == "pmi1" ? Mpi::kPmi1 : Mpi::kNone;
+  return absl::OkStatus();
+}
+
 }  // namespace cohort::launcher

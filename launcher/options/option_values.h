@@ -33,5 +33,6 @@ absl::Status ReadBind(const std::string& text, Bind* bind);
 std::string WithLongCount(std::string argument);
 // --stopped: "kill", "wait".
 absl::Status ReadStopped(const std::string& text, Stopped* stopped);
+absl::Status ReadMpi(const std::string& text, Mpi* mpi);
 
 }  // namespace cohort::launcher

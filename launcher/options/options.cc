@@ -42,7 +42,7 @@ constexpr char kEncryptData[] = "COHORT_ENCRYPT_DATA";
 struct RawOptions {
   std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
-  std::string on_failure, stopped, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file,
+  std::string on_failure, stopped, mpi, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file,
       interface, bind, metrics;
   std::vector<std::string> environment;
   bool dry_run = false;
@@ -114,8 +114,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "Run on these hosts, by ssh: a,b or node[01-16]; a:4 puts four ranks on a", "-H");
   AddOption(app.get(), "hostfile", &raw->host_file, "FILE", "The same from a file, a host a line: a, a:4 or a slots=4");
   AddOption(app.get(), "ssh", &raw->ssh_command, "COMMAND", "The ssh to use, with its options (ssh)");
-  AddOption(app.get(), "agent-path", &raw->agent_path, "PATH",
-            "Where dlaunch lies on those hosts (where it lies here)");
+  AddOption(app.get(), "agent-path", &raw->agent_path, "PATH", "Where dlaunch lies on those hosts (where it is here)");
   AddOption(app.get(), "wait", &raw->wait, "TIME",
             "With --nnodes alone, or in pods and the like: how long to wait for the others to join (600)");
   AddOption(app.get(), "port-range", &raw->ports, "A:B",
@@ -133,12 +132,12 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "bind", &raw->bind, "WHAT",
             "Bind each rank to its share of the node's cores, to its NUMA node (numa), or not at all (none) (core)");
   AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
-  AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N",
-            "Give each node N pretended GPUs, in host memory, instead of its own");
+  AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N", "Give each node N pretended GPUs, in host memory");
   AddOption(app.get(), "on-failure", &raw->on_failure, "WHAT",
             "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
   AddOption(app.get(), "stopped", &raw->stopped, "WHAT",
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
+  AddOption(app.get(), "mpi", &raw->mpi, "HOW", "MPI programs meet by auto, pmi1 (MPICH, Intel MPI) or none (auto)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "TIME", "From a rank's SIGTERM to its SIGKILL: 5 (seconds), 2m, 1h (10)");
@@ -338,6 +337,7 @@ void ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options, P
   if (given("--rank-order")) problems->Add(ReadRankOrder(raw.rank_order, options));
   if (given("--bind")) problems->Add(ReadBind(raw.bind, &options->bind));
   if (given("--stopped")) problems->Add(ReadStopped(raw.stopped, &options->stopped));
+  if (given("--mpi")) problems->Add(ReadMpi(raw.mpi, &options->mpi));
   if (given("--stdin")) problems->Add(ReadInput(raw.input, options));
   if (given("--metrics")) problems->Add(ReadMetrics(raw.metrics, &options->metrics));
   if (given("--launcher") && raw.launcher.empty()) {

@@ -27,6 +27,13 @@ enum class Bind { kCore, kNuma, kNone };
 // The fate of a rank that stays stopped (SIGSTOP).
 enum class Stopped { kKill, kWait };
 
+// How ranks that are MPI programs find each other.
+enum class Mpi {
+  kAuto,  // by whatever their library speaks, of those that are served
+  kPmi1,  // MPICH, Intel MPI and their family
+  kNone,  // not at all: each is alone
+};
+
 // TCP ports that dlaunch may listen on; 0 to 0: any.
 struct PortRange {
   int first = 0;
@@ -66,6 +73,7 @@ struct Options {
   std::string rank_order_file;  // with kFile
   Bind bind = Bind::kCore;
   Stopped stopped = Stopped::kKill;
+  Mpi mpi = Mpi::kAuto;
   std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;

@@ -71,6 +71,12 @@ void RankSignals::KillFor(const std::string& own_fault) {
   Kill();
 }
 
+void RankSignals::EndAs(int exit_code) {
+  if (!HasProcess(*life_) || told()) return;
+  ends_as_ = std::clamp(exit_code & 0xff, 1, 255);
+  ::kill(-handle_->pid(), SIGKILL);
+}
+
 void RankSignals::OnStays() {
   loop_->Cancel(kill_timer_);
   kill_at_.reset();
@@ -86,6 +92,10 @@ void RankSignals::PassOn(int signal) {
 }
 
 void RankSignals::Describe(v1::RankExit* exit) const {
+  if (ends_as_ && !told()) {
+    exit->clear_signal();
+    exit->set_exit_code(*ends_as_);
+  }
   // After our signal any end is our doing, except by a signal that we never send.
   const bool our_signal = exit->signal() == 0 || exit->signal() == SIGTERM || exit->signal() == SIGKILL;
   exit->set_killed_by_us(told() && our_signal);

@@ -50,6 +50,8 @@ class RankSignals {
   void Kill();
   // The same for a cause that it gave, which its end then says, unless it was told to end or gave one before.
   void KillFor(const std::string& own_fault);
+  // The same for one that has asked to end with that code (MPI_Abort): its end is told as that, 0 as 1.
+  void EndAs(int exit_code);
   // SIGTERM to those of its processes that need it and have not had it. `again`: once the rank was told, and only where
   // it is time: some may have lost their parent. A pass over /proc.
   void TellFamily(TimePoint now, bool again);
@@ -81,6 +83,7 @@ class RankSignals {
   RankFamily family_;
   int passed_on_ = 0;               // the latest notice
   bool was_stopped_ = false;        // when it was killed
+  std::optional<int> ends_as_;      // the code that it asked for
   std::optional<RankPlace> place_;  // before it was told to end
 };
 

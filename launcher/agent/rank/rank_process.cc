@@ -122,6 +122,7 @@ void RankChild::Run() const {
   }
   constexpr long kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
   RawCall(SYS_close_range, 3, ~0U, kCloexec);
+  if (command_.inherited >= 0) RawCall(SYS_fcntl, command_.inherited, F_SETFD, 0);
   RawCall(SYS_prlimit64, 0, RLIMIT_NOFILE, RawArgument(&open_files_));
   if (limit_mark_) RawCall(SYS_prlimit64, 0, RLIMIT_RTTIME, RawArgument(&*limit_mark_));
   const long entered = RawCall(SYS_chdir, RawArgument(command_.working_directory.c_str()));

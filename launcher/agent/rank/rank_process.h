@@ -21,6 +21,7 @@ struct RankCommand {
   std::vector<int> cpus;  // empty: not bound
   bool reads_input = false;
   int input = -1;      // its standard input, not owned, where it does not get one by RankProcess::input; -1: none
+  int inherited = -1;  // another descriptor that it finds open under the same number; -1: none
   int local_rank = 0;  // for its mark (limit_mark.h)
   int cgroup = -1;     // a descriptor of the folder of the one to start in; -1, or not permitted: ours
 };
@@ -34,9 +35,8 @@ struct RankProcess {
 };
 
 // Starts it in a process that leads a session of its own, dies with the calling thread (call it from the main
-// thread), has default signal handling, reads /dev/null unless it has an input, and inherits no other descriptor. Does
-// not wait for the program. kResourceExhausted when there are no
-// descriptors or processes left.
+// thread), has default signal handling, reads /dev/null unless it has an input, and inherits no other descriptor but
+// `inherited`. Does not wait for the program. kResourceExhausted when there are no descriptors or processes left.
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
 
 // Whether the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and

@@ -48,7 +48,8 @@ RankService::RankService(EventLoop* loop, const v1::Assignment& assignment, std:
       peer_of_rank_(assignment.placement().ranks_size(), 0),
       store_({.to_rendezvous = callbacks_.to_rendezvous,
               .to_rank = [this](RankSocket::PeerId to,
-                                const v1::AgentMessage& message) { SendToRank(peers_.at(to).local_rank, message); }}),
+                                const v1::AgentMessage& message) { SendToRank(peers_.at(to).local_rank, message); },
+              .to_agent = callbacks_.to_agent}),
       preemption_(assignment.placement().ranks_size()) {}
 
 absl::Status RankService::Start(const std::string& address) {

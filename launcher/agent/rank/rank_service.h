@@ -55,6 +55,7 @@ class RankService {
   using Event = std::variant<Hello, Goodbye, EpochLeft, KillWanted, Vanished>;
   struct Callbacks {
     std::function<void(const v1::FromAgent&)> to_rendezvous;
+    std::function<void(const v1::AgentMessage&)> to_agent;  // answers to the agent's own calls on the store
     // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
     std::function<pid_t(int local_rank)> group_of;
     std::function<void(const Event&)> on_event;

@@ -7,6 +7,10 @@ uint64_t StoreRelay::Note(RankSocket::PeerId from, uint64_t request, std::string
   return next_request_++;
 }
 
+void StoreRelay::Answer(RankSocket::PeerId to, const v1::AgentMessage& message) {
+  to == kAgentItself ? callbacks_.to_agent(message) : callbacks_.to_rank(to, message);
+}
+
 void StoreRelay::OnPut(RankSocket::PeerId from, const v1::PutRequest& request) {
   v1::FromAgent up;
   *up.mutable_put() = request;
@@ -21,7 +25,7 @@ void StoreRelay::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) {
     message.mutable_get()->set_request(request.request());
     message.mutable_get()->set_found(true);
     message.mutable_get()->set_value(cached->second);
-    callbacks_.to_rank(from, message);
+    Answer(from, message);
     return;
   }
   v1::FromAgent up;
@@ -43,21 +47,22 @@ void StoreRelay::OnPutReply(const v1::PutReply& reply) {
   v1::AgentMessage message;
   *message.mutable_put() = reply;
   message.mutable_put()->set_request(node.mapped().request);
-  callbacks_.to_rank(node.mapped().peer, message);
+  Answer(node.mapped().peer, message);
 }
 
 void StoreRelay::OnGetReply(const v1::GetReply& reply) {
   const auto node = pending_.extract(reply.request());
   if (node.empty()) return;
   const size_t bytes = node.mapped().key.size() + reply.value().size();
-  if (reply.found() && cache_bytes_ + bytes <= kMaxCacheBytes &&
+  const bool is_read_once = node.mapped().peer == kAgentItself;
+  if (reply.found() && !is_read_once && cache_bytes_ + bytes <= kMaxCacheBytes &&
       cache_.emplace(node.mapped().key, reply.value()).second) {
     cache_bytes_ += bytes;
   }
   v1::AgentMessage message;
   *message.mutable_get() = reply;
   message.mutable_get()->set_request(node.mapped().request);
-  callbacks_.to_rank(node.mapped().peer, message);
+  Answer(node.mapped().peer, message);
 }
 
 void StoreRelay::OnVariableReply(const v1::VariableReply& reply) {
@@ -66,7 +71,7 @@ void StoreRelay::OnVariableReply(const v1::VariableReply& reply) {
   v1::AgentMessage message;
   *message.mutable_variable() = reply;
   message.mutable_variable()->set_request(node.mapped().request);
-  callbacks_.to_rank(node.mapped().peer, message);
+  Answer(node.mapped().peer, message);
 }
 
 void StoreRelay::Forget(RankSocket::PeerId peer) {

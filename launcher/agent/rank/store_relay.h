@@ -1,5 +1,6 @@
-// Carries the ranks' calls on the job's key-value store and on its variables to the rendezvous, and the answers back.
-// Keeps copies of keys, which are written once; variables change, so none of those.
+// Carries the ranks' calls on the job's key-value store and on its variables to the rendezvous, and the answers back;
+// also those of the agent itself, as of a peer number 0. Keeps copies of keys, which are written once; variables
+// change, so none of those.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,12 @@ namespace cohort::launcher {
 
 class StoreRelay {
  public:
+  static constexpr RankSocket::PeerId kAgentItself = 0;
+
   struct Callbacks {
     std::function<void(const v1::FromAgent&)> to_rendezvous;
     std::function<void(RankSocket::PeerId to, const v1::AgentMessage&)> to_rank;
+    std::function<void(const v1::AgentMessage&)> to_agent;
   };
 
   explicit StoreRelay(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
@@ -43,6 +47,7 @@ class StoreRelay {
     std::string key;
   };
 
+  void Answer(RankSocket::PeerId to, const v1::AgentMessage& message);
   // Remembers who asked, and returns the number under which the rendezvous is asked.
   uint64_t Note(RankSocket::PeerId from, uint64_t request, std::string key);
 

@@ -46,8 +46,9 @@ class SupervisorTest : public ::testing::Test {
     ASSERT_EQ(started_.pids_size(), ranks);
     ASSERT_EQ(waiting_for_, 0) << "not all ranks have started";
   }
-  static std::vector<std::vector<std::string>> Environments(int ranks) {
-    return std::vector<std::vector<std::string>>(static_cast<size_t>(ranks), {"PATH=/usr/bin:/bin"});
+  static std::vector<RankSurroundings> Environments(int ranks) {
+    return std::vector<RankSurroundings>(static_cast<size_t>(ranks),
+                                         RankSurroundings{.environment = {"PATH=/usr/bin:/bin"}});
   }
   // Until all ranks have ended.
   void Run() {
