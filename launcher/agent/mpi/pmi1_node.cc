@@ -38,7 +38,9 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
                           ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
                           : Reply(rank, message);
   if (reply.empty()) return {};
-  return {Answer{local_rank, std::move(reply)}};
+  Events events = {Answer{local_rank, std::move(reply)}};
+  TellOthersOfEnd(&events);
+  return events;
 }
 
 std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
@@ -112,8 +114,7 @@ Pmi1Node::Events Pmi1Node::EnterBarrier(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   if (std::exchange(rank.in_barrier, true)) return {};
   if (++in_barrier_ < job_.local_ranks) {
-    const auto gone = std::find_if(ranks_.begin(), ranks_.end(),
-                                   [](const Rank& other) { return other.state == State::kClosed && !other.finalized; });
+    const auto gone = std::find_if(ranks_.begin(), ranks_.end(), HasLeftOthers);
     if (gone == ranks_.end()) return {};
     return {Abandoned{local_rank, job_.first_rank + static_cast<int>(gone - ranks_.begin())}};
   }
@@ -152,11 +153,17 @@ Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
   Events events;
   const auto waits = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.in_barrier; });
   if (waits != ranks_.end()) events.emplace_back(Abandoned{static_cast<int>(waits - ranks_.begin()), by});
-  // Programs without MPI say nothing to other nodes.
-  if (job_.nodes > 1 && before == State::kInitialized && !std::exchange(end_is_told_, true)) {
-    events.emplace_back(Publish{round_ + 1, std::string(kEnded) + std::to_string(by), false});
-  }
+  TellOthersOfEnd(&events);
   return events;
+}
+
+// Programs without MPI say nothing to other nodes.
+void Pmi1Node::TellOthersOfEnd(Events* events) {
+  const auto gone = std::find_if(ranks_.begin(), ranks_.end(), HasLeftOthers);
+  const bool any_used = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.used; });
+  if (job_.nodes == 1 || gone == ranks_.end() || !any_used || std::exchange(end_is_told_, true)) return;
+  const int by = job_.first_rank + static_cast<int>(gone - ranks_.begin());
+  events->emplace_back(Publish{round_ + 1, std::string(kEnded) + std::to_string(by), false});
 }
 
 std::vector<int> Pmi1Node::MissingInBarrier() const {

@@ -91,6 +91,11 @@ class Pmi1Node {
   std::string Reply(Rank& rank, const Pmi1Message& message);
   std::string Put(const Pmi1Message& message);
   std::string Get(const Pmi1Message& message) const;
+  // It comes to no barrier any more, and has not said so.
+  static bool HasLeftOthers(const Rank& rank) {
+    return rank.state == State::kClosed && !rank.finalized && !rank.in_barrier;
+  }
+  void TellOthersOfEnd(Events* events);
   Events EnterBarrier(int local_rank);
   Events LeaveBarrier();
   // Adds values as Publish carries them. False: too many.

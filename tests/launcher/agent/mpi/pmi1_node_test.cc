@@ -134,7 +134,7 @@ TEST(Pmi1Node, NamesTheRankThatEndedWithoutFinalize) {
 TEST(Pmi1Node, NamesTheRankThatEndedBeforeInit) {
   Pmi1Node node(JobOf(0, 2, 2));
   EXPECT_TRUE(node.OnClosed(1).empty()) << "nobody uses MPI so far";
-  Init(node, 1);
+  EXPECT_NE(Find<Pmi1Node::Publish>(node.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1")), nullptr);
   const auto events = node.OnLine(0, "cmd=barrier_in");
   ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr);
   EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->by, 1);
