@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/machine/mpi_program.h"
 
 namespace cohort::launcher {
 
@@ -35,7 +36,8 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::
   spec.set_raw_output(!job.options.prefix);
   spec.set_input_to_first_rank(job.options.input == RankInputOption::kForwarded);
   spec.set_inherits_input(job.options.input == RankInputOption::kRedirected);
-  spec.set_serves_pmi1(job.options.mpi != Mpi::kNone);
+  const bool looks = job.options.mpi == Mpi::kAuto && LooksLikeMpi(job.program.path, job.options.command);
+  spec.set_serves_pmi1(job.options.mpi == Mpi::kPmi1 || looks);
   spec.set_waits_for_stopped(job.options.stopped == Stopped::kWait);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);

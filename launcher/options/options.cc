@@ -31,7 +31,6 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
   dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
-
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. A .py file is run by python3 -u. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
@@ -137,7 +136,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
   AddOption(app.get(), "stopped", &raw->stopped, "WHAT",
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
-  AddOption(app.get(), "mpi", &raw->mpi, "HOW", "MPI programs meet by auto, pmi1 (MPICH, Intel MPI) or none (auto)");
+  AddOption(app.get(), "mpi", &raw->mpi, "HOW", "Start MPI programs by pmi1 (MPICH, Intel MPI), none (auto)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "TIME", "From a rank's SIGTERM to its SIGKILL: 5 (seconds), 2m, 1h (10)");

@@ -29,7 +29,7 @@ enum class Stopped { kKill, kWait };
 
 // How ranks that are MPI programs find each other.
 enum class Mpi {
-  kAuto,  // by whatever their library speaks, of those that are served
+  kAuto,  // by PMI-1 where the program looks like one of MPI (LooksLikeMpi)
   kPmi1,  // MPICH, Intel MPI and their family
   kNone,  // not at all: each is alone
 };

@@ -58,7 +58,7 @@ class Staying : public ::testing::Test {
     };
   }
 
-  const std::vector<std::vector<std::string>> kEnvironments = {{"PATH=/usr/bin:/bin"}};
+  const std::vector<RankSurroundings> kEnvironments = {{.environment = {"PATH=/usr/bin:/bin"}}};
   EventLoop loop_;
   Cgroup cgroup_{""};
   Sentinel sentinel_{"COHORT_AGENT=@none", &cgroup_};

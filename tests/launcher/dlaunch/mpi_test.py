@@ -69,7 +69,8 @@ class MpiPrograms(unittest.TestCase):
         cls.folder.cleanup()
 
     def run_job(self, options, *arguments):
-        command = [DLAUNCH, *options, sys.executable, self.program, LIBRARY, *arguments]
+        how = [] if "--mpi" in options else ["--mpi", "pmi1"]  # the program does not show that it uses MPI
+        command = [DLAUNCH, *how, *options, sys.executable, self.program, LIBRARY, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
 
     def check_world(self, options, size):
@@ -90,6 +91,15 @@ class MpiPrograms(unittest.TestCase):
         job = self.run_job(["-n", "2", "--mpi", "none"])
         self.assertEqual(job.returncode, 0, job.stderr)
         self.assertEqual(job.stdout.count("rank 0 of 1"), 2, job.stdout)
+
+    def test_a_script_of_mpi4py_is_found_to_use_mpi(self):
+        script = os.path.join(self.folder.name, "mpi4py_program.py")
+        with open(script, "w") as file:
+            file.write("# as from mpi4py import MPI would\n" + PROGRAM)
+        command = [DLAUNCH, "-n", "2", sys.executable, script, LIBRARY]
+        job = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        self.assertEqual(job.returncode, 0, job.stderr)
+        self.assertIn("rank 1 of 2 sum 3", job.stdout)
 
     def test_an_abort_is_the_exit_status_and_is_told(self):
         job = self.run_job(["-n", "3"], "abort")

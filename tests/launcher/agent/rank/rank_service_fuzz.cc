@@ -137,6 +137,7 @@ class Node {
         service_(
             &loop_, TheAssignment(), "127.0.0.1",
             {.to_rendezvous = [this](const v1::FromAgent& message) { OnMessage(message); },
+             .to_agent = {},
              // The last rank is another process, which this one does not descend from.
              .group_of = [](int local_rank) { return local_rank + 1 < kRanks ? ::getpid() : 1; },
              .on_event =

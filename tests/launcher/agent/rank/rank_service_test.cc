@@ -100,6 +100,7 @@ class RankServiceTest : public testing::Test {
     service_ = std::make_unique<RankService>(
         &loop_, assignment_, "127.0.0.1",
         RankService::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { Answer(message); },
+                               .to_agent = {},
                                .group_of = [this](int local_rank) { return local_rank == 0 ? ::getpid() : stranger_; },
                                .on_event = [this](const RankService::Event& event) { Count(event); }});
     EXPECT_TRUE(service_->Start(address_).ok());
