@@ -25,18 +25,30 @@ void OutputRate::Take(v1::OutputLine line, Clock::time_point now, const Sink& si
   ring_bytes_ += SizeOf(line);
   ring_.push_back(std::move(line));
   PassOn(now, sink);
-  while (ring_bytes_ > kRingBytes && ring_.size() > 1) {
-    Stream& stream = streams_[ring_.front().standard_error() ? 1 : 0];
-    stream.dropped = true;
-    if (!ring_.front().goes_on()) ++stream.dropped_lines;
-    ring_bytes_ -= SizeOf(ring_.front());
-    ring_.pop_front();
-  }
+  while (ring_bytes_ > kRingBytes && ring_.size() > 1) DropFront();
+}
+
+void OutputRate::DropFront() {
+  const v1::OutputLine& line = ring_.front();
+  Stream& stream = streams_[line.standard_error() ? 1 : 0];
+  stream.dropped = true;
+  stream.cut = line.goes_on();
+  if (!line.goes_on()) ++stream.dropped_lines;
+  ring_bytes_ -= SizeOf(line);
+  ring_.pop_front();
+}
+
+bool OutputRate::IsRestOfDropped(const v1::OutputLine& line) const {
+  return ring_.size() > 1 && streams_[line.standard_error() ? 1 : 0].cut && line.text().size() < kLongRest;
 }
 
 void OutputRate::PassOn(Clock::time_point now, const Sink& sink) {
   Save(now);
   while (!ring_.empty() && saved_ > 0) {
+    if (IsRestOfDropped(ring_.front())) {
+      DropFront();
+      continue;
+    }
     saved_ -= static_cast<double>(SizeOf(ring_.front()));
     Send(ring_.front(), sink);
     ring_bytes_ -= SizeOf(ring_.front());
@@ -45,7 +57,14 @@ void OutputRate::PassOn(Clock::time_point now, const Sink& sink) {
 }
 
 void OutputRate::Finish(const Sink& sink) {
-  for (; !ring_.empty(); ring_.pop_front()) Send(ring_.front(), sink);
+  while (!ring_.empty()) {
+    if (IsRestOfDropped(ring_.front())) {
+      DropFront();
+      continue;
+    }
+    Send(ring_.front(), sink);
+    ring_.pop_front();
+  }
   ring_bytes_ = 0;
 }
 
@@ -71,6 +90,7 @@ void OutputRate::Send(const v1::OutputLine& line, const Sink& sink) {
     sink(notice);
   }
   streams_[line.standard_error() ? 1 : 0].goes_on = line.goes_on();
+  streams_[line.standard_error() ? 1 : 0].cut = false;
   sink(line);
 }
 

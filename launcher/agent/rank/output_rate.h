@@ -18,6 +18,7 @@ class OutputRate {
   using Clock = std::chrono::steady_clock;
   using Sink = std::function<void(const v1::OutputLine&)>;
   static constexpr size_t kRingBytes = 64u << 10;
+  static constexpr size_t kLongRest = 4u << 10;
 
   // 0 bytes a second: no limit, and every line is passed on at once. The rate may be saved up for a second.
   OutputRate(uint64_t bytes_per_second, Clock::time_point now);
@@ -36,6 +37,9 @@ class OutputRate {
  private:
   void Save(Clock::time_point now);
   void Send(const v1::OutputLine& line, const Sink& sink);
+  void DropFront();
+  // The rest of a line whose beginning was dropped goes with it, unless it is long or the last that waits.
+  bool IsRestOfDropped(const v1::OutputLine& line) const;
 
   const double bytes_per_second_;
   double saved_;  // bytes; negative after a line that was larger than what there was
@@ -46,6 +50,7 @@ class OutputRate {
     uint64_t dropped_lines = 0;  // not told yet
     bool dropped = false;        // the same, also of a part of a line
     bool goes_on = false;        // the latest that was passed on was a part of a line
+    bool cut = false;            // the latest that was dropped was a part of a line
   };
   Stream streams_[2];  // standard output and error
 };

@@ -54,6 +54,19 @@ TEST_F(OutputRateTest, LinesAboveTheRateWaitAndFollow) {
   EXPECT_FALSE(rate.waiting());
 }
 
+TEST_F(OutputRateTest, TheRestOfALineWhoseBeginningWasDroppedGoesToo) {
+  OutputRate rate(1, now_);
+  rate.Take(Line("x"), now_, sink_);
+  v1::OutputLine beginning = Line(std::string(100, 'b'));
+  beginning.set_goes_on(true);
+  rate.Take(beginning, now_, sink_);
+  const std::string large(OutputRate::kRingBytes - 20, 'l');
+  rate.Take(Line("rest"), now_, sink_);  // drops nothing yet
+  rate.Take(Line(large), now_, sink_);   // drops the beginning
+  rate.Finish(sink_);
+  for (const std::string& text : seen_) EXPECT_NE(text, "out rest");
+}
+
 TEST_F(OutputRateTest, TheOldestLinesAreDroppedAndCountedByStream) {
   OutputRate rate(1, now_);
   rate.Take(Line("x"), now_, sink_);  // saves nothing more for the others
