@@ -37,7 +37,6 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
   std::string reply = std::exchange(rank.in_spawn, false)
                           ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
                           : Reply(rank, message);
-  if (reply.empty()) return {};
   Events events = {Answer{local_rank, std::move(reply)}};
   TellOthersOfEnd(&events);
   return events;
@@ -159,9 +158,11 @@ Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
 
 // Programs without MPI say nothing to other nodes.
 void Pmi1Node::TellOthersOfEnd(Events* events) {
+  if (job_.nodes == 1 || end_is_told_) return;
   const auto gone = std::find_if(ranks_.begin(), ranks_.end(), HasLeftOthers);
   const bool any_used = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.used; });
-  if (job_.nodes == 1 || gone == ranks_.end() || !any_used || std::exchange(end_is_told_, true)) return;
+  if (gone == ranks_.end() || !any_used) return;
+  end_is_told_ = true;
   const int by = job_.first_rank + static_cast<int>(gone - ranks_.begin());
   events->emplace_back(Publish{round_ + 1, std::string(kEnded) + std::to_string(by), false});
 }
