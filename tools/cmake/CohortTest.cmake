@@ -5,6 +5,9 @@
 # skipped itself, so that ctest says "Skipped" and never hides a failure behind a skip. Each test finds
 # COHORT_TEST_BIN_DIR (the programs), COHORT_TEST_HELPER_DIR (the test binaries) and COHORT_TEST_SOURCE_DIR (the
 # repository) in its environment.
+#
+# `tools/dev test` gives ctest four places. A test takes two of them; a folder whose tests mostly wait sets
+# COHORT_TEST_PROCESSORS to 1, so that twice as many of them run at a time.
 include_guard(GLOBAL)
 
 set(COHORT_TEST_OUTPUT_DIR ${CMAKE_BINARY_DIR}/tests/bin)
@@ -43,7 +46,11 @@ macro(cohort_test_properties variable)
   if(COHORT_SANITIZE) # which makes programs up to ten times slower
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 8")
   endif()
+  if(NOT DEFINED COHORT_TEST_PROCESSORS)
+    set(COHORT_TEST_PROCESSORS 2)
+  endif()
   string(CONCAT ${variable} "TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS \"${arg_LABELS}\" "
+    "PROCESSORS ${COHORT_TEST_PROCESSORS} "
     "ENVIRONMENT \"${COHORT_TEST_ENV};${arg_ENV}\"")
   # Large counts of several processes leave no CPU for the deadlines of whatever runs beside them.
   if(arg_RUN_SERIAL OR ("nightly" IN_LIST arg_LABELS AND "multiprocess" IN_LIST arg_LABELS))
