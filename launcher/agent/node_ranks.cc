@@ -8,6 +8,7 @@
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/machine/rank_environment.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -35,6 +36,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
+  COHORT_ASSIGN_OR_RETURN(torch_switch_, TorchSwitchFolder(InheritedEnvironment(), assignment_.job(), OwnPath()));
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
   if (assignment_.job().serves_pmi1()) {
@@ -89,7 +91,8 @@ std::vector<RankSurroundings> NodeRanks::Surroundings() const {
                                                        .rank = &rank,
                                                        .node = static_cast<int>(assignment_.placement().node()),
                                                        .agent_address = owner_.address,
-                                                       .cpu_share = CpuShare(own, ranks, cpus)});
+                                                       .cpu_share = CpuShare(own, ranks, cpus),
+                                                       .torch_switch = torch_switch_});
     if (mpi_ == nullptr) continue;
     const int local_rank = static_cast<int>(surroundings.size()) - 1;
     for (std::string& variable : mpi_->EnvironmentOf(local_rank)) its.environment.push_back(std::move(variable));

@@ -106,6 +106,7 @@ class NodeRanks {
   Supervisor processes_;
   RankService service_;
   std::unique_ptr<MpiService> mpi_;  // none: --mpi none
+  std::string torch_switch_;         // for PYTHONPATH
   std::vector<bool> joined_;         // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;

@@ -1,9 +1,12 @@
 #include "cohort/launcher/machine/rank_environment.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string_view>
+#include <system_error>
 
+#include "absl/status/status.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/machine/cuda_devices.h"
 
@@ -26,6 +29,10 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
     variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
     variables["CUDA_VISIBLE_DEVICES"] = VisibleDevicesMask({rank.rank->devices().begin(), rank.rank->devices().end()});
   }
+  if (!rank.torch_switch.empty()) {
+    std::string& path = variables["PYTHONPATH"];
+    path = rank.torch_switch + (path.empty() ? "" : ":" + path);
+  }
   const std::string node = std::to_string(rank.node);
   variables["COHORT_AGENT"] = rank.agent_address;
   variables["COHORT_JOB_ID"] = job.job().job_id();
@@ -46,6 +53,27 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
   return result;
+}
+
+absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& inherited, const v1::JobSpec& job,
+                                              const std::string& own_path) {
+  constexpr std::string_view kVariable = "COHORT_TORCH_BACKEND=";
+  std::string_view backend;
+  const auto read = [&](const std::string& variable) {
+    if (variable.starts_with(kVariable)) backend = std::string_view(variable).substr(kVariable.size());
+  };
+  for (const std::string& variable : inherited) read(variable);
+  for (const std::string& variable : job.environment()) read(variable);  // which win
+  if (backend != "cohort") return "";
+  const std::filesystem::path above = std::filesystem::path(own_path).parent_path().parent_path();
+  for (const char* const place : {"switch", "python/cohort/switch"}) {
+    std::error_code error;
+    if (std::filesystem::exists(above / place / "sitecustomize.py", error)) return (above / place).string();
+  }
+  return absl::FailedPreconditionError(
+      "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package cohort does not lie beside " + own_path +
+      ", so PyTorch's gloo would not be served by Cohort; use the dlaunch of the wheel (pip install cohort-*.whl), or "
+      "build the target cohort_python");
 }
 
 }  // namespace cohort::launcher

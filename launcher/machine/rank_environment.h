@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -14,11 +15,18 @@ struct RankEnvironment {
   const v1::RankPlacement* rank = nullptr;
   int node = 0;
   std::string agent_address;
-  int cpu_share = 1;  // for OMP_NUM_THREADS
+  int cpu_share = 1;         // for OMP_NUM_THREADS
+  std::string torch_switch;  // TorchSwitchFolder
 };
 
 // The variables of one rank: those inherited, without what other launchers left there; then the job's own (--env); then
 // what names this rank, which nothing overrides. Pure.
 std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& inherited, const RankEnvironment& rank);
+
+// The folder that ranks find first on PYTHONPATH where their environment says COHORT_TORCH_BACKEND=cohort, so that
+// PyTorch's gloo is served by Cohort. It lies beside the folder of dlaunch, whose path is `own_path`, as the wheel and
+// a build have it. Empty where the variable does not say so; kFailedPrecondition where the folder is absent.
+absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& inherited, const v1::JobSpec& job,
+                                              const std::string& own_path);
 
 }  // namespace cohort::launcher

@@ -156,4 +156,19 @@ absl::Status ReadMpi(const std::string& text, Mpi* mpi) {
   return absl::OkStatus();
 }
 
+absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {
+  constexpr char kVariable[] = "COHORT_TORCH_BACKEND";
+  if (text != "cohort" && text != "torch") {
+    return absl::InvalidArgumentError("--torch-backend '" + text + "': give cohort or torch");
+  }
+  for (const auto& [name, value] : *environment) {
+    if (name == kVariable && value != text) {
+      return absl::InvalidArgumentError("--torch-backend " + text + " and --env " + name + "=" + value +
+                                        " contradict each other; leave one out");
+    }
+  }
+  environment->emplace_back(kVariable, text);
+  return absl::OkStatus();
+}
+
 }  // namespace cohort::launcher

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,5 +35,7 @@ std::string WithLongCount(std::string argument);
 // --stopped: "kill", "wait".
 absl::Status ReadStopped(const std::string& text, Stopped* stopped);
 absl::Status ReadMpi(const std::string& text, Mpi* mpi);
+// --torch-backend: "cohort", "torch". Adds COHORT_TORCH_BACKEND to `environment`, which must not say otherwise.
+absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment);
 
 }  // namespace cohort::launcher

@@ -27,7 +27,6 @@ namespace {
 constexpr char kExamples[] = R"(Examples:
   dlaunch --nproc-per-node 4 train.py              four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
-  dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
   dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
@@ -41,8 +40,8 @@ constexpr char kEncryptData[] = "COHORT_ENCRYPT_DATA";
 struct RawOptions {
   std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
-  std::string on_failure, stopped, mpi, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file,
-      interface, bind, metrics;
+  std::string on_failure, stopped, mpi, torch_backend, max_restarts, log_directory, log_rate, input, grace, wait, ports,
+      token_file, interface, bind, metrics;
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
@@ -137,6 +136,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "stopped", &raw->stopped, "WHAT",
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
   AddOption(app.get(), "mpi", &raw->mpi, "HOW", "Start MPI programs by pmi1 (MPICH, Intel MPI), none (auto)");
+  AddOption(app.get(), "torch-backend", &raw->torch_backend, "NAME", "cohort: serve PyTorch programs' gloo (torch)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "TIME", "From a rank's SIGTERM to its SIGKILL: 5 (seconds), 2m, 1h (10)");
@@ -410,6 +410,7 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   if (given("--log-rate")) problems.Add(ReadRate(raw.log_rate, &options->log_rate));
   problems.Add(ReadEnvironment(raw.environment, options));
   if (raw.encrypt_data) problems.Add(EncryptData(options));
+  if (given("--torch-backend")) problems.Add(ReadTorchBackend(raw.torch_backend, &options->environment));
   if (problems.none()) problems.Add(CheckElasticity(*options));  // which believes what it reads
   return problems.All();
 }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -122,12 +124,13 @@ class RankEnvironmentTest : public testing::Test {
     assignment_.add_nodes();
     assignment_.add_nodes();
   }
-  std::vector<std::string> Build(const std::vector<std::string>& inherited) {
+  std::vector<std::string> Build(const std::vector<std::string>& inherited, const std::string& torch_switch = "") {
     return BuildRankEnvironment(inherited, {.assignment = &assignment_,
                                             .rank = &assignment_.placement().ranks(0),
                                             .node = 1,
                                             .agent_address = "@cohort-x",
-                                            .cpu_share = 8});
+                                            .cpu_share = 8,
+                                            .torch_switch = torch_switch});
   }
   v1::Assignment assignment_;
 };
@@ -156,6 +159,35 @@ TEST_F(RankEnvironmentTest, TheRanksNamesWinTheUsersValuesBeatOurs) {
   EXPECT_THAT(variables, Contains("NODE_RANK=1"));
   EXPECT_THAT(variables, Contains("WORLD_SIZE=4"));
   EXPECT_THAT(variables, Contains("LOCAL_WORLD_SIZE=1"));
+}
+
+TEST_F(RankEnvironmentTest, ThePathOfPythonBeginsWithTheTorchSwitch) {
+  EXPECT_THAT(Build({"PYTHONPATH=/user"}), Contains("PYTHONPATH=/user"));
+  EXPECT_THAT(Build({"PYTHONPATH=/user"}, "/wheel/switch"), Contains("PYTHONPATH=/wheel/switch:/user"));
+  EXPECT_THAT(Build({}, "/wheel/switch"), Contains("PYTHONPATH=/wheel/switch"));
+}
+
+TEST(TorchSwitchFolder, LiesBesideDlaunchInTheWheelAndInABuild) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / "torch_switch";
+  v1::JobSpec job;
+  job.add_environment("COHORT_TORCH_BACKEND=cohort");
+  for (const char* const place : {"switch", "python/cohort/switch"}) {
+    fs::remove_all(root);
+    EXPECT_EQ(TorchSwitchFolder({}, job, root / "bin/dlaunch").status().code(), absl::StatusCode::kFailedPrecondition);
+    fs::create_directories(root / place);
+    std::ofstream(root / place / "sitecustomize.py") << "\n";
+    EXPECT_EQ(TorchSwitchFolder({}, job, root / "bin/dlaunch").value(), (root / place).string());
+  }
+  fs::remove_all(root);
+}
+
+TEST(TorchSwitchFolder, RanksWantOneWhereTheLastValueOfTheVariableIsCohort) {
+  v1::JobSpec job;
+  EXPECT_EQ(TorchSwitchFolder({}, job, "/none/bin/dlaunch").value(), "");
+  EXPECT_FALSE(TorchSwitchFolder({"COHORT_TORCH_BACKEND=cohort"}, job, "/none/bin/dlaunch").ok());
+  job.add_environment("COHORT_TORCH_BACKEND=torch");
+  EXPECT_EQ(TorchSwitchFolder({"COHORT_TORCH_BACKEND=cohort"}, job, "/none/bin/dlaunch").value(), "");
 }
 
 }  // namespace

@@ -163,6 +163,17 @@ TEST(Options, EncryptDataReachesRanksAsAVariable) {
   EXPECT_NE(parsed.status().message().find("contradict each other"), string::npos) << parsed.status();
 }
 
+TEST(Options, TorchBackendIsAVariableOfTheRanks) {
+  for (const char* backend : {"cohort", "torch"}) {
+    EXPECT_THAT(ParseOk({"--torch_backend", backend, "train"}).environment,
+                ElementsAre(testing::Pair("COHORT_TORCH_BACKEND", backend)));
+  }
+  EXPECT_THAT(Parse({"--torch-backend", "gloo", "train"}).status().message(),
+              HasSubstr("--torch-backend 'gloo': give cohort or torch"));
+  EXPECT_THAT(Parse({"--torch-backend", "cohort", "--env", "COHORT_TORCH_BACKEND=torch", "train"}).status().message(),
+              HasSubstr("contradict each other"));
+}
+
 TEST(Options, HelpAndVersionAreTextToPrint) {
   for (const char* option : {"--help", "-h", "--version"}) {
     const absl::StatusOr<CommandLine> parsed = Parse({option});
