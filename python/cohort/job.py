@@ -1,6 +1,7 @@
 """This process' place in its job: one runtime at a time."""
 
 import atexit
+import os
 import sys
 import threading
 
@@ -9,6 +10,14 @@ from cohort.communicator import Communicator
 
 _lock = threading.Lock()
 _runtime = None
+
+
+def is_rank():
+    """Whether dlaunch says who this process is. A rank may be another launcher (torchrun, accelerate launch), which says
+    it to processes of its own: they inherit the agent's address, but the other launcher names its run."""
+    variables = os.environ
+    job = variables.get("COHORT_JOB_ID")
+    return bool(variables.get("COHORT_AGENT")) and variables.get("TORCHELASTIC_RUN_ID", job) == job
 
 
 def runtime(**options):

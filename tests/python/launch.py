@@ -1,6 +1,6 @@
 """Runs a script of ranks under dlaunch: launch.py <dlaunch> <python> <ranks, or nodes x ranks: 2x2> <modules that it needs, -,
 or cuda: torch and a device> <script> [argument...]. It fails unless the exit status is COHORT_TEST_EXIT (0), and the output has the regular expression
-COHORT_TEST_PRINTS. No rank may end by SIGSEGV or SIGABRT. Skips, with the reason, where a module is absent."""
+COHORT_TEST_PRINTS. COHORT_TEST_OPTIONS are more options of dlaunch. No rank may end by SIGSEGV or SIGABRT. Skips, with the reason, where a module is absent."""
 
 import os
 import re
@@ -19,6 +19,7 @@ nodes, _, per_node = ranks.rpartition("x")
 placement = ["--simulate-nodes", nodes] if nodes else []
 if needs == "cuda":
     placement += ["--gpus-per-rank", "1"]
+placement += os.environ.get("COHORT_TEST_OPTIONS", "").split()
 command = [dlaunch, *placement, "--nproc-per-node", per_node, "--", python, script, *sys.argv[6:]]
 expected = int(os.environ.get("COHORT_TEST_EXIT", "0"))
 ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",

@@ -10,6 +10,8 @@ import threading
 
 import torch.distributed as dist
 
+from cohort.torch import gloo
+
 _making = threading.local()
 _NAME = "cohort"
 
@@ -17,7 +19,8 @@ _NAME = "cohort"
 class Plan:
     """The devices that a process group of cohort is made for."""
 
-    def __init__(self, devices=("cpu", "cuda"), rest=None):
+    def __init__(self, devices=("cpu", "cuda"), rest=None, name="cohort"):
+        self.name = name  # the backend that the program named
         self.devices = frozenset(devices)  # those that it serves itself
         self.rest = rest  # the group of the others, or None
         self.others = frozenset(device.type for device in rest._device_types) if rest is not None else frozenset()
@@ -46,27 +49,44 @@ def group_helper(of_torch):
         bound = signature.bind(*arguments, **options)
         given = bound.arguments
         backend = given["backend"]
-        devices = devices_of(backend)
-        if devices is None or not _makes(given):
+        wanted = gloo.replaced(backend)
+        devices = devices_of(wanted)
+        if (devices is None and wanted is backend) or not _makes(given):
             return of_torch(*arguments, **options)
-        own = [device for device, name in devices.items() if name == _NAME]
-        others = {device: name for device, name in devices.items() if name != _NAME}
-        _making.plan = Plan(own, _rest(of_torch, given, others) if others else None)
+        _making.plan, text = _planned(of_torch, given, wanted, devices, "cohort" if wanted is backend else "gloo")
         try:
-            # first, since torch makes no other after it
-            text = ",".join(f"{device}:{name}" for device, name in {**dict.fromkeys(own, _NAME), **others}.items())
             given["backend"] = dist.Backend(text)
             if "device_id" in given:
                 given["device_id"] = None  # the backend that it is for has it
-            group, store = of_torch(*bound.args, **bound.kwargs)
+            made = of_torch(*bound.args, **bound.kwargs)
         finally:
             _making.plan = None
-        c10d = dist.distributed_c10d
-        c10d._world.pg_map[group] = (backend, store)
-        c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
-        return group, store
+        _name(made, backend)
+        return made
 
     return helper
+
+
+def _planned(of_torch, given, wanted, devices, name):
+    """The plan of a group, and the text of its backends with cohort first, since torch makes no other after it."""
+    if devices is None:
+        return Plan(name=name), wanted
+    own = [device for device, each in devices.items() if each == _NAME]
+    others = {device: each for device, each in devices.items() if each != _NAME}
+    rest = _rest(of_torch, given, others) if others else None
+    return Plan(own, rest, name), ",".join(f"{device}:{each}" for device, each in
+                                           {**dict.fromkeys(own, _NAME), **others}.items())
+
+
+def _name(made, backend):
+    """torch.distributed knows the group that it has made by the backend that the program named."""
+    c10d = dist.distributed_c10d
+    if not isinstance(made, tuple):  # PyTorch 1.13
+        c10d._pg_map[made] = (backend, c10d._pg_map[made][1])
+        return
+    group, store = made
+    c10d._world.pg_map[group] = (backend, store)
+    c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
 
 
 def _makes(given):
@@ -109,7 +129,7 @@ def of_several_backends(group_class):
     it, since a look at each call's device takes a tenth of a small call's time."""
     methods = {name: _handed_over(method) for name, method in vars(group_class).items()
                if getattr(method, "by_device", False)}
-    return type("Mixed" + group_class.__name__, (group_class,), methods)
+    return type("Mixed" + group_class.__name__, (group_class,), {**methods, "supports_splitting": False})
 
 
 def _handed_over(method):

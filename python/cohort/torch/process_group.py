@@ -29,12 +29,13 @@ class ProcessGroup(dist.ProcessGroup):
     """A group of ranks over one communicator, and over the backends of other devices where it has such. Any thread may
     call."""
 
-    supports_coalescing = True
-    supports_splitting = supports_shrinking = supports_time_estimate = supports_tensor_alloc = False
+    supports_coalescing = supports_splitting = True
+    supports_shrinking = supports_time_estimate = supports_tensor_alloc = False
 
     def __init__(self, communicator, timeout, plan):
         super().__init__(communicator.rank, communicator.size)
         self.devices, self.rest, self.others = plan.devices, plan.rest, plan.others
+        self._backend_name = plan.name
         self._streams = {}  # by device
         self._exchange = None
         self._communicator = communicator
@@ -48,10 +49,12 @@ class ProcessGroup(dist.ProcessGroup):
     # --- what torch asks a group ---
 
     def getBackendName(self):  # noqa: N802: torch's name
-        return "cohort"
+        return "cohort"  # C++ asks, and takes the backend of one called gloo for its own
 
     def name(self):
-        return "cohort"
+        return self._backend_name
+
+    _get_backend_name = name
 
     # torch keeps names in backends written in C++, of which this group has none.
     def getGroupName(self):  # noqa: N802
@@ -97,6 +100,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _get_sequence_number_for_group(self):
         return self._calls
+
+    def get_group_store(self):
+        return dist.PrefixStore(f"{self._group_name}/", dist.distributed_c10d._get_default_store())
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name="", group_desc="", device_types=None):  # noqa: ARG002
+        """Makes a group of these members. All of them call it; None for the others."""
+        if self._here not in ranks:
+            return None
+        part = type(self)(self._begin().subgroup(list(ranks)), timeout or datetime.timedelta(seconds=self._timeout),
+                          mixed.Plan(self.devices, name=self._backend_name))
+        part.setGroupName(group_name)
+        part.setGroupDesc(group_desc)
+        return part
 
     def abort(self):
         if self._communicator is not None:

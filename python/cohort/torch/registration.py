@@ -17,6 +17,19 @@ def register():
 
     if _registered or not dist.is_available():
         return
+    from cohort.torch import gloo
+
+    if gloo.is_asked_for():
+        gloo.check_version()
+    try:
+        _register(torch, dist)
+    except (AttributeError, ImportError, KeyError, TypeError) as error:
+        raise RuntimeError(f"the backend cohort does not fit PyTorch {torch.__version__}: {error}. It is tested with "
+                           "1.13, 2.11 and 2.15: use one of these, or leave out --torch-backend cohort") from error
+    _registered = True
+
+
+def _register(torch, dist):
     from cohort.torch.mixed import group_helper
     from cohort.torch.process_group import create
     from cohort.torch.store import instead_of, rendezvous
@@ -44,7 +57,6 @@ def register():
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         c10d._maybe_attach_flight_recorder = _flight_recorder(c10d._maybe_attach_flight_recorder)
     leave_out("cohort")
-    _registered = True
 
 
 def _monitored_barrier(of_torch):

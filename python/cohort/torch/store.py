@@ -206,7 +206,7 @@ def instead_of(env_handler):
 
 def _is_job(url):
     variables = os.environ
-    if not variables.get("COHORT_AGENT") or variables.get("COHORT_TORCH_STORE") == "tcp":
+    if not job.is_rank() or variables.get("COHORT_TORCH_STORE") == "tcp":
         return False
     try:
         here = (int(variables["RANK"]), int(variables["WORLD_SIZE"]))
