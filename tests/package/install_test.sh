@@ -13,10 +13,10 @@ build=$(cd "$build" && pwd)
 cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$work/install.log" && exit 1; }
 mv "$work/first" "$work/moved"
 mkdir "$work/user"
-cp "$here"/project/* "$here/use_installed.sh" "$program" "$work/user"
+cp "$here"/project/* "$here/use_installed.sh" "$program" "$source/comm/c/examples/ring.c" "$work/user"
 sed -n '/^## Embed/,/^## Train/p' "$source/README.md" | sed -n '/^```cpp$/,/^```$/p' | sed '/^```/d' >"$work/user/main.cc"
 decoy=$work/decoy
-for header in comm/communicator.h runtime/runtime.h trainer/trainer.h trainer.h; do
+for header in comm/communicator.h runtime/runtime.h trainer/trainer.h trainer.h cohort.h; do
   mkdir -p "$decoy/$(dirname $header)"
   echo "#error $header of somebody else" >"$decoy/$header"
 done
@@ -28,6 +28,12 @@ for binary in "$work"/moved/bin/* $libraries; do
   if readelf -S "$binary" | grep -q '\.symtab'; then echo "$binary is not stripped" && exit 1; fi
 done
 for library in $libraries; do
+  case $library in */libcohort_c.so)
+    if nm -D --defined-only "$library" | grep -v -e ' T cohort_[a-z_]*@@COHORT_C_1$' -e ' A COHORT_C_1'; then
+      echo "$library exports the symbols above" && exit 1
+    fi
+    continue ;;
+  esac
   if nm -D --defined-only "$library" | c++filt | grep -v 'cohort::\(runtime\|comm\|trainer\)::'; then
     echo "$library exports the symbols above" && exit 1
   fi

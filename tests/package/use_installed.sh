@@ -22,6 +22,21 @@ export PKG_CONFIG_PATH
 # shellcheck disable=SC2046,SC2086
 $CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
 "$work/user/embed"
+echo "== pkg-config of the interface for C"
+# shellcheck disable=SC2046,SC2086
+$CC -std=c99 -pedantic -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/ring.c" -o "$work/user/ring" $(pkg-config --cflags --libs cohort-c)
+"$work/user/ring" | grep -q "1 ranks, around the ring 0, all-reduce 0, least -1.5 on rank 0"
+mkdir "$work/user/c"
+cat >"$work/user/c/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.25)
+project(ring LANGUAGES C)
+find_package(cohort REQUIRED)
+add_executable(ring ../ring.c)
+target_link_libraries(ring PRIVATE cohort::c)
+END
+cmake -S "$work/user/c" -B "$work/user/c/build" -DCMAKE_PREFIX_PATH="$work/moved" -DCMAKE_C_FLAGS="$CXXFLAGS"
+cmake --build "$work/user/c/build"
+"$work/user/c/build/ring"
 echo "== the guide in the README"
 # shellcheck disable=SC2046,SC2086
 $CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/main.cc" -o "$work/user/main" $(pkg-config --cflags --libs cohort)

@@ -22,7 +22,7 @@ ROOMS = {
     "runtime": ("base", "segment", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
-             "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
+             "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "c", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/lines", "agent/rank", "agent/mpi", "agent/stacks", "agent/evidence", "agent/link",
                  "agent/life", "agent", "spawn", "join",
@@ -76,6 +76,8 @@ def target_of(header):
         return "proto/" + header
     if header == "cohort/trainer.h":  # all of the trainer
         return "trainer/trainer.h"
+    if header == "cohort/cohort.h":  # the interface for C
+        return "comm/c/cohort.h"
     if header.startswith("cohort/"):
         return header[len("cohort/"):]
     return header if header.startswith(("tests/", "tools/")) else None

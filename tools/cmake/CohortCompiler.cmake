@@ -13,6 +13,7 @@ foreach(folder IN ITEMS runtime comm launcher trainer python)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${COHORT_INCLUDE_DIR}/cohort/${folder} SYMBOLIC)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/trainer/trainer.h ${COHORT_INCLUDE_DIR}/cohort/trainer.h SYMBOLIC)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/comm/c/cohort.h ${COHORT_INCLUDE_DIR}/cohort/cohort.h SYMBOLIC)
 
 # Source locations in messages read "comm/x.cc", whatever the clone's path. The relative forms are what the compiler sees
 # behind ccache, which makes paths relative to the build folder.

@@ -1,7 +1,9 @@
-# `cmake --install` leaves two libraries, their headers, find_package(cohort), cohort.pc and the programs.
+# `cmake --install` leaves three libraries, their headers, find_package(cohort), cohort.pc, cohort-c.pc and the programs.
 #
-# A folder is a static library in the build, and tests and programs link those. Users link one of two libraries that are
-# made from the folders' objects: libcohort_comm (runtime, comm and the mesh) and libcohort_trainer (what needs libtorch).
+# A folder is a static library in the build, and tests and programs link those. Users link one of three libraries that
+# are made from the folders' objects: libcohort_comm (runtime, comm and the mesh), libcohort_trainer (what needs libtorch)
+# and libcohort_c (the interface for C, comm/c). Its soname has the major version of that interface: C programs need no
+# new link when the C++ interface changes.
 # The runtime is part of libcohort_comm because its singletons must exist once and it is of no use alone. They are
 # shared libraries whose exported.map hides everything but Cohort's own names; COHORT_SHARED=OFF makes archives.
 include_guard(GLOBAL)
@@ -39,7 +41,11 @@ endfunction()
 
 # cohort_install_library(<name> <deps> <headers>), called by cohort_library: the folder is part of what is installed.
 function(cohort_install_library name deps headers)
-  cohort_component_of(component ${deps})
+  if(name STREQUAL "comm_c")
+    set(component c)
+  else()
+    cohort_component_of(component ${deps})
+  endif()
   get_target_property(type cohort_${name} TYPE)
   set_property(GLOBAL PROPERTY COHORT_COMPONENT_${name} ${component})
   set_property(GLOBAL APPEND PROPERTY COHORT_LIBRARIES ${name})
@@ -58,7 +64,9 @@ function(cohort_foreign_deps component all public)
   list(REMOVE_ITEM deps "" ${TORCH_LIBRARIES})
   list(REMOVE_DUPLICATES deps)
   set(${all} ${deps} PARENT_SCOPE)
-  if(COHORT_SHARED)
+  if(COHORT_SHARED AND component STREQUAL "c")
+    set(deps "") # its header includes nothing
+  elseif(COHORT_SHARED)
     list(FILTER deps INCLUDE REGEX "${COHORT_IN_HEADERS}")
   endif()
   set(${public} ${deps} PARENT_SCOPE)
@@ -119,9 +127,16 @@ function(cohort_add_installed component)
   get_property(folders GLOBAL PROPERTY COHORT_FOLDERS_${component})
   get_property(headers GLOBAL PROPERTY COHORT_HEADERS_${component})
   list(TRANSFORM folders REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  set(map ${PROJECT_SOURCE_DIR}/tools/cmake/exported.map)
+  set(version ${PROJECT_VERSION})
+  set(soversion ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  if(component STREQUAL "c")
+    set(map ${PROJECT_SOURCE_DIR}/comm/c/exported.map)
+    cohort_read_version(version ${PROJECT_SOURCE_DIR}/comm/c/cohort.h COHORT_C_MAJOR COHORT_C_MINOR)
+    string(REGEX REPLACE "[.].*" "" soversion ${version})
+  endif()
   if(COHORT_SHARED)
     add_library(${target} SHARED ${objects})
-    set(map ${PROJECT_SOURCE_DIR}/tools/cmake/exported.map)
     # A call inside of the library needs no lookup; nobody replaces single functions of ours.
     target_link_options(${target} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic-functions)
     set_property(TARGET ${target} PROPERTY LINK_DEPENDS ${map})
@@ -133,10 +148,12 @@ function(cohort_add_installed component)
   endif()
   add_dependencies(${target} ${folders})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME cohort_${component}
-    EXPORT_NAME ${component} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    EXPORT_NAME ${component} VERSION ${version} SOVERSION ${soversion}
     INSTALL_RPATH "\$ORIGIN" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package/lib
     ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package/lib)
-  target_compile_features(${target} INTERFACE cxx_std_20)
+  if(NOT component STREQUAL "c")
+    target_compile_features(${target} INTERFACE cxx_std_20)
+  endif()
   cohort_install_linked_headers(headers)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${COHORT_INCLUDE_DIR} FILES ${headers})
   cohort_foreign_deps(${component} all public)
@@ -174,6 +191,14 @@ function(cohort_install_package)
   cohort_add_name(runtime)
   cohort_add_name(mesh)
   cohort_install_config(comm COHORT_CONFIG_COMM)
+  cohort_add_installed(c)
+  if(COHORT_SHARED)
+    target_link_libraries(cohort_installed_c PRIVATE cohort_installed_comm)
+  else()
+    target_link_libraries(cohort_installed_c PUBLIC cohort_installed_comm)
+  endif()
+  cohort_install_config(c lines)
+  string(APPEND COHORT_CONFIG_COMM "${lines}")
   set(COHORT_CONFIG_TRAINER "")
   if(COHORT_HAVE_TORCH)
     cohort_add_installed(trainer)
@@ -195,15 +220,22 @@ function(cohort_install_package)
   list(JOIN modules " " COHORT_PC_REQUIRES)
   if(COHORT_SHARED)
     set(COHORT_PC_LIBRARIES "-Wl,-rpath,\${libdir} -lcohort_comm")
+    set(COHORT_C_PC_REQUIRES "")
+    set(COHORT_C_PC_LIBRARIES "-Wl,-rpath,\${libdir} -lcohort_c")
   else()
     list(JOIN libraries " " libraries)
     set(COHORT_PC_LIBRARIES "-lcohort_comm ${libraries} -pthread")
+    set(COHORT_C_PC_REQUIRES "Requires: cohort")
+    set(COHORT_C_PC_LIBRARIES "-lcohort_c -lcohort_comm -lstdc++")
   endif()
   # Relative, so that the installed tree may be moved.
   file(RELATIVE_PATH COHORT_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-  configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/cohort.pc.in ${PROJECT_BINARY_DIR}/package/cohort.pc @ONLY)
+  foreach(name IN ITEMS cohort cohort-c)
+    configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/package/${name}.pc @ONLY)
+  endforeach()
 
   install(FILES ${PROJECT_BINARY_DIR}/package/cohortConfig.cmake
     ${PROJECT_BINARY_DIR}/package/cohortConfigVersion.cmake DESTINATION ${COHORT_CONFIG_DIR})
-  install(FILES ${PROJECT_BINARY_DIR}/package/cohort.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(FILES ${PROJECT_BINARY_DIR}/package/cohort.pc ${PROJECT_BINARY_DIR}/package/cohort-c.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()

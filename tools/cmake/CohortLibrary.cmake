@@ -120,6 +120,7 @@ function(cohort_library)
   if(arg_HDRS)
     list(TRANSFORM arg_HDRS PREPEND ${folder}/)
     list(TRANSFORM arg_HDRS REPLACE "/cohort/trainer/trainer[.]h$" "/cohort/trainer.h") # all of the trainer
+    list(TRANSFORM arg_HDRS REPLACE "/cohort/comm/c/cohort[.]h$" "/cohort/cohort.h") # the interface for C
     target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${base} FILES ${arg_HDRS})
   endif()
   cohort_is_installed(installed)

@@ -1,0 +1,76 @@
+#include "cohort/comm/c/errors.h"
+
+namespace cohort::comm::c {
+namespace {
+
+std::string& LastError() {
+  thread_local std::string text;
+  return text;
+}
+
+cohort_status NumberOfCode(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return COHORT_OK;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kAlreadyExists:
+      return COHORT_INVALID_ARGUMENT;
+    case absl::StatusCode::kDeadlineExceeded:
+      return COHORT_DEADLINE_EXCEEDED;
+    case absl::StatusCode::kUnavailable:
+      return COHORT_UNAVAILABLE;
+    case absl::StatusCode::kAborted:
+      return COHORT_ABORTED;
+    case absl::StatusCode::kCancelled:
+      return COHORT_CANCELLED;
+    case absl::StatusCode::kFailedPrecondition:
+      return COHORT_FAILED_PRECONDITION;
+    case absl::StatusCode::kNotFound:
+      return COHORT_NOT_FOUND;
+    case absl::StatusCode::kResourceExhausted:
+      return COHORT_RESOURCE_EXHAUSTED;
+    case absl::StatusCode::kUnimplemented:
+      return COHORT_UNIMPLEMENTED;
+    default:
+      return COHORT_INTERNAL;
+  }
+}
+
+}  // namespace
+
+cohort_status Fail(cohort_status status, const std::string& text) {
+  LastError() = text;
+  return status;
+}
+
+cohort_status Fail(const absl::Status& status) {
+  return status.ok() ? COHORT_OK : Fail(NumberOfCode(status.code()), std::string(status.message()));
+}
+
+cohort_status Invalid(const char* function, const std::string& text) {
+  return Fail(COHORT_INVALID_ARGUMENT, std::string("cohort_") + function + ": " + text);
+}
+
+}  // namespace cohort::comm::c
+
+const char* cohort_last_error(void) { return cohort::comm::c::LastError().c_str(); }
+
+const char* cohort_status_name(cohort_status status) {
+  static constexpr const char* kNames[] = {"ok",
+                                           "pending",
+                                           "invalid argument",
+                                           "invalid handle",
+                                           "busy",
+                                           "deadline exceeded",
+                                           "unavailable",
+                                           "aborted",
+                                           "cancelled",
+                                           "failed precondition",
+                                           "not found",
+                                           "resource exhausted",
+                                           "unimplemented",
+                                           "internal error"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == COHORT_INTERNAL + 1);
+  return status < 0 || status > COHORT_INTERNAL ? "unknown status" : kNames[status];
+}

@@ -1,0 +1,375 @@
+// The promises of cohort.h about handles, threads, lifetime and ends, one by one.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cohort/cohort.h"
+#include "cohort/comm/c/objects.h"
+#include "tests/support/process_cluster.h"
+
+namespace cohort::testing {
+namespace {
+
+// A world of one that joins and leaves by the interface.
+struct Alone {
+  Alone() {
+    EXPECT_EQ(cohort_init(nullptr, &runtime), COHORT_OK) << cohort_last_error();
+    EXPECT_EQ(cohort_world(runtime, nullptr, &world), COHORT_OK) << cohort_last_error();
+  }
+  ~Alone() {
+    EXPECT_TRUE(world == nullptr || cohort_comm_free(world) == COHORT_OK) << cohort_last_error();
+    EXPECT_TRUE(runtime == nullptr || cohort_finalize(runtime) == COHORT_OK) << cohort_last_error();
+  }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+  cohort_runtime runtime = nullptr;
+  cohort_comm world = nullptr;
+};
+
+std::string Explained(cohort_status status) {
+  return status == COHORT_OK ? "" : std::string(cohort_status_name(status)) + ": " + cohort_last_error();
+}
+
+// Runs `program` on ranks that have a world of the interface.
+void OnRanks(int ranks, const std::function<std::string(ProcessRank&, cohort_runtime, cohort_comm)>& program) {
+  ProcessClusterOptions options;
+  options.ranks = ranks;
+  for (const RankResult& result : RunProcesses(options, [&](ProcessRank& rank) -> std::string {
+         cohort_runtime handle = nullptr;
+         cohort_comm world = nullptr;
+         const std::shared_ptr<runtime::Runtime> shared(rank.runtime, [](runtime::Runtime*) {});
+         if (comm::c::GiveRuntime(shared, &handle) != COHORT_OK) return cohort_last_error();
+         if (cohort_world(handle, nullptr, &world) != COHORT_OK) return cohort_last_error();
+         std::string wrong = program(rank, handle, world);
+         (void)cohort_comm_free(world);
+         return wrong;
+       })) {
+    EXPECT_EQ(result.text, "");
+    EXPECT_EQ(result.signal, 0);
+    EXPECT_FALSE(result.hung);
+  }
+}
+
+void Keep(void* out, const void* a, const void*, int64_t count, cohort_type type, void*) {
+  std::memmove(out, a, static_cast<size_t>(count * cohort_type_bytes(type)));
+}
+
+TEST(CInterfaceTest, AWorldOfOneServesEveryCall) {
+  const Alone alone;
+  cohort_runtime_info info = COHORT_RUNTIME_INFO_INIT;
+  ASSERT_EQ(cohort_get_info(alone.runtime, &info), COHORT_OK);
+  EXPECT_EQ(info.world_size, 1);
+  EXPECT_EQ(info.nodes, 1);
+  double value = 2.5;
+  EXPECT_EQ(cohort_all_reduce(alone.world, &value, &value, 1, COHORT_FLOAT64, COHORT_SUM, nullptr, nullptr), COHORT_OK);
+  EXPECT_EQ(value, 2.5);
+  cohort_work work = nullptr;
+  int32_t sent = 4;
+  int32_t received = 0;
+  ASSERT_EQ(cohort_send(alone.world, &sent, 1, COHORT_INT32, 0, nullptr, &work), COHORT_OK) << cohort_last_error();
+  ASSERT_EQ(cohort_receive(alone.world, &received, 1, COHORT_INT32, 0, nullptr, nullptr), COHORT_OK);
+  EXPECT_EQ(received, 4);
+  EXPECT_EQ(cohort_work_wait(work, COHORT_FOREVER), COHORT_OK);
+  EXPECT_EQ(cohort_work_free(work), COHORT_OK);
+}
+
+TEST(CInterfaceTest, VersionAndFeaturesAreThoseOfTheHeader) {
+  EXPECT_EQ(cohort_c_version(), 10000 * COHORT_C_MAJOR + COHORT_C_MINOR);
+  EXPECT_STREQ(cohort_version(), COHORT_VERSION);
+  EXPECT_EQ(cohort_has_feature("blocks"), 1);
+  EXPECT_EQ(cohort_has_feature("window"), 1);
+  EXPECT_EQ(cohort_has_feature("telepathy"), 0);
+  EXPECT_EQ(cohort_has_feature(nullptr), 0);
+  EXPECT_STREQ(cohort_status_name(COHORT_BUSY), "busy");
+  EXPECT_STREQ(cohort_status_name(-5), "unknown status");
+  EXPECT_EQ(cohort_type_bytes(COHORT_FLOAT16), 2);
+  EXPECT_EQ(cohort_type_bytes(COHORT_BLOCK(40)), 40);
+  EXPECT_EQ(cohort_type_bytes(77), 0);
+}
+
+TEST(CInterfaceTest, ErrorsHaveATextForEachThreadAlone) {
+  const Alone alone;
+  EXPECT_EQ(cohort_comm_size(nullptr, nullptr), COHORT_INVALID_HANDLE);
+  EXPECT_STREQ(cohort_last_error(), "cohort_comm_size: the communicator is null");
+  std::thread([] { EXPECT_STREQ(cohort_last_error(), ""); }).join();
+  EXPECT_EQ(cohort_comm_size(alone.world, nullptr), COHORT_INVALID_ARGUMENT);
+  EXPECT_STREQ(cohort_last_error(), "cohort_comm_size: size is null");
+}
+
+TEST(CInterfaceTest, MessagesNameThePlaceOfTheOptions) {
+  const Alone alone;
+  float value = 0;
+  cohort_call_options options = COHORT_CALL_OPTIONS_INIT;
+  options.file = "src/solver.c";
+  options.line = 42;
+  EXPECT_EQ(cohort_broadcast(alone.world, &value, 1, COHORT_FLOAT32, 3, &options, nullptr), COHORT_INVALID_ARGUMENT);
+  EXPECT_STREQ(cohort_last_error(), "broadcast at solver.c:42: root is 3; the group's ranks are 0 to 0");
+}
+
+TEST(CInterfaceTest, AFreedHandleIsDetectedWhenItsPlaceIsUsedAgain) {
+  const Alone alone;
+  cohort_comm first = nullptr;
+  cohort_comm second = nullptr;
+  ASSERT_EQ(cohort_duplicate(alone.world, &first), COHORT_OK);
+  ASSERT_EQ(cohort_comm_free(first), COHORT_OK);
+  ASSERT_EQ(cohort_duplicate(alone.world, &second), COHORT_OK);
+  EXPECT_EQ(cohort_barrier(first, nullptr, nullptr), COHORT_INVALID_HANDLE);
+  EXPECT_STREQ(cohort_last_error(), "cohort_barrier: the communicator has been freed");
+  EXPECT_EQ(cohort_comm_free(first), COHORT_INVALID_HANDLE);
+  EXPECT_EQ(cohort_barrier(second, nullptr, nullptr), COHORT_OK);
+  EXPECT_EQ(cohort_comm_free(second), COHORT_OK);
+}
+
+TEST(CInterfaceTest, ObjectsOutliveTheirRuntimeAndRefuseCalls) {
+  Alone alone;
+  cohort_window window = nullptr;
+  void* memory = nullptr;
+  ASSERT_EQ(cohort_window_allocate(alone.world, 64, nullptr, &window), COHORT_OK);
+  ASSERT_EQ(cohort_window_memory(window, &memory, nullptr), COHORT_OK);
+  ASSERT_EQ(cohort_finalize(alone.runtime), COHORT_OK);
+  alone.runtime = nullptr;
+  EXPECT_EQ(cohort_barrier(alone.world, nullptr, nullptr), COHORT_FAILED_PRECONDITION);
+  EXPECT_EQ(cohort_comm_free(alone.world), COHORT_OK);
+  alone.world = nullptr;
+  std::memset(memory, 1, 64);
+  EXPECT_EQ(cohort_window_free(window), COHORT_OK);
+}
+
+TEST(CInterfaceTest, AProcessJoinsSeveralTimesAtOnceAndInTurn) {
+  for (int i = 0; i < 3; ++i) {
+    const Alone one;
+    const Alone another;
+    int32_t value = 5;
+    EXPECT_EQ(cohort_all_reduce(one.world, &value, &value, 1, COHORT_INT32, COHORT_SUM, nullptr, nullptr), COHORT_OK);
+    EXPECT_EQ(cohort_all_reduce(another.world, &value, &value, 1, COHORT_INT32, COHORT_SUM, nullptr, nullptr),
+              COHORT_OK);
+  }
+}
+
+TEST(CInterfaceTest, ASecondThreadOnACommunicatorGetsBusyAndTheFirstItsGroup) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    cohort_comm half = nullptr;
+    if (rank.rank == 1) {
+      if (!rank.meet("busy", 2)) return "rank 0 never saw a thread that is busy";
+      return Explained(cohort_split(world, 0, 0, &half));
+    }
+    cohort_status split = COHORT_INTERNAL;
+    std::thread first([&] { split = cohort_split(world, 0, 0, &half); });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    cohort_status second = COHORT_OK;
+    cohort_comm none = nullptr;
+    while (second != COHORT_BUSY && std::chrono::steady_clock::now() < end) {
+      second = cohort_subgroup(world, nullptr, 0, &none);  // which is wrong: it changes nothing before or after
+      std::this_thread::yield();
+    }
+    const std::string text = cohort_last_error();
+    int32_t size = 0;
+    const cohort_status asked = cohort_comm_size(world, &size);
+    const cohort_status freed = cohort_comm_free(world);
+    const bool met = rank.meet("busy", 2);
+    first.join();
+    if (second != COHORT_BUSY || text.find("another thread") == std::string::npos) return "not busy: " + text;
+    if (freed != COHORT_BUSY) return "freed amid a call";
+    if (asked != COHORT_OK || size != 2) return "a question was refused";
+    return met ? Explained(split) : "rank 1 did not come";
+  });
+}
+
+TEST(CInterfaceTest, AWaitGivesUpAtItsTimeAndTheOperationGoesOn) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    cohort_work work = nullptr;
+    if (rank.rank == 1 && !rank.meet("waited", 2)) return "rank 0 waits for ever";
+    if (cohort_barrier(world, nullptr, &work) != COHORT_OK) return cohort_last_error();
+    if (rank.rank == 0) {
+      if (cohort_work_test(work) != COHORT_PENDING) return "done without rank 1";
+      if (cohort_work_wait(work, 1'000'000) != COHORT_PENDING) return "did not give up";
+      if (cohort_work_wait_all(&work, 1, 1'000'000) != COHORT_PENDING) return "did not give up on the list";
+      if (!rank.meet("waited", 2)) return "rank 1 did not come";
+    }
+    const cohort_status ended = cohort_work_wait(work, COHORT_FOREVER);
+    return ended != COHORT_OK ? Explained(ended) : Explained(cohort_work_free(work));
+  });
+}
+
+TEST(CInterfaceTest, AnAbortEndsABlockingCallOfAnotherThread) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    cohort_status ended = COHORT_OK;
+    if (rank.rank == 1) {
+      if (!rank.meet("aborted", 2)) return "rank 0 did not abort";
+      return cohort_barrier(world, nullptr, nullptr) == COHORT_ABORTED ? "" : "rank 1 heard nothing of the abort";
+    }
+    std::string text;
+    std::thread waiting([&] {
+      ended = cohort_barrier(world, nullptr, nullptr);
+      text = cohort_last_error();
+    });
+    const cohort_status aborted = cohort_comm_abort(world, "a watchdog's patience");
+    waiting.join();
+    if (!rank.meet("aborted", 2)) return "rank 1 did not come";
+    if (aborted != COHORT_OK || ended != COHORT_ABORTED) return Explained(ended);
+    return text.find("a watchdog's patience") != std::string::npos ? "" : text;
+  });
+}
+
+// Both kinds of reductions of the caller's: in the layers below, and of blocks.
+void ExpectOnlyAbort(cohort_type type) {
+  OnRanks(2, [type](ProcessRank&, cohort_runtime, cohort_comm world) -> std::string {
+    struct Context {
+      cohort_comm world;
+      std::string wrong;
+    } context{world, ""};
+    const auto abort_inside = [](void* out, const void* a, const void* b, int64_t count, cohort_type kind,
+                                 void* given) {
+      auto& inside = *static_cast<Context*>(given);
+      int32_t size = 0;
+      if (cohort_comm_size(inside.world, &size) != COHORT_OK || size != 2) inside.wrong = "no size";
+      if (cohort_barrier(inside.world, nullptr, nullptr) != COHORT_BUSY) inside.wrong = "a call was begun";
+      if (cohort_comm_free(inside.world) != COHORT_BUSY) inside.wrong = "freed";
+      if (cohort_comm_abort(inside.world, "bad data") != COHORT_OK) inside.wrong = "not aborted";
+      Keep(out, a, b, count, kind, nullptr);
+    };
+    cohort_op op = nullptr;
+    if (cohort_op_create(abort_inside, &context, "aborts", 1, &op) != COHORT_OK) return cohort_last_error();
+    std::vector<char> data(240);
+    cohort_status status = COHORT_OK;
+    for (int i = 0; i < 100 && status == COHORT_OK; ++i) {
+      status = cohort_all_reduce(world, data.data(), data.data(), 10, type, op, nullptr, nullptr);
+    }
+    (void)cohort_op_free(op);
+    if (!context.wrong.empty()) return context.wrong;
+    return status == COHORT_ABORTED ? "" : "not aborted: " + Explained(status);
+  });
+}
+
+TEST(CInterfaceTest, AReductionFunctionMayAbortAndMakesNoCalls) {
+  ExpectOnlyAbort(COHORT_FLOAT32);
+  ExpectOnlyAbort(COHORT_BLOCK(24));
+}
+
+TEST(CInterfaceTest, AReductionFunctionThatThrowsFailsItsGroup) {
+  for (const cohort_type type : {cohort_type{COHORT_FLOAT32}, COHORT_BLOCK(24)}) {
+    OnRanks(2, [type](ProcessRank&, cohort_runtime, cohort_comm world) -> std::string {
+      cohort_op op = nullptr;
+      const auto thrower = [](void*, const void*, const void*, int64_t, cohort_type, void*) {
+        throw std::runtime_error("no such value");
+      };
+      if (cohort_op_create(thrower, nullptr, "throws", 1, &op) != COHORT_OK) return cohort_last_error();
+      std::vector<char> data(240);
+      cohort_status status = COHORT_OK;
+      for (int i = 0; i < 100 && status == COHORT_OK; ++i) {
+        status = cohort_all_reduce(world, data.data(), data.data(), 10, type, op, nullptr, nullptr);
+      }
+      (void)cohort_op_free(op);
+      return status == COHORT_INTERNAL || status == COHORT_ABORTED ? "" : Explained(status);
+    });
+  }
+}
+
+TEST(CInterfaceTest, WorksOutliveTheirCommunicatorAndEndCancelled) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    cohort_comm group = nullptr;
+    if (cohort_duplicate(world, &group) != COHORT_OK) return cohort_last_error();
+    if (rank.rank == 1) {
+      (void)rank.meet("cancelled", 2);
+      return Explained(cohort_comm_free(group));
+    }
+    cohort_work work = nullptr;
+    if (cohort_barrier(group, nullptr, &work) != COHORT_OK) return cohort_last_error();
+    if (cohort_comm_free(group) != COHORT_OK) return cohort_last_error();
+    const cohort_status ended = cohort_work_wait(work, COHORT_FOREVER);
+    if (!rank.meet("cancelled", 2)) return "rank 1 did not come";
+    if (cohort_work_free(work) != COHORT_OK) return cohort_last_error();
+    return ended == COHORT_CANCELLED ? "" : Explained(ended);
+  });
+}
+
+TEST(CInterfaceTest, CallsThatDifferNameBothPlaces) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    int64_t values[8] = {};
+    cohort_call_options options = COHORT_CALL_OPTIONS_INIT;
+    options.file = "solver.c";
+    options.line = 100 + rank.rank;
+    options.timeout_ns = 20'000'000'000;
+    cohort_status status = COHORT_OK;
+    for (int i = 0; i < 2 && status == COHORT_OK; ++i) {
+      status = cohort_all_reduce(world, values, values, 4 + rank.rank, COHORT_INT64, COHORT_SUM, &options, nullptr);
+    }
+    const std::string text = cohort_last_error();
+    if (status != COHORT_FAILED_PRECONDITION) return Explained(status);
+    const bool both = text.find("solver.c:100") != std::string::npos && text.find("solver.c:101") != std::string::npos;
+    return both ? "" : text;
+  });
+}
+
+// A store of a launcher of the program's own, in the memory of the only rank.
+struct MapStore {
+  std::map<std::string, std::string> values;
+  static int Put(void* context, const char* key, const void* value, size_t bytes) {
+    static_cast<MapStore*>(context)->values[key] = std::string(static_cast<const char*>(value), bytes);
+    return 0;
+  }
+  static int Get(void* context, const char* key, int64_t, void* value, size_t capacity, size_t* bytes) {
+    const auto& values = static_cast<MapStore*>(context)->values;
+    const auto found = values.find(key);
+    if (found == values.end() || found->second.size() > capacity) return 1;
+    *bytes = found->second.size();
+    std::memcpy(value, found->second.data(), found->second.size());
+    return 0;
+  }
+};
+
+TEST(CInterfaceTest, ARankJoinsThroughTheProgramsStore) {
+  MapStore memory;
+  cohort_store store = {sizeof(cohort_store), 0, 1, &MapStore::Put, &MapStore::Get, &memory};
+  cohort_init_options options = COHORT_INIT_OPTIONS_INIT;
+  options.store = &store;
+  cohort_runtime runtime = nullptr;
+  ASSERT_EQ(cohort_init(&options, &runtime), COHORT_OK) << cohort_last_error();
+  EXPECT_EQ(cohort_put(runtime, "key", "value", 5, 1'000'000'000), COHORT_OK) << cohort_last_error();
+  char value[8] = {};
+  size_t bytes = 0;
+  EXPECT_EQ(cohort_get(runtime, "key", value, sizeof value, &bytes, 1'000'000'000), COHORT_OK) << cohort_last_error();
+  EXPECT_EQ(std::string(value, bytes), "value");
+  EXPECT_EQ(cohort_get(runtime, "key", value, 3, &bytes, 1'000'000'000), COHORT_INVALID_ARGUMENT);
+  EXPECT_EQ(bytes, 5u);
+  EXPECT_EQ(cohort_get(runtime, "no such key", value, 3, &bytes, 1'000'000), COHORT_NOT_FOUND);
+  EXPECT_EQ(cohort_finalize(runtime), COHORT_OK);
+
+  store.rank = 1;
+  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
+  EXPECT_EQ(runtime, nullptr);
+  store = {sizeof(cohort_store), 0, 1, nullptr, &MapStore::Get, &memory};
+  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
+  store.size = 3;
+  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
+}
+
+TEST(CInterfaceTest, AForkedChildIsRefusedAndItsParentGoesOn) {
+  OnRanks(2, [](ProcessRank&, cohort_runtime, cohort_comm world) -> std::string {
+    const pid_t child = fork();
+    if (child == 0) {
+      const bool refused = cohort_barrier(world, nullptr, nullptr) == COHORT_FAILED_PRECONDITION;
+      _exit(refused && cohort_comm_free(world) == COHORT_OK ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return "the child ended with " + std::to_string(status);
+    return Explained(cohort_barrier(world, nullptr, nullptr));
+  });
+}
+
+}  // namespace
+}  // namespace cohort::testing
