@@ -67,7 +67,7 @@ def compare(arguments, program):
     apart = max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) / max(map(abs, theirs))
     if not apart <= TOLERANCE:
         sys.exit(f"{program}: the numbers are {apart:.2g} of the largest apart:\n{ours}\n{theirs}")
-    return f"{program:12} {arguments.ranks:5} {len(ours):8} {min(times['gloo']):9.2f} {min(times['cohort']):9.2f}  {apart:.2g}"
+    return f"{program:18} {arguments.ranks:5} {len(ours):8} {min(times['gloo']):9.2f} {min(times['cohort']):9.2f}  {apart:.2g}"
 
 
 def main():
@@ -77,22 +77,23 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("programs", nargs="*", default=[])
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     arguments.dlaunch = os.path.abspath(arguments.dlaunch)
     unknown = set(arguments.programs) - set(PROGRAMS)
     if unknown:
         sys.exit(f"no such program: {' '.join(sorted(unknown))}; there are {' '.join(PROGRAMS)}")
-    rows = []
+    compared = False
     for program in arguments.programs or PROGRAMS:
         why = lacking(arguments.python, PROGRAMS[program])
         if why:
             print(f"skipped: {program}: {arguments.python}: {why}", flush=True)
             continue
-        rows.append(compare(arguments, program))
-        print(f"{program}: equal", flush=True)
-    if not rows:
+        if not compared:
+            print("program            ranks  numbers   gloo, s cohort, s  apart, of the largest number")
+        print(compare(arguments, program), flush=True)
+        compared = True
+    if not compared:
         sys.exit(77)
-    print("\nprogram      ranks  numbers   gloo, s cohort, s  apart, of the largest number", *rows, sep="\n")
 
 
 assert {name[:-len("_program.py")] for name in os.listdir(FOLDER) if name.endswith("_program.py")} == set(PROGRAMS)
