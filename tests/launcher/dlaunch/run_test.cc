@@ -209,8 +209,10 @@ class EndedByASignal : public testing::TestWithParam<int> {};
 
 TEST_P(EndedByASignal, ASignalLeavesNothingAndSetsTheStatus) {
   const rlimit no_core_file{};
-  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", "echo ready; sleep 60"},
-                     {.enter = [&] { return setrlimit(RLIMIT_CORE, &no_core_file) == 0; }});
+  const auto enter = [&] {  // a shell lets its background jobs ignore SIGINT and SIGQUIT, and so would dlaunch
+    return signal(GetParam(), SIG_DFL) != SIG_ERR && setrlimit(RLIMIT_CORE, &no_core_file) == 0;
+  };
+  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", "echo ready; sleep 60"}, {.enter = enter});
   ASSERT_TRUE(job.WaitForOutput("[0] ready")) << job.err();
   ASSERT_TRUE(job.WaitForOutput("[1] ready")) << job.err();
   ASSERT_EQ(kill(job.pid(), GetParam()), 0);
