@@ -1,7 +1,6 @@
 #include "cohort/launcher/agent/agent.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -13,13 +12,17 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "cohort/launcher/agent/agent_life.h"
 #include "cohort/launcher/agent/launcher_news.h"
+#include "cohort/launcher/agent/launcher_orders.h"
 #include "cohort/launcher/agent/link/rendezvous_link.h"
 #include "cohort/launcher/agent/node_ranks.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
@@ -29,12 +32,12 @@
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/base/message_pipe.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/launcher_messages.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/runtime/base/checked_state.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -53,6 +56,15 @@ std::string WhoEnds(const signalfd_siginfo& info) {
   return info.ssi_code == SI_QUEUE && info.ssi_int == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
+// If no cgroup can be made, the ranks do without. `hosts_rendezvous`: this agent does.
+void MakeCgroup(const v1::Assignment& assignment, bool hosts_rendezvous, Cgroup* cgroup, Sentinel* sentinel) {
+  const bool first_here = !assignment.job().nodes_share_host() || hosts_rendezvous;
+  if (first_here && assignment.epoch() == 1) {
+    RemoveStaleCgroups(std::filesystem::path(cgroup->folder()).parent_path().string());
+  }
+  if (cgroup->Make().ok() && cgroup->fd() >= 0) sentinel->OnCgroupMade();
+}
+
 // All that an agent knows, and what it does on each event.
 class Agent {
  public:
@@ -67,33 +79,40 @@ class Agent {
     kPassedOn,  // a SIGTERM was passed on as one
   };
 
-  void OnInput();
-  void OnInputEnded();
+  void On(const LauncherOrders::Order& event);
+  void On(const LauncherOrders::Broken& event) { GiveUp("dlaunch sent " + event.why); }
+  void On(const LauncherOrders::Ended& event);
+  void On(const RendezvousLink::Message& event);
+  void On(const RendezvousLink::Lost& event);
+  void On(const RendezvousLink::HostSilent& event) { news_.HostSilent(event.term); }
+  void On(const RendezvousLink::News& event) { news_.Write(event.news); }
+  void On(const RendezvousLink::Finished& event);
   void OnSignal();
   void OnSchedulersNotice(int signal);
   void OnTerminate(const std::string& who);
-  void TellWhyRanksEnd(const std::string& why);
   // Whether the ranks ask for notices of a preemption, or will, as those of an earlier epoch did.
   bool WantNotices();
-  void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
+  void OnStop(const v1::Stop& stop);
   void OnLook(uint64_t number);
-  RendezvousLink::News NewsCallback();
-  RendezvousLink::Finished FinishCallback();
   absl::Status HostRendezvous(std::string* address);
   void OnTakeOver(const v1::TakeOver& order);
-  absl::Status Join(const std::string& addresses);
   bool IsToldToEnd();
-  void OnMessage(const v1::ToAgent& message);
   void OnAssignment(const v1::Assignment& assignment);
-  void MakeCgroup(const v1::Assignment& assignment);
-  void OnRendezvousLost(const absl::Status& why);
   void OnReport(const v1::JobReport& report);
   void OnAllGone();
   void StopRanks(std::chrono::milliseconds grace, bool restarting = false);
   void GiveUp(const std::string& why);
+  // These change nothing where it is so already.
+  void SetStopping(bool stopping);
+  void SetOver();
+  void SetNodeDone();
   void EndWhenDone();
   void ReapChildren();
+  template <typename Event>
+  std::function<void(const Event&)> Handler() {
+    return [this](const Event& event) { std::visit([this](const auto& it) { On(it); }, event); };
+  }
 
   const bool exit_with_job_;
   const RankInputFile rank_input_;
@@ -102,21 +121,18 @@ class Agent {
   Cgroup cgroup_{OwnCgroup().value_or("")};
   Sentinel sentinel_;
   EventLoop loop_;
-  MessageReader input_;
+  LauncherOrders orders_{&loop_, Handler<LauncherOrders::Event>()};
   LauncherNews news_{&loop_};
   LogWriter logs_{&loop_, [this](const std::string& problem) { news_.Notice(problem); }};
   runtime::FileDescriptor signals_;
 
   v1::NodeStart start_;
   std::unique_ptr<NodeRanks> ranks_;  // since the assignment
-  bool ranks_done_ = false;           // or never started
-  bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
-  bool told_to_stop_ = false;         // by dlaunch, the rendezvous or SIGTERM
-  bool input_ended_ = false;
-  bool lingering_ = false;
+  runtime::CheckedState<NodeLife> node_{NodeLife::kIdle};
+  runtime::CheckedState<JobLife> job_{JobLife::kGoesOn};
   Notices notices_ = Notices::kUnwanted;
-  uint64_t epoch_ = 0;           // of the assignment; 0: there was none
-  RendezvousLink link_{&loop_};  // last, so that its threads end first
+  uint64_t epoch_ = 0;                                             // of the assignment; 0: there was none
+  RendezvousLink link_{&loop_, Handler<RendezvousLink::Event>()};  // last, so that its threads end first
 };
 
 }  // namespace
@@ -139,14 +155,14 @@ int Agent::Run() {
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  const bool hears = loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
+  const bool hears = orders_.Watch();
   news_.output().set_on_drained([this] {
     if (ranks_ && !news_.output().full()) ranks_->processes().streams().Resume();
     EndWhenDone();
   });
   if (hears) {
     loop_.Run();
-  } else {  // a file, whose end no loop would tell
+  } else {
     constexpr char kNoPipe[] = "my standard input is no pipe, terminal or socket; agents are started by dlaunch itself";
     Say(kNoPipe);
     GiveUp(kNoPipe);
@@ -163,24 +179,8 @@ int Agent::Run() {
   return exit_status_;
 }
 
-void Agent::OnInput() {
-  char buffer[64u << 10];
-  const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  if (n <= 0) return OnInputEnded();
-  input_.Append(buffer, static_cast<size_t>(n));
-  for (v1::ToNode message;;) {
-    const absl::StatusOr<bool> next = input_.Next(&message);
-    if (!next.ok()) return GiveUp("dlaunch sent " + std::string(next.status().message()));
-    if (!*next) return;
-    OnToNode(message);
-  }
-}
-
-void Agent::OnInputEnded() {
-  if (std::exchange(input_ended_, true)) return;
-  loop_.Unwatch(STDIN_FILENO);
-  const bool lost = ranks_ && !ranks_done_ && !told_to_stop_ && !report_seen_;
+void Agent::On(const LauncherOrders::Ended&) {
+  const bool lost = node_ == NodeLife::kRunning && job_ == JobLife::kGoesOn;
   StopRanks(std::chrono::milliseconds(0));  // nothing to stop after an orderly end
   // dlaunch is gone, or the process by which it reaches us. To the others this node is then as lost as if we had been
   // killed; of ranks that end for no reason of their own they would think worse.
@@ -193,7 +193,7 @@ void Agent::OnSignal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) ReapChildren();
     const int signal = static_cast<int>(info.ssi_signo);
-    if (signal == LauncherGoneSignal()) OnInputEnded();
+    if (signal == LauncherGoneSignal()) orders_.End();
     if (signal == SIGUSR1 || signal == SIGUSR2) OnSchedulersNotice(signal);
     if (signal == SIGTERM) OnTerminate(WhoEnds(info));
   }
@@ -210,7 +210,7 @@ void Agent::OnSchedulersNotice(int signal) {
 // If ranks ask for notices, all ranks of the job have the grace to stop by themselves. The rendezvous keeps the time,
 // and then ends the job: a restart would come to a node that is being taken away.
 void Agent::OnTerminate(const std::string& who) {
-  if (ranks_ && !ranks_done_ && WantNotices() && notices_ != Notices::kPassedOn) {
+  if (node_ == NodeLife::kRunning && WantNotices() && notices_ != Notices::kPassedOn) {
     notices_ = Notices::kPassedOn;
     news_.Notice("the agent of " + start_.name() + " got " + who + ": its ranks are told that they are preempted");
     v1::FromAgent message;
@@ -220,22 +220,13 @@ void Agent::OnTerminate(const std::string& who) {
     link_.Send(message);
     return;
   }
-  told_to_stop_ = true;
+  SetStopping(true);
   const std::string why = start_.name() + " was told to end by " + who;
   news_.Notice(why + ", and its agent ends its ranks");
   if (link_.hosted()) link_.hosted()->OnEvent(StopRequested{why, 128 + SIGTERM});
-  if (ranks_ && !link_.hosted()) TellWhyRanksEnd(why);  // between two epochs as well
+  if (ranks_ && !link_.hosted()) ranks_->SayWhyTheyEnd(why);  // between two epochs as well
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) GiveUp("got " + who + " before its ranks had started");
-}
-
-// Before they do: the rendezvous then knows the cause of what follows.
-void Agent::TellWhyRanksEnd(const std::string& why) {
-  if (ranks_->others_go_on()) return ranks_->set_reason_to_end(why);
-  v1::FromAgent message;
-  message.mutable_stop()->set_reason(why);
-  message.mutable_stop()->set_exit_code(128 + SIGTERM);
-  link_.Send(message);
 }
 
 bool Agent::WantNotices() {
@@ -259,7 +250,8 @@ void Agent::ReapChildren() {
   sentinel_.ForgetEmptyGroups();
 }
 
-void Agent::OnToNode(const v1::ToNode& message) {
+void Agent::On(const LauncherOrders::Order& event) {
+  const v1::ToNode& message = *event.message;
   if (message.has_start()) OnStart(message.start());
   std::optional<Event> order = link_.hosted() ? OrderOf(message) : std::nullopt;
   if (order.has_value()) link_.hosted()->OnEvent(*std::move(order));
@@ -269,9 +261,11 @@ void Agent::OnToNode(const v1::ToNode& message) {
   const auto on_stack = [this](v1::RankStack stack) { news_.Stack(std::move(stack)); };
   if (message.has_stacks() && ranks_) ranks_->processes().GatherStacks(message.stacks(), on_stack);
   if (message.has_standard_input() && ranks_) ranks_->processes().streams().TakeInput(message.standard_input());
-  if (!message.has_stop()) return;
-  const v1::Stop& stop = message.stop();
-  told_to_stop_ = true;
+  if (message.has_stop()) OnStop(message.stop());
+}
+
+void Agent::OnStop(const v1::Stop& stop) {
+  SetStopping(true);
   // With a signal ranks may yet stop in order, and else are told.
   if (stop.exit_code() != 0 && stop.signal() == 0 && ranks_) ranks_->MarkFailure();
   if (!link_.hosted() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
@@ -293,59 +287,37 @@ void Agent::OnStart(const v1::NodeStart& start) {
     // Whatever the program makes of 0, it would not find its peers.
     if (FreeMasterPort(start_) == 0) return GiveUp(WhyNoMasterPort(start));
   }
-  const absl::Status joined = Join(address);
-  if (!joined.ok() && !input_ended_)
+  const absl::Status joined = link_.Join(start_, address, [this] { return IsToldToEnd(); });
+  if (!joined.ok() && !orders_.ended())
     GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
-}
-
-// Called on the rendezvous' thread.
-RendezvousLink::News Agent::NewsCallback() {
-  return [this](v1::FromNode message) { loop_.Post([this, message = std::move(message)] { news_.Write(message); }); };
-}
-
-RendezvousLink::Finished Agent::FinishCallback() {
-  return [this](v1::JobReport report) {
-    loop_.Post([this, report = std::move(report)] {
-      news_.Report(report);
-      OnReport(report);
-    });
-  };
 }
 
 // dlaunch tells all agents, this one too, where to go.
 void Agent::OnTakeOver(const v1::TakeOver& order) {
-  if (input_ended_) return;
-  const absl::StatusOr<std::string> addresses = link_.TakeOver(order, NewsCallback(), FinishCallback());
+  if (orders_.ended()) return;
+  const absl::StatusOr<std::string> addresses = link_.TakeOver(order);
   if (!addresses.ok())
     return GiveUp("can't take over as the rendezvous' host: " + std::string(addresses.status().message()));
   news_.Listening(*addresses);
 }
 
 absl::Status Agent::HostRendezvous(std::string* address) {
-  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, NewsCallback(), FinishCallback()));
+  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_));
   news_.Listening(addresses);
   // Its host takes its own first address, not loopback: its data interface is the one of that route.
   *address = addresses.substr(0, addresses.find(','));
   return absl::OkStatus();
 }
 
-absl::Status Agent::Join(const std::string& addresses) {
-  RendezvousLink::Callbacks callbacks;
-  callbacks.on_message = [this](const v1::ToAgent& message) { OnMessage(message); };
-  callbacks.on_lost = [this](const absl::Status& why) { OnRendezvousLost(why); };
-  callbacks.on_host_silent = [this](uint64_t term) { news_.HostSilent(term); };
-  return link_.Join(start_, addresses, std::move(callbacks), [this] { return IsToldToEnd(); });
-}
-
 // Reads what has come while the loop does not run.
 bool Agent::IsToldToEnd() {
-  pollfd ready{STDIN_FILENO, POLLIN, 0};
-  if (!input_ended_ && ::poll(&ready, 1, 0) > 0) OnInput();
+  orders_.TakeWaiting();
   OnSignal();
-  return input_ended_;
+  return orders_.ended();
 }
 
-void Agent::OnMessage(const v1::ToAgent& message) {
+void Agent::On(const RendezvousLink::Message& event) {
+  const v1::ToAgent& message = *event.message;
   switch (message.kind_case()) {
     case v1::ToAgent::kAssignment:
       OnAssignment(message.assignment());
@@ -358,7 +330,7 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       GiveUp("the rendezvous refused it: " + message.refused());
       break;
     case v1::ToAgent::kStop:
-      told_to_stop_ = !message.stop().restarting();
+      SetStopping(!message.stop().restarting());
       if (ranks_) ranks_->MarkFailure();
       StopRanks(std::chrono::milliseconds(message.stop().grace_ms()), message.stop().restarting());
       break;
@@ -372,15 +344,15 @@ void Agent::OnMessage(const v1::ToAgent& message) {
 }
 
 void Agent::OnAssignment(const v1::Assignment& assignment) {
-  if (input_ended_) return;
-  if (ranks_ && !ranks_done_) return GiveUp("the rendezvous began an epoch before the end of the one before");
+  if (orders_.ended()) return;
+  if (node_ == NodeLife::kRunning) return GiveUp("the rendezvous began an epoch before the end of the one before");
   std::vector<std::optional<Supervisor::Kept>> kept;
   if (ranks_) kept = ranks_->processes().TakeStaying();
   (void)WantNotices();  // asks the ranks of the epoch that is over
   ranks_.reset();       // the next ones have the same address
-  ranks_done_ = false;
+  node_.Enter(NodeLife::kRunning);
   epoch_ = assignment.epoch();
-  MakeCgroup(assignment);
+  MakeCgroup(assignment, link_.hosted() != nullptr, &cgroup_, &sentinel_);
   ranks_ = std::make_unique<NodeRanks>(&loop_,
                                        NodeRanks::Owner{.address = address_,
                                                         .cgroup = &cgroup_,
@@ -394,17 +366,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (!started.ok()) GiveUp(std::string(started.message()));
 }
 
-// If no cgroup can be made, the ranks do without.
-void Agent::MakeCgroup(const v1::Assignment& assignment) {
-  const bool first_here = !assignment.job().nodes_share_host() || link_.hosted() != nullptr;
-  if (first_here && assignment.epoch() == 1) {
-    RemoveStaleCgroups(std::filesystem::path(cgroup_.folder()).parent_path().string());
-  }
-  if (cgroup_.Make().ok() && cgroup_.fd() >= 0) sentinel_.OnCgroupMade();
-}
-
 void Agent::OnAllGone() {
-  ranks_done_ = true;
+  SetNodeDone();
   v1::FromAgent done;
   done.mutable_done()->set_node(start_.node());
   done.mutable_done()->set_master_port(FreeMasterPort(start_));
@@ -412,59 +375,80 @@ void Agent::OnAllGone() {
   EndWhenDone();
 }
 
-void Agent::OnRendezvousLost(const absl::Status& why) {
-  if (report_seen_) return;
-  report_seen_ = true;  // none will come
+void Agent::On(const RendezvousLink::Lost& event) {
+  if (IsOver(job_)) return;
+  SetOver();
   if (ranks_) ranks_->MarkFailure();
-  if (!why.ok()) {
+  if (!event.why.ok()) {
     exit_status_ = kExitLauncher;
-    news_.Failed("lost the rendezvous: " + std::string(why.message()));
+    news_.Failed("lost the rendezvous: " + std::string(event.why.message()));
   }
   // Our lease is over: others may take our place, or have been told that our ranks are lost.
   StopRanks(ranks_ && !ranks_->replaceable() ? ranks_->grace() : std::chrono::milliseconds(0));
-  if (!ranks_) ranks_done_ = true;
+  if (!ranks_) SetNodeDone();
   EndWhenDone();
+}
+
+void Agent::On(const RendezvousLink::Finished& event) {
+  news_.Report(event.report);
+  OnReport(event.report);
 }
 
 void Agent::OnReport(const v1::JobReport& report) {
   if (exit_with_job_) exit_status_ = report.exit_code();
-  report_seen_ = true;
+  SetOver();
   StopRanks(std::chrono::milliseconds(0));  // which the rendezvous has given up on
-  if (!ranks_) ranks_done_ = true;
+  if (!ranks_) SetNodeDone();
   EndWhenDone();
 }
 
 void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
   if (ranks_) {
     ranks_->processes().Stop(grace, restarting);
-  } else {
-    ranks_done_ = ranks_done_ || input_ended_;
+  } else if (orders_.ended()) {
+    SetNodeDone();
   }
 }
 
 void Agent::GiveUp(const std::string& why) {
   exit_status_ = kExitLauncher;
   news_.Failed(why);
-  report_seen_ = input_ended_ = true;
-  loop_.Unwatch(STDIN_FILENO);
+  SetOver();
+  orders_.Close();
   StopRanks(std::chrono::milliseconds(0));
   if (!ranks_ || ranks_->processes().pids().empty()) {
-    if (ranks_ && !ranks_done_) news_.NotAllSaid(epoch_);  // their output may not have come whole
-    ranks_done_ = true;
+    if (node_ == NodeLife::kRunning) news_.NotAllSaid(epoch_);  // their output may not have come whole
+    SetNodeDone();
   }
   EndWhenDone();
+}
+
+void Agent::SetStopping(bool stopping) {
+  const JobLife next = stopping ? JobLife::kStopping : JobLife::kGoesOn;
+  if (!IsOver(job_) && job_ != next) job_.Enter(next);
+}
+
+void Agent::SetOver() {
+  if (!IsOver(job_)) job_.Enter(JobLife::kOver);
+}
+
+void Agent::SetNodeDone() {
+  if (node_ != NodeLife::kDone) node_.Enter(NodeLife::kDone);
 }
 
 // Not before dlaunch has taken all that we have to say, for however long nobody takes what it prints, or it is stopped.
 // If dlaunch is gone, the output counts as empty.
 void Agent::EndWhenDone() {
-  if (ranks_done_) news_.AllSaid(epoch_);
-  if (!ranks_done_ || (!news_.output().empty() && report_seen_)) return;
+  if (node_ != NodeLife::kDone) return;
+  news_.AllSaid(epoch_);
+  if (!news_.output().empty() && IsOver(job_)) return;
   // The host stays for the others, and standbys stay until dlaunch has the report.
   const bool needed = link_.hosted() != nullptr || link_.standing_by();
-  if (input_ended_ || (report_seen_ && !needed)) return loop_.Quit();
+  if (orders_.ended() || (IsOver(job_) && !needed)) return loop_.Quit();
+  if (job_ != JobLife::kOver) return;
   // dlaunch closes our input when the other agents have gone.
-  if (report_seen_ && !std::exchange(lingering_, true)) loop_.After(kHostLinger, [this] { OnInputEnded(); });
+  job_.Enter(JobLife::kLingering);
+  loop_.After(kHostLinger, [this] { orders_.End(); });
 }
 
 int RunAgent(int argc, char** argv) {

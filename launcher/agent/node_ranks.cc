@@ -1,5 +1,6 @@
 #include "cohort/launcher/agent/node_ranks.h"
 
+#include <csignal>
 #include <utility>
 #include <variant>
 
@@ -144,6 +145,17 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
     default:
       break;
   }
+}
+
+void NodeRanks::SayWhyTheyEnd(const std::string& why) {
+  if (assignment_.job().on_failure() == "continue") {
+    reason_to_end_ = why;
+    return;
+  }
+  v1::FromAgent message;
+  message.mutable_stop()->set_reason(why);
+  message.mutable_stop()->set_exit_code(128 + SIGTERM);
+  owner_.link->Send(message);
 }
 
 v1::CallState NodeRanks::LatestCallOf(int local_rank) {

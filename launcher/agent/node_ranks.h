@@ -63,10 +63,9 @@ class NodeRanks {
   void MarkFailure() { after_failure_ = true; }
   // Whether a rank asks for notices of a preemption: a scheduler's signal is then no order to its process.
   bool asks_for_notices() const { return service_.asks_for_notices(); }
-  // Whether the ranks of other nodes go on when these end.
-  bool others_go_on() const { return assignment_.job().on_failure() == "continue"; }
-  // They are about to be told to end: why, which their ends will then say.
-  void set_reason_to_end(const std::string& why) { reason_to_end_ = why; }
+  // They are about to be told to end by SIGTERM to the agent. Where the ranks of other nodes go on, their ends will say
+  // why; else the rendezvous is told, so that it knows the cause of what follows.
+  void SayWhyTheyEnd(const std::string& why);
 
   // The calls that the ranks are in and the resources that they use, for watchers. A pass over /proc.
   v1::NodeView View();

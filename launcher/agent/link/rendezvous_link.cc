@@ -73,6 +73,12 @@ absl::StatusOr<std::string> FirstToAnswer(const std::string& addresses, Deadline
   }
 }
 
+// Takes what a hosted rendezvous says, on whatever thread that is, to the loop's as an event.
+template <typename News>
+auto PassOn(EventLoop* loop, const RendezvousLink::Handler* handle) {
+  return [loop, handle](auto news) { loop->Post([handle, event = News{std::move(news)}] { (*handle)(event); }); };
+}
+
 using Client = absl::StatusOr<std::unique_ptr<RendezvousClient>>;
 using Connect = std::function<Client(const std::string& address, Deadline deadline)>;
 
@@ -114,40 +120,39 @@ void RendezvousLink::Begin(const v1::NodeStart& start) {
   succession_ = Succession::Of(start);
 }
 
-absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news, Finished on_finished) {
+absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start) {
   Begin(start);
   if (start_.certificate().empty()) {
-    COHORT_ASSIGN_OR_RETURN(auto own,
-                            OwnRendezvous::Create(loop_, start_.plan(), std::move(on_news), std::move(on_finished)));
+    COHORT_ASSIGN_OR_RETURN(auto own, OwnRendezvous::Create(loop_, start_.plan(), PassOn<News>(loop_, &handle_),
+                                                            PassOn<Finished>(loop_, &handle_)));
     own_ = own.get();
     server_ = std::move(own);
     return kInProcess;
   }
   COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
-  options.on_news = std::move(on_news);
+  options.on_news = PassOn<News>(loop_, &handle_);
   COHORT_ASSIGN_OR_RETURN(auto server,
-                          RendezvousServer::Start(start.plan(), std::move(options), std::move(on_finished)));
+                          RendezvousServer::Start(start.plan(), std::move(options), PassOn<Finished>(loop_, &handle_)));
   const std::string address = server->address();
   server_ = std::move(server);
   return ServerAddresses(start_, address);
 }
 
-absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, News on_news, Finished on_finished) {
+absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order) {
   const std::unique_ptr<StandbyCopy> copy = succession_->TakeCopy();
   if (copy == nullptr) return absl::FailedPreconditionError("it has no copy of the rendezvous");
   COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
-  options.on_news = std::move(on_news);
-  COHORT_ASSIGN_OR_RETURN(
-      auto server, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options), std::move(on_finished)));
+  options.on_news = PassOn<News>(loop_, &handle_);
+  COHORT_ASSIGN_OR_RETURN(auto server, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options),
+                                                                  PassOn<Finished>(loop_, &handle_)));
   const std::string address = server->address();
   server_ = std::move(server);
   return ServerAddresses(start_, address);
 }
 
-absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
+absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses,
                                   const std::function<bool()>& given_up) {
   Begin(start);
-  callbacks_ = std::move(callbacks);
   life_.Enter(own_ != nullptr ? LinkLife::kJoined : LinkLife::kJoining);
   if (own_ != nullptr) {
     data_interface_ip_ = LoopbackAddress();
@@ -230,7 +235,7 @@ void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
   // The welcome of a host that was left since is none: ranks may not run for longer because of it.
   if (message.has_resumed() && stream == stream_) loop_->Cancel(std::exchange(wait_timer_, 0));
   if (message.has_beat() || message.has_resumed()) return;
-  if (!message.has_assignment()) return callbacks_.on_message(message);
+  if (!message.has_assignment()) return handle_(Message{&message});
   v1::ToAgent whole = message;
   v1::Assignment& assignment = *whole.mutable_assignment();
   if (assignment.same_nodes()) {
@@ -238,7 +243,7 @@ void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
   } else {
     *nodes_.mutable_nodes() = assignment.nodes();
   }
-  callbacks_.on_message(whole);
+  handle_(Message{&whole});
 }
 
 void RendezvousLink::OnStreamEnded(uint64_t stream, const absl::Status& why) {
@@ -249,11 +254,11 @@ void RendezvousLink::OnStreamEnded(uint64_t stream, const absl::Status& why) {
   }
   if (!succession_->has_next_host() || why.ok()) {
     Finish(LinkLife::kDone);
-    return callbacks_.on_lost(why);
+    return handle_(Lost{why});
   }
   if (life_ == LinkLife::kJoined) life_.Enter(LinkLife::kWaiting);
   succession_->Leave();
-  if (standing_by()) callbacks_.on_host_silent(term_);
+  if (standing_by()) handle_(HostSilent{term_});
   WaitForHost(why);
 }
 
@@ -263,7 +268,7 @@ void RendezvousLink::WaitForHost(const absl::Status& why) {
     wait_timer_ = 0;
     life_.Enter(LinkLife::kLost);
     ++stream_;
-    callbacks_.on_lost(absl::Status(why.code(), std::string(why.message()) + ", and no other has taken over in 8 s"));
+    handle_(Lost{absl::Status(why.code(), std::string(why.message()) + ", and no other has taken over in 8 s")});
   });
 }
 
@@ -336,7 +341,7 @@ void RendezvousLink::Write(const v1::FromAgent& message) {
   if (sent.ok() || absl::IsUnavailable(sent)) return;
   ++stream_;  // a message is lost: the rendezvous might wait for it for ever, or count wrongly what follows
   if (life_ == LinkLife::kJoined) Finish(LinkLife::kDone);
-  loop_->Post([this, sent] { callbacks_.on_lost(sent); });
+  loop_->Post([this, sent] { handle_(Lost{sent}); });
 }
 
 void RendezvousLink::Abandon() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,22 +30,34 @@ namespace cohort::launcher {
 // The address of a rendezvous that serves its host's agent alone.
 inline constexpr char kInProcess[] = "in-process";
 
-// All of it is called on the loop's thread, and calls back there.
+// All of it is called on the loop's thread, and the events come there.
 class RendezvousLink {
  public:
-  struct Callbacks {
-    std::function<void(const v1::ToAgent&)> on_message;
-    // The rendezvous is gone, and why; OK after its report or its refusal. With standbys, none has taken over in time;
-    // it comes again if another takes over after a report, and is lost too.
-    std::function<void(const absl::Status&)> on_lost;
-    // This node stands by, and has lost the host of that term.
-    std::function<void(uint64_t term)> on_host_silent;
+  struct Message {
+    const v1::ToAgent* message;  // until the handler returns
   };
-  // These two come from a thread of the server's, where there is one.
-  using News = HostedRendezvous::OnNews;
-  using Finished = HostedRendezvous::OnFinished;
+  // The rendezvous is gone, and why; OK after its report or its refusal. With standbys, none has taken over in time;
+  // it comes again if another takes over after a report, and is lost too.
+  struct Lost {
+    absl::Status why;
+  };
+  // This node stands by, and has lost the host of that term.
+  struct HostSilent {
+    uint64_t term;
+  };
+  // The rendezvous that this node hosts has something for dlaunch (HostedRendezvous::OnNews).
+  struct News {
+    v1::FromNode news;
+  };
+  // The same rendezvous has ended the job.
+  struct Finished {
+    v1::JobReport report;
+  };
+  using Event = std::variant<Message, Lost, HostSilent, News, Finished>;
+  using Handler = std::function<void(const Event&)>;
 
-  explicit RendezvousLink(EventLoop* loop) : loop_(loop), succession_(Succession::None()) {}
+  RendezvousLink(EventLoop* loop, Handler handle)
+      : loop_(loop), handle_(std::move(handle)), succession_(Succession::None()) {}
   ~RendezvousLink();
   RendezvousLink(const RendezvousLink&) = delete;
   RendezvousLink& operator=(const RendezvousLink&) = delete;
@@ -52,16 +65,15 @@ class RendezvousLink {
   // Hosts the rendezvous of start.plan. Returns the addresses that others reach it at, separated by commas, best first;
   // kInProcess where dlaunch gave no certificate, since this agent is the only one. Not OK: no port, no address on
   // --iface, a malformed plan.
-  absl::StatusOr<std::string> Host(const v1::NodeStart& start, News on_news, Finished on_finished);
+  absl::StatusOr<std::string> Host(const v1::NodeStart& start);
   // The same where this node has stood by. kFailedPrecondition: it has not.
-  absl::StatusOr<std::string> TakeOver(const v1::TakeOver& order, News on_news, Finished on_finished);
+  absl::StatusOr<std::string> TakeOver(const v1::TakeOver& order);
 
   // Joins it at the first of `addresses` that answers, as the node that `start` names. Blocks for 40 s at most, or
   // until `given_up`, which is asked now and then, says so. Where `given_up` has called MoveTo meanwhile, goes there
   // instead, and does not block for that.
-  absl::Status Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
-                    const std::function<bool()>& given_up);
-  // Another agent is the host now, or this one. Does not block; where it can't be reached, on_lost comes in time.
+  absl::Status Join(const v1::NodeStart& start, const std::string& addresses, const std::function<bool()>& given_up);
+  // Another agent is the host now, or this one. Does not block; where it can't be reached, Lost comes in time.
   void MoveTo(const v1::NewHost& host);
 
   // The rendezvous itself, where this node hosts it; else null. MoveTo may end it.
@@ -98,8 +110,8 @@ class RendezvousLink {
   void Write(const v1::FromAgent& message);
 
   EventLoop* const loop_;
+  const Handler handle_;
   v1::NodeStart start_;
-  Callbacks callbacks_;
   std::string data_interface_ip_;
 
   std::unique_ptr<Succession> succession_;

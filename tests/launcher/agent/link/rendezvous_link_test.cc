@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cohort/launcher/base/credentials.h"
@@ -110,19 +111,13 @@ class Node {
   }
 
   std::string Host() {
-    return OnLoop([this] { return *link_.Host(start_, News(), nullptr); });
+    return OnLoop([this] { return *link_.Host(start_); });
   }
   std::string TakeOver(const v1::TakeOver& order) {
-    return OnLoop([this, &order] { return *link_.TakeOver(order, News(), nullptr); });
+    return OnLoop([this, &order] { return *link_.TakeOver(order); });
   }
   void Join(const std::string& address) {
-    const absl::Status joined = OnLoop([this, &address] {
-      return link_.Join(start_, address,
-                        {.on_message = [this](const v1::ToAgent& message) { Note(messages_, message); },
-                         .on_lost = [this](const absl::Status& why) { Note(lost_, why); },
-                         .on_host_silent = [this](uint64_t term) { Note(silent_, term); }},
-                        nullptr);
-    });
+    const absl::Status joined = OnLoop([this, &address] { return link_.Join(start_, address, nullptr); });
     EXPECT_TRUE(joined.ok()) << joined;
   }
   void MoveTo(const v1::NewHost& host) {
@@ -168,9 +163,11 @@ class Node {
     loop_.Post([&task] { task(); });
     return result.get();
   }
-  RendezvousLink::News News() {
-    return [this](v1::FromNode news) { Note(news_, news); };
-  }
+  void On(const RendezvousLink::Message& event) { Note(messages_, *event.message); }
+  void On(const RendezvousLink::Lost& event) { Note(lost_, event.why); }
+  void On(const RendezvousLink::HostSilent& event) { Note(silent_, event.term); }
+  void On(const RendezvousLink::News& event) { Note(news_, event.news); }
+  void On(const RendezvousLink::Finished&) {}
   template <typename T>
   void Note(std::vector<T>& notes, const T& note) {
     const runtime::MutexLock lock(mutex_);
@@ -200,7 +197,8 @@ class Node {
   std::vector<absl::Status> lost_;
   std::vector<uint64_t> silent_;
   std::vector<v1::FromNode> news_;
-  RendezvousLink link_{&loop_};
+  RendezvousLink link_{
+      &loop_, [this](const RendezvousLink::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }};
   std::thread thread_;
 };
 
@@ -344,12 +342,12 @@ TEST(RendezvousLinkDeathTest, ASecondJoinIsCaught) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto join_twice = [] {
     EventLoop loop;
-    RendezvousLink link(&loop);
+    RendezvousLink link(&loop, [](const RendezvousLink::Event&) {});
     v1::NodeStart start;
     *start.mutable_plan() = MakePlan(1, 1);
-    const std::string address = *link.Host(start, nullptr, nullptr);
-    (void)link.Join(start, address, {}, nullptr);
-    (void)link.Join(start, address, {}, nullptr);
+    const std::string address = *link.Host(start);
+    (void)link.Join(start, address, nullptr);
+    (void)link.Join(start, address, nullptr);
   };
   EXPECT_DEATH(join_twice(), "MayFollow");
 }
