@@ -11,6 +11,7 @@
 #include "cohort/launcher/agent/watch/group_use.h"
 #include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/parts/program_of.h"
 #include "cohort/launcher/machine/placement.h"
 
 namespace cohort::launcher {
@@ -73,10 +74,12 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<RankS
   for (size_t i = 0; i < size; ++i) {
     const v1::RankPlacement& placement = assignment.placement().ranks(static_cast<int>(i));
     const bool first = placement.rank() == 0;
+    std::vector<std::string> command = CommandOf(job.programs(), placement.rank());
+    std::string path = command.empty() ? "" : command[0];
     SupervisedRank& rank =
         ranks_.emplace_back(loop_, &search_, placement.rank(),
-                            RankCommand{.argv = {job.command().begin(), job.command().end()},
-                                        .path = job.command_size() > 0 ? job.command(0) : "",
+                            RankCommand{.argv = std::move(command),
+                                        .path = std::move(path),
                                         .environment = surroundings[i].environment,
                                         .working_directory = job.working_directory(),
                                         .cpus = ParseCpuList(placement.cpus()).value_or(std::vector<int>()),

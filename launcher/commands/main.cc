@@ -28,6 +28,7 @@
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/job_programs.h"
 #include "cohort/launcher/commands/subcommands.h"
 #include "cohort/launcher/front_end/front_end.h"
 #include "cohort/launcher/machine/cpus.h"
@@ -39,7 +40,6 @@
 #include "cohort/launcher/nodes/surroundings/other_launchers.h"
 #include "cohort/launcher/nodes/surroundings/task_counts.h"
 #include "cohort/launcher/options/idle_options.h"
-#include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/report/log_folder.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -109,10 +109,15 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   }
   const std::vector<NodeResources> idle(nodes.end() - options.spares, nodes.end());
   nodes.resize(nodes.size() - spares);
-  COHORT_ASSIGN_OR_RETURN(job->placement, Place(nodes, {.ranks = options.ranks,
-                                                        .ranks_per_node = options.ranks_per_node,
-                                                        .devices_per_rank = options.gpus_per_rank,
-                                                        .bind = options.bind}));
+  absl::StatusOr<Placement> placement = Place(nodes, {.ranks = options.ranks,
+                                                      .ranks_per_node = options.ranks_per_node,
+                                                      .devices_per_rank = options.gpus_per_rank,
+                                                      .bind = options.bind});
+  if (!placement.ok() && options.programs.size() > 1) {
+    return {placement.status().code(), "the programs together: " + std::string(placement.status().message())};
+  }
+  COHORT_ASSIGN_OR_RETURN(job->placement, std::move(placement));
+  COHORT_RETURN_IF_ERROR(GiveRanks(job->placement.world_size, &job->options.programs));
   COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
   TellOfOtherRanks(*job);
   COHORT_RETURN_IF_ERROR(CheckStandbys(*job));
@@ -189,10 +194,11 @@ void TellOfIdleOptions(const Job& job) {
   if (!options.idle_options.empty()) Say(DescribeIdleOptions(options.idle_options));
 }
 
-absl::StatusOr<Job> PlanJob(const Options& options) {
+absl::StatusOr<Job> PlanJob(Options typed) {
   Job job;
   job.id = NewJobId();
-  job.options = options;
+  job.options = std::move(typed);
+  const Options& options = job.options;
   std::error_code error;
   job.working_directory = std::filesystem::current_path(error).string();
   if (error) return absl::InvalidArgumentError("the working directory is gone: " + error.message());
@@ -202,19 +208,8 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "env -u COHORT_AGENT dlaunch ...");
   }
   // This and the folder before nodes are asked or waited for: a user who has mistyped one learns it at once.
-  const std::string& name = options.command[0];
-  absl::StatusOr<Program> program =
-      FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
-  if (absl::IsNotFound(program.status()) && !MeantCommand(name).empty()) {
-    return absl::NotFoundError(std::string(program.status().message()) + "; or did you mean dlaunch " +
-                               MeantCommand(name) + "?");
-  }
-  if (!program.ok() && std::filesystem::exists(name + "/__main__.py", error)) {  // a folder that Python runs
-    job.options.command.insert(job.options.command.begin(), {"python3", "-u"});
-    program = FindProgram("python3", GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
-  }
-  COHORT_RETURN_IF_ERROR(program.status());
-  job.program = *std::move(program);
+  COHORT_RETURN_IF_ERROR(
+      FindPrograms(GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder(), &job.options));
   std::optional<LogFolder> log_folder;
   if (!options.log_directory.empty() && !options.dry_run && !RunsElsewhere(options)) {
     COHORT_ASSIGN_OR_RETURN(LogFolder made, LogFolder::Make(options.log_directory));
@@ -243,21 +238,22 @@ std::string Summary(const Job& job) {
     text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " a rank";
   }
   if (!job.spares.empty()) text += ", " + Plural(job.spares.size(), "node") + " of them spare";
-  text += ": " + job.program.path;
-  if (!job.program.where.empty()) text += " (" + job.program.where + ")";
-  return text;
+  return text + ": " + DescribePrograms(job.options.programs);
 }
 
 // Its ranks would run, each as if alone, and nobody would wonder before the results come.
 void HintAtMpi(const Job& job) {
   if (job.placement.world_size < 2) return;
   const bool served = job.options.mpi != Mpi::kNone;
-  const std::string library =
-      FindNeededLibrary(job.program.path, served ? std::vector<std::string_view>{"libmpi.so.40"}
-                                                 : std::vector<std::string_view>{"libmpi.so", "libmpich.so"});
-  if (library.empty()) return;
-  Say("the program is linked with " + library + ": for MPI each rank is alone here; if it is written for MPI, " +
-      (served ? "use Open MPI's mpirun, or build it with MPICH" : "leave --mpi none out, or use mpirun"));
+  for (const RankProgram& program : job.options.programs) {
+    const std::string library =
+        FindNeededLibrary(program.command[0], served ? std::vector<std::string_view>{"libmpi.so.40"}
+                                                     : std::vector<std::string_view>{"libmpi.so", "libmpich.so"});
+    if (library.empty()) continue;
+    return Say((program.where.empty() ? "the program" : program.where) + " is linked with " + library +
+               ": for MPI each rank is alone here; if it is written for MPI, " +
+               (served ? "use Open MPI's mpirun, or build it with MPICH" : "leave --mpi none out, or use mpirun"));
+  }
 }
 
 std::string DescribeBinding(Bind bind) {

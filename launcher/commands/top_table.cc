@@ -207,7 +207,8 @@ std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const 
   std::vector<std::string> lines = Head(frame, shares, name_group);
   lines.emplace_back();
   const std::string summary = Summary(frame.job, frame.pid);
-  const size_t used = lines.size() + 2 + 1;  // the summary's lines and the table's head
+  const auto summary_lines = static_cast<size_t>(std::count(summary.begin(), summary.end(), '\n'));
+  const size_t used = lines.size() + summary_lines + 1;  // and the table's head
   const size_t ranks = rows.size() - 1;
   size_t shown = ranks;
   if (page.rows > 0 && used + ranks > page.rows) shown = page.rows > used + 1 ? page.rows - used - 1 : 0;
@@ -217,9 +218,12 @@ std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const 
   if (!no_room) lines.insert(lines.end(), table.begin(), table.end());
   if (no_room) lines.push_back("no room for the table of " + std::to_string(ranks) + (ranks > 1 ? " ranks" : " rank"));
   if (!no_room && shown < ranks) lines.push_back("and " + std::to_string(ranks - shown) + " more ranks");
-  const size_t break_at = summary.find('\n');
-  std::string text = CutLine(summary.substr(0, break_at), page.columns) + "\n" +
-                     CutLine(summary.substr(break_at + 1, summary.size() - break_at - 2), page.columns) + "\n";
+  std::string text;
+  for (size_t begin = 0; begin < summary.size();) {
+    const size_t end = summary.find('\n', begin);
+    text += CutLine(summary.substr(begin, end - begin), page.columns) + "\n";
+    begin = end + 1;
+  }
   for (const std::string& line : lines) text += CutLine(line, page.columns) + "\n";
   return text;
 }

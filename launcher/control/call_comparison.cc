@@ -106,7 +106,7 @@ std::string Absentees(uint64_t group, const std::vector<const InspectedMember*>&
   constexpr size_t kShown = 8;
   for (size_t i = 0; i < std::min(absent.size(), kShown); ++i) {
     const InspectedMember& member = *absent[i];
-    text += (i > 0 ? "; " : " ") + NameRank(member.rank, member.node, 0) + " ";
+    text += (i > 0 ? "; " : " ") + NameRank(member.rank, member.place, 0) + " ";
     if (member.ended) {
       text += member.end;
     } else if (!member.answered) {
@@ -126,7 +126,7 @@ std::string Held(const std::vector<const InspectedMember*>& held, const std::str
   constexpr size_t kShown = 8;
   for (size_t i = 0; i < std::min(held.size(), kShown); ++i) {
     const InspectedMember& member = *held[i];
-    text += (i > 0 ? "; " : "") + NameRank(member.rank, member.node, 0) + " did not go on: it is " +
+    text += (i > 0 ? "; " : "") + NameRank(member.rank, member.place, 0) + " did not go on: it is " +
             DescribeCall(member.call, true);
   }
   if (held.size() > kShown) text += "; and " + std::to_string(held.size() - kShown) + " more";
@@ -139,7 +139,7 @@ CallVerdict Left(const Sorted& sorted, uint64_t sequence) {
   constexpr size_t kShown = 8;
   for (size_t i = 0; i < std::min(sorted.left.size(), kShown); ++i) {
     const InspectedMember& member = *sorted.left[i];
-    text += (i > 0 ? "; " : "") + NameRank(member.rank, member.node, 0) + " " + member.end;
+    text += (i > 0 ? "; " : "") + NameRank(member.rank, member.place, 0) + " " + member.end;
   }
   if (sorted.left.size() > kShown) text += "; and " + std::to_string(sorted.left.size() - kShown) + " more";
   text += " before the call was complete that others still wait in: " + WaitedFor(sorted.classes, sequence) +

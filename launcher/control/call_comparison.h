@@ -13,7 +13,7 @@ namespace cohort::launcher {
 // One member of the group and what is known of it.
 struct InspectedMember {
   uint32_t rank = 0;
-  std::string node;
+  std::string place;      // Roster::Place
   bool answered = false;  // false: its agent said nothing of it in time; `call` is then empty
   v1::CallState call;
   bool ended = false;  // the rank has exited, or left the epoch; `end` says how ("exited with code 0")

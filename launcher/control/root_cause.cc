@@ -205,7 +205,7 @@ std::string FailureHeadline(const Roster& roster, const v1::GroupFailure& failur
 
 std::string DescribeOther(const Roster& roster, uint32_t rank, bool name_group) {
   const auto& exit = roster.rank(rank).exit;
-  const std::string name = NameRank(rank, roster.node_of(rank).name, 0) + ": ";
+  const std::string name = NameRank(rank, roster.Place(rank), 0) + ": ";
   if (!exit.has_value() && roster.rank(rank).stays.has_value()) {
     return name + DescribeCall(*roster.rank(rank).stays, name_group) + ", lives on and waits for the next epoch";
   }

@@ -5,6 +5,7 @@
 
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/control/parts/program_of.h"
 #include "cohort/launcher/control/rendezvous.h"
 
 namespace cohort::launcher {
@@ -176,6 +177,11 @@ std::optional<std::vector<uint32_t>> Roster::Members(const v1::RankSet& set) con
   return members;
 }
 
-std::string Roster::Name(uint32_t rank) const { return NameRank(rank, node_of(rank).name, ranks_[rank].pid); }
+std::string Roster::Place(uint32_t rank) const {
+  const std::string program = ProgramName(plan_.job().programs(), rank);
+  return (program.empty() ? "" : program + ", ") + node_of(rank).name;
+}
+
+std::string Roster::Name(uint32_t rank) const { return NameRank(rank, Place(rank), ranks_[rank].pid); }
 
 }  // namespace cohort::launcher

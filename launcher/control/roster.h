@@ -86,7 +86,9 @@ class Roster {
   // The world ranks that a set names, ascending; nothing when it names one that does not exist or none at all.
   std::optional<std::vector<uint32_t>> Members(const v1::RankSet& set) const;
 
-  // "rank 3 (node1, pid 4711)".
+  // "node1"; where the job has several programs, with the rank's own: "client, node1".
+  std::string Place(uint32_t rank) const;
+  // "rank 3 (node1, pid 4711)": the rank at its place.
   std::string Name(uint32_t rank) const;
 
  private:

@@ -130,7 +130,7 @@ std::vector<InspectedMember> StallInquiries::MembersOf(const Inspections::Round&
   for (uint32_t rank : round.members) {
     InspectedMember member;
     member.rank = rank;
-    member.node = roster_.node_of(rank).name;
+    member.place = roster_.Place(rank);
     const std::optional<v1::RankExit>& exit = roster_.rank(rank).exit;
     const std::optional<v1::CallState>& stays = roster_.rank(rank).stays;
     if (const auto call = round.calls.find(rank); call != round.calls.end()) {

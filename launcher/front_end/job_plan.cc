@@ -1,5 +1,6 @@
 #include "cohort/launcher/front_end/job_plan.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -14,12 +15,24 @@ bool NodesAreReplaceable(const Job& job) {
   return (job.options.max_restarts > 0 && elastic) || job.options.standbys > 0;
 }
 
+void AddPrograms(const Job& job, bool to_show, google::protobuf::RepeatedPtrField<v1::RankProgram>* programs) {
+  for (const RankProgram& program : job.options.programs) {
+    v1::RankProgram& added = *programs->Add();
+    for (const std::string& word : program.command) added.add_command(to_show ? Typed(word) : word);
+    for (const RankSpan& span : program.ranks) {
+      added.add_ranks()->set_first(static_cast<uint32_t>(span.first));
+      added.mutable_ranks()->rbegin()->set_last(static_cast<uint32_t>(span.last));
+    }
+    if (to_show) continue;
+    for (const auto& [name, value] : program.environment) added.add_environment(name + "=" + value);
+  }
+}
+
 v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::milliseconds join_timeout) {
   v1::JobPlan plan;
   v1::JobSpec& spec = *plan.mutable_job();
   spec.set_job_id(job.id);
-  spec.add_command(job.program.path);
-  for (size_t i = 1; i < job.options.command.size(); ++i) spec.add_command(job.options.command[i]);
+  AddPrograms(job, /*to_show=*/false, spec.mutable_programs());
   if (job.nodes.across_hosts) {
     for (std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
       spec.add_environment(std::move(variable));
@@ -36,7 +49,9 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::
   spec.set_raw_output(!job.options.prefix);
   spec.set_input_to_first_rank(job.options.input == RankInputOption::kForwarded);
   spec.set_inherits_input(job.options.input == RankInputOption::kRedirected);
-  const bool looks = job.options.mpi == Mpi::kAuto && LooksLikeMpi(job.program.path, job.options.command);
+  const bool looks = job.options.mpi == Mpi::kAuto &&
+                     std::any_of(job.options.programs.begin(), job.options.programs.end(),
+                                 [](const RankProgram& it) { return LooksLikeMpi(it.command[0], it.command); });
   spec.set_serves_pmi1(job.options.mpi == Mpi::kPmi1 || looks);
   spec.set_waits_for_stopped(job.options.stopped == Stopped::kWait);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));

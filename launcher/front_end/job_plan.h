@@ -8,7 +8,6 @@
 
 #include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/machine/placement.h"
-#include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -21,7 +20,6 @@ struct Job {
   JobNodes nodes;
   Placement placement;
   std::vector<v1::SpareNode> spares;  // of the last of `nodes`, after those that have ranks
-  Program program;
   std::string working_directory;
   std::string log_directory;  // absolute, exists; empty: no files
 };
@@ -29,6 +27,9 @@ struct Job {
 // Whether the job may go on after the loss of some node: another takes its place, it does without, or another agent
 // takes over the rendezvous.
 bool NodesAreReplaceable(const Job& job);
+
+// The programs of the job. Those that are to be shown have their arguments as they were typed, and no environments.
+void AddPrograms(const Job& job, bool to_show, google::protobuf::RepeatedPtrField<v1::RankProgram>* programs);
 
 // Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the
 // same there; --env comes after it. Reads this process' environment: call before other threads exist.

@@ -35,8 +35,7 @@ v1::JobSnapshot TakeSnapshot(const RunningJob& running) {
   snapshot.set_source(job.nodes.source);
   snapshot.set_cause(running.cause);
   snapshot.set_grace_ms(static_cast<uint32_t>(job.options.grace.count()));
-  snapshot.add_command(job.program.path);
-  for (size_t i = 1; i < job.options.command.size(); ++i) snapshot.add_command(job.options.command[i]);
+  AddPrograms(job, /*to_show=*/true, snapshot.mutable_programs());
   return snapshot;
 }
 
@@ -62,8 +61,11 @@ void FitIntoPacket(v1::JobSnapshot* snapshot) {
   snapshot->set_cause(ShortenMiddle(snapshot->cause(), kMaxCause));
   constexpr size_t kFraming = 8;
   size_t words = snapshot->cause().size() + snapshot->source().size();
-  for (const std::string& word : snapshot->command()) words += word.size() + kFraming;
-  if (words > kMaxWords) snapshot->clear_command();
+  for (const v1::RankProgram& program : snapshot->programs()) {
+    words += kFraming * (1 + 2 * static_cast<size_t>(program.ranks_size()));
+    for (const std::string& word : program.command()) words += word.size() + kFraming;
+  }
+  if (words > kMaxWords) snapshot->clear_programs();
   for (std::string& name : *snapshot->mutable_spares()) name.resize(std::min(name.size(), kMaxName));
   for (v1::JobNode& node : *snapshot->mutable_nodes()) {
     node.mutable_name()->resize(std::min(node.name().size(), kMaxName));

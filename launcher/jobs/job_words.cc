@@ -1,12 +1,25 @@
 #include "cohort/launcher/jobs/job_words.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/jobs/running_jobs.h"
+#include "cohort/launcher/options/rank_program.h"
 
 namespace cohort::launcher {
+namespace {
+
+std::string RankNames(const v1::RankProgram& program) {
+  std::vector<RankSpan> ranks;
+  for (const v1::RankSpan& span : program.ranks()) {
+    ranks.push_back({static_cast<int>(span.first()), static_cast<int>(span.last())});
+  }
+  return NameSpans(ranks);
+}
+
+}  // namespace
 
 std::string Age(uint64_t ms) {
   const uint64_t s = ms / 1000;
@@ -23,9 +36,19 @@ std::string Summary(const v1::JobSnapshot& job, pid_t pid) {
   if (job.max_restarts() > 0) {
     text += "  " + std::to_string(job.epoch() - 1) + " of " + std::to_string(job.max_restarts()) + " restarts";
   }
-  text += "\n ";
-  for (const std::string& argument : job.command()) text += " " + Printable(argument);
   text += "\n";
+  constexpr int kMostPrograms = 8;
+  for (int i = 0; i < std::min(job.programs_size(), kMostPrograms); ++i) {
+    const v1::RankProgram& program = job.programs(i);
+    text += " ";
+    if (job.programs_size() > 1) text += " " + RankNames(program) + ":";
+    for (const std::string& argument : program.command()) text += " " + Printable(argument);
+    text += "\n";
+  }
+  if (job.programs_size() == 0) text += "\n";
+  if (job.programs_size() > kMostPrograms) {
+    text += "  and " + std::to_string(job.programs_size() - kMostPrograms) + " more programs\n";
+  }
   if (!job.cause().empty()) {
     const bool restarted = job.phase() == "running" && job.epoch() > 1;
     text += std::string("  ") + (restarted ? "restarted after: " : "failed: ") + Printable(job.cause()) + "\n";

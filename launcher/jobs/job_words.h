@@ -15,6 +15,7 @@ namespace cohort::launcher {
 std::string Age(uint64_t ms);
 
 // "job-0123456789abcdef  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711\n  /bin/train --epochs 3\n"
+// Several programs have a line each: "  ranks 1-3: /bin/client --port 7".
 std::string Summary(const v1::JobSnapshot& job, pid_t pid);
 
 // "spare nodes: node3, node4, and 2 more"; empty where there is none.

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/control/parts/program_of.h"
 #include "cohort/launcher/machine/cuda_devices.h"
 
 namespace cohort::launcher {
@@ -21,10 +22,15 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
     variables[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   variables.emplace("OMP_NUM_THREADS", std::to_string(rank.cpu_share));  // unless set
-  for (const std::string& variable : job.job().environment()) {
-    const size_t equals = variable.find('=');
-    if (equals != std::string::npos) variables[variable.substr(0, equals)] = variable.substr(equals + 1);
-  }
+  const auto set = [&variables](const auto& assignments) {
+    for (const std::string& variable : assignments) {
+      const size_t equals = variable.find('=');
+      if (equals != std::string::npos) variables[variable.substr(0, equals)] = variable.substr(equals + 1);
+    }
+  };
+  set(job.job().environment());
+  const RankPrograms& programs = job.job().programs();
+  if (!programs.empty()) set(programs[ProgramOf(programs, rank.rank->rank())].environment());
   if (rank.rank->devices_size() > 0 && rank.rank->devices(0).kind() == v1::Device::KIND_CUDA) {
     variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
     variables["CUDA_VISIBLE_DEVICES"] = VisibleDevicesMask({rank.rank->devices().begin(), rank.rank->devices().end()});

@@ -19,8 +19,8 @@ struct RankEnvironment {
   std::string torch_switch;  // TorchSwitchFolder
 };
 
-// The variables of one rank: those inherited, without what other launchers left there; then the job's own (--env); then
-// what names this rank, which nothing overrides. Pure.
+// The variables of one rank: those inherited, without what other launchers left there; then the job's own (--env) and
+// its program's; then what names this rank, which nothing overrides. Pure.
 std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& inherited, const RankEnvironment& rank);
 
 // The folder that ranks find first on PYTHONPATH where their environment says COHORT_TORCH_BACKEND=cohort, so that

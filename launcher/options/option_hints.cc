@@ -1,7 +1,6 @@
 #include "cohort/launcher/options/option_hints.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstddef>
 #include <iterator>
 #include <string_view>
@@ -79,8 +78,7 @@ constexpr std::string_view kPasses =
 constexpr std::string_view kDevices =
     "CUDA_VISIBLE_DEVICES=0,1 dlaunch ... chooses devices of this machine, --hosts a,b the machines";
 constexpr std::string_view kPrograms =
-    "a job has one program; let it choose by its rank: dlaunch -n 4 sh -c 'if [ $RANK = 0 ]; then exec server; else "
-    "exec client; fi'";
+    "dlaunch -n 1 ./server : -n 3 ./client, or --multi-prog FILE with lines such as 1-3 ./client";
 constexpr std::string_view kMpi = "programs of MPICH and Intel MPI are started as they are; see --mpi";
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     // torchrun
@@ -125,7 +123,6 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--envall", kPasses},
     {"--configfile", kPrograms},
     // srun
-    {"--multi-prog", kPrograms},
     {"--het-group", kPrograms},
     {"--pack-group", kPrograms},
     {"-c", kShares},
@@ -156,32 +153,7 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--gpus", kAllocates},
     {"--gpus-per-node", kAllocates}};
 
-// The options by which mpirun's programs say how many they are.
-bool BeginsProgram(const std::string& word) { return word == "-n" || word == "-np" || word == "--np" || word == "-c"; }
-
-// A word that is no option and no punctuation: "client", "./b", "/opt/b".
-bool LooksLikeProgram(const std::string& word) {
-  return !word.empty() && (std::isalnum(static_cast<unsigned char>(word[0])) != 0 || word[0] == '_' ||
-                           word.starts_with("./") || word.starts_with("../") || word.starts_with("/"));
-}
-
 }  // namespace
-
-bool NamesSeveralPrograms(const std::vector<std::string>& command) {
-  for (size_t i = 1; i + 1 < command.size(); ++i) {
-    if (command[i] != ":") continue;
-    const std::string& next = command[i + 1];
-    const bool may_be_value = command[i - 1].starts_with("-");  // "sort -t : -n"
-    const std::string number = i + 2 < command.size() ? command[i + 2] : "";
-    const bool counts = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
-    if (may_be_value && counts && BeginsProgram(next) && i + 3 < command.size()) return true;
-    const bool is_option = next.size() > 1 && next[0] == '-' && i + 2 < command.size();
-    if (!may_be_value && (is_option || LooksLikeProgram(next))) return true;
-  }
-  return false;
-}
-
-std::string InsteadOfSeveralPrograms() { return std::string(kPrograms); }
 
 std::string InsteadOfCounting(const std::string& what) {
   if (what == "gpu") return "leave it out and give --gpus-per-rank 1, which starts a rank for each GPU";

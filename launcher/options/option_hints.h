@@ -19,13 +19,6 @@ std::string MeantCommand(const std::string& name);
 // Advice for `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.
 std::string InsteadOfCounting(const std::string& what);
 
-// Whether the words behind a program's name hold another program for some of the ranks, as mpirun takes them:
-// "server : -n 3 client". A ':' that is an option's value ("cut -d :"), or that nothing like a program follows, is
-// none.
-bool NamesSeveralPrograms(const std::vector<std::string>& command);
-// Advice for several programs in one job.
-std::string InsteadOfSeveralPrograms();
-
 // Advice for an option of torchrun, mpirun or srun that is not taken here, such as --local_addr or -wdir;
 // empty for any other.
 std::string InsteadOfOption(std::string name);

@@ -6,9 +6,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
+#include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/whole_number.h"
 
 namespace cohort::launcher {
@@ -27,6 +29,15 @@ absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, co
   }
   return absl::InvalidArgumentError(option + " '" + text +
                                     "': give a time up to a day, such as 2.5 (seconds), 500ms, 10m or 1h");
+}
+
+absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out, int min) {
+  if (const auto value = ReadWholeNumber(text, min, max)) {
+    *out = value;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("--" + option + " '" + text + "': give a whole number from " + std::to_string(min) +
+                                    " to " + std::to_string(max));
 }
 
 absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
@@ -64,6 +75,30 @@ absl::Status ReadRate(const std::string& text, uint64_t* out) {
                                       "': give bytes a second, at most 1024G, such as 64K or 1M");
   }
   *out = value << (10 * power);
+  return absl::OkStatus();
+}
+
+absl::Status ReadEnvironment(const std::vector<std::string>& texts,
+                             std::vector<std::pair<std::string, std::string>>* environment) {
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError("--env '" + text + "': give NAME=VALUE, such as --env OMP_NUM_THREADS=2");
+    }
+    const std::string name = text.substr(0, equals);
+    if (name.starts_with("COHORT_AGENT") || name == "COHORT_LOCAL_RANK" || name == "COHORT_JOB_ID") {
+      return absl::InvalidArgumentError("--env '" + text + "': dlaunch sets " + name +
+                                        " itself, by which a rank finds its agent");
+    }
+    static constexpr std::string_view kOfTheEpoch[] = {"TORCHELASTIC_RUN_ID", "COHORT_EPOCH",
+                                                       "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"};
+    if (IsRankVariable(name) ||
+        std::find(std::begin(kOfTheEpoch), std::end(kOfTheEpoch), name) != std::end(kOfTheEpoch)) {
+      return absl::InvalidArgumentError("--env '" + text + "': dlaunch sets " + name +
+                                        " itself, for each rank its own; leave it out");
+    }
+    environment->emplace_back(name, text.substr(equals + 1));
+  }
   return absl::OkStatus();
 }
 

@@ -18,6 +18,12 @@ namespace cohort::launcher {
 // Every option that is a time, of dlaunch and its subcommands: "10", "2.5s", "500ms", "10m", "1h", from 0 to a day;
 // seconds where no unit is given.
 absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, const std::string& text);
+// A whole number from `min` to `max`; `option` without its dashes.
+absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out,
+                       int min = 1);
+// --env: "A=1", each. Adds to `environment`.
+absl::Status ReadEnvironment(const std::vector<std::string>& texts,
+                             std::vector<std::pair<std::string, std::string>>* environment);
 // --port-range: "29400:29499".
 absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out);
 // --log-rate: "5000", "64K", "1M".

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/exit_status.h"
+#include "cohort/launcher/options/rank_program.h"
 
 namespace cohort::launcher {
 
@@ -52,7 +53,7 @@ struct Options {
   std::optional<int> min_nodes;  // --nnodes MIN:MAX: go on with so few
   int spares = 0;                // --spares: idle nodes beyond `nodes`, for the places of lost ones
   int standbys = 0;              // --standby: nodes that can take over for the rendezvous' host
-  std::optional<int> ranks;      // -n: of the whole job
+  std::optional<int> ranks;      // -n: of the whole job, several programs' together
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;
   std::string launcher;                           // a name in environments.def; empty: the first that applies
@@ -79,14 +80,15 @@ struct Options {
   bool explain = false;
   bool prefix = true;                     // ranks' lines are printed as "[rank] line"
   std::vector<std::string> idle_options;  // options of torchrun that were given and change nothing, such as "--rdzv-id"
-  std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
+  std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order, for all programs
   // --env-pass: names, or the beginning of some before a '*', that also reach ranks on other hosts.
   std::vector<std::string> passed_variables;
   RankInputOption input = RankInputOption::kRedirected;
   std::string log_directory;  // empty: no files
   uint64_t log_rate = 0;      // --log-rate: bytes a second of each rank; 0: no limit
   std::chrono::milliseconds grace = std::chrono::seconds(10);
-  std::vector<std::string> command;  // the program and its arguments, never empty
+  std::string program_file;           // --multi-prog: a file for ReadMultiProg; empty: not given
+  std::vector<RankProgram> programs;  // empty exactly with a program_file, until that is read
 };
 
 struct CommandLine {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/parts/program_of.h"
 #include "cohort/runtime/base/whole_file.h"
 #include "google/protobuf/repeated_ptr_field.h"
 
@@ -18,7 +19,28 @@ using Json = nlohmann::ordered_json;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
-Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
+// As it was typed in mpirun's form, the ranks of each program apart.
+std::vector<std::string> WholeCommand(const RankPrograms& programs) {
+  std::vector<std::string> words;
+  for (const v1::RankProgram& program : programs) {
+    if (!words.empty()) words.emplace_back(":");
+    words.insert(words.end(), program.command().begin(), program.command().end());
+  }
+  return words;
+}
+
+Json DescribePrograms(const RankPrograms& programs) {
+  Json described = Json::array();
+  for (const v1::RankProgram& program : programs) {
+    Json ranks = Json::array();
+    for (const v1::RankSpan& span : program.ranks()) ranks.push_back({span.first(), span.last()});
+    described.push_back(
+        {{"ranks", ranks}, {"command", std::vector<std::string>(program.command().begin(), program.command().end())}});
+  }
+  return described;
+}
+
+Json DescribeRank(const v1::RankExit& exit, const std::string& node, const std::string& program) {
   Json rank = {{"rank", exit.rank()},
                {"node", node},
                {"pid", exit.pid()},
@@ -26,6 +48,7 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
                {"status", ExitCode(exit)},
                {"failed", IsFailure(exit)},
                {"by_dlaunch", exit.killed_by_us()}};
+  if (!program.empty()) rank["program"] = program;
   if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) / 1e9;
   if (exit.doing().present()) rank["call"] = DescribeCall(exit.doing());
   if (!exit.frames().empty()) rank["python"] = std::vector<std::string>(exit.frames().begin(), exit.frames().end());
@@ -38,14 +61,16 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
 }
 
 // The ranks' ends, and the cause of a failure.
-void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& node_of, Json* json) {
+void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& node_of, const RankPrograms& programs,
+            Json* json) {
   std::vector<const v1::RankExit*> exits;
   for (const v1::RankExit& exit : report.exits()) exits.push_back(&exit);
   std::stable_sort(exits.begin(), exits.end(), [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
   Json& ranks = (*json)["ranks"] = Json::array();
   for (const v1::RankExit* exit : exits) {
     const auto node = node_of.find(exit->rank());
-    ranks.push_back(DescribeRank(*exit, node == node_of.end() ? "" : node->second));
+    ranks.push_back(
+        DescribeRank(*exit, node == node_of.end() ? "" : node->second, ProgramName(programs, exit->rank())));
   }
   if (report.headline().empty()) return;
   Json cause = {{"text", report.headline()},
@@ -75,22 +100,23 @@ std::string FormatJobRecord(const v1::JobSnapshot& job) {
                {"exit_code", report.exit_code()},
                {"started", Seconds(job.started_unix_ns())},
                {"seconds", Seconds(job.ended_unix_ns() - job.started_unix_ns())},
-               {"command", std::vector<std::string>(job.command().begin(), job.command().end())},
+               {"command", WholeCommand(job.programs())},
                {"source", job.source()},
                {"nodes", Json::array()}};
+  if (job.programs_size() > 1) json["programs"] = DescribePrograms(job.programs());
   for (const v1::JobNode& node : job.nodes()) {
     Json ranks = Json::array();
     for (uint32_t i = 0; i < node.rank_count(); ++i) ranks.push_back(node.first_rank() + i);
     json["nodes"].push_back({{"name", node.name()}, {"ranks", ranks}});
   }
-  AddEnd(report, NodeNames(job.nodes()), &json);
+  AddEnd(report, NodeNames(job.nodes()), job.programs(), &json);
   if (report.preempted_by() != 0) {
     json["preempted"] = {{"signal", SignalName(report.preempted_by())}, {"step", report.stop_step()}};
   }
   json["restarted_after"] = Json::array();
   for (const v1::FailedEpoch& failed : job.failed_epochs()) {
     Json epoch = {{"exit_code", failed.report().exit_code()}};
-    AddEnd(failed.report(), NodeNames(failed.nodes()), &epoch);
+    AddEnd(failed.report(), NodeNames(failed.nodes()), job.programs(), &epoch);
     json["restarted_after"].push_back(epoch);
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -47,7 +47,7 @@ double Since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 v1::JobPlan MakePlan(uint32_t nodes, uint32_t ranks_per_node) {
   v1::JobPlan plan;
   plan.mutable_job()->set_job_id(NewJobId());
-  plan.mutable_job()->add_command("true");
+  plan.mutable_job()->add_programs()->add_command("true");
   plan.mutable_job()->set_on_failure("restart");
   plan.mutable_job()->set_max_restarts(1);
   plan.mutable_job()->set_grace_ms(1000);

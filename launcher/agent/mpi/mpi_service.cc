@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "cohort/launcher/agent/mpi/process_mapping.h"
+#include "cohort/launcher/control/parts/program_of.h"
 
 namespace cohort::launcher {
 namespace {
@@ -25,6 +26,9 @@ Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
   job.first_rank = job.local_ranks > 0 ? static_cast<int>(assignment.placement().ranks(0).rank()) : 0;
   job.nodes = static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [](size_t count) { return count > 0; }));
   job.mapping = ProcessMapping(ranks, kMaxPmiValue);
+  for (const v1::RankPlacement& rank : assignment.placement().ranks()) {
+    job.appnums.push_back(ProgramOf(assignment.job().programs(), rank.rank()));
+  }
   return job;
 }
 

@@ -17,6 +17,7 @@ std::string Refusal(std::string_view command, std::string_view why) {
 }  // namespace
 
 Pmi1Node::Pmi1Node(Job job) : job_(std::move(job)), ranks_(static_cast<size_t>(job_.local_ranks)) {
+  for (size_t i = 0; i < std::min(ranks_.size(), job_.appnums.size()); ++i) ranks_[i].appnum = job_.appnums[i];
   if (!job_.mapping.empty()) Store("PMI_process_mapping", job_.mapping);
 }
 
@@ -54,7 +55,7 @@ std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
     return "cmd=maxes kvsname_max=" + std::to_string(kMaxPmiName) + " keylen_max=" + std::to_string(kMaxPmiKey) +
            " vallen_max=" + std::to_string(kMaxPmiValue) + "\n";
   }
-  if (command == "get_appnum") return "cmd=appnum appnum=0\n";
+  if (command == "get_appnum") return "cmd=appnum appnum=" + std::to_string(rank.appnum) + "\n";
   if (command == "get_my_kvsname") return "cmd=my_kvsname kvsname=" + job_.name + "\n";
   if (command == "get_universe_size") return "cmd=universe_size size=" + std::to_string(job_.world_size) + "\n";
   if (command == "put") return Put(message);

@@ -31,8 +31,9 @@ class Pmi1Node {
     int world_size = 1;
     int first_rank = 0;
     int local_ranks = 1;
-    int nodes = 1;        // those that have ranks
-    std::string mapping;  // of ProcessMapping
+    int nodes = 1;                  // those that have ranks
+    std::string mapping;            // of ProcessMapping
+    std::vector<int> appnums = {};  // by local rank: which of the job's programs it runs; empty: all the first
   };
 
   // A line for a rank, with its newline.
@@ -82,6 +83,7 @@ class Pmi1Node {
   enum class State : uint8_t { kNew, kInitialized, kFinalized, kClosed };
   struct Rank {
     State state = State::kNew;
+    int appnum = 0;
     bool used = false;
     bool finalized = false;  // kClosed after kFinalized
     bool in_barrier = false;

@@ -24,7 +24,8 @@ class Staying : public ::testing::Test {
  protected:
   explicit Staying(const std::string& script = "trap '' TERM; echo ready; exec sleep 1000") {
     v1::JobSpec& job = *assignment_.mutable_job();
-    for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) job.add_command(word);
+    v1::RankProgram& program = *job.add_programs();
+    for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) program.add_command(word);
     job.set_working_directory("/");
     assignment_.mutable_placement()->add_ranks();
   }

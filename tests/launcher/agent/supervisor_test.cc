@@ -35,8 +35,9 @@ class SupervisorTest : public ::testing::Test {
   void Start(int ranks, bool deaf) {
     v1::Assignment assignment;
     const std::string loop = "echo up; while :; do sleep 0.05; done";
+    v1::RankProgram& program = *assignment.mutable_job()->add_programs();
     for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), (deaf ? "trap '' TERM; " : "") + loop}) {
-      assignment.mutable_job()->add_command(word);
+      program.add_command(word);
     }
     assignment.mutable_job()->set_working_directory("/");
     for (int i = 0; i < ranks; ++i) assignment.mutable_placement()->add_ranks()->set_rank(static_cast<uint32_t>(i));
@@ -267,7 +268,7 @@ class StuckStart : public SupervisorTest {
   void SetUp() override {
     if (!program_.stuck()) GTEST_SKIP() << "no leases on files here: " << std::strerror(errno);
     v1::Assignment assignment;
-    assignment.mutable_job()->add_command(program_.path());
+    assignment.mutable_job()->add_programs()->add_command(program_.path());
     assignment.mutable_job()->set_working_directory("/");
     for (int i = 0; i < kRanks; ++i) assignment.mutable_placement()->add_ranks()->set_rank(static_cast<uint32_t>(i));
     supervisor_.Start(assignment, Environments(kRanks));

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 InspectedMember Member(uint32_t rank, uint64_t signature, bool done = false) {
   InspectedMember member;
   member.rank = rank;
-  member.node = "node0";
+  member.place = "node0";
   member.answered = true;
   member.call.set_present(true);
   member.call.set_sequence_seen(true);
@@ -36,7 +36,7 @@ constexpr OperationState kExpired = OperationState::kExpired;
 InspectedMember Absent(uint32_t rank) {
   InspectedMember member;
   member.rank = rank;
-  member.node = "node0";
+  member.place = "node0";
   member.answered = true;
   return member;
 }

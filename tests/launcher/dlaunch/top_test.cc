@@ -45,7 +45,7 @@ JobFrame MakeFrame() {
   job.set_age_ms(12'000);
   job.set_world_size(4);
   job.set_source("2 simulated nodes");
-  job.add_command("/usr/bin/train");
+  job.add_programs()->add_command("/usr/bin/train");
   job.set_node_count(2);
   for (uint32_t i = 0; i < 2; ++i) {
     v1::JobNode& node = *job.add_nodes();

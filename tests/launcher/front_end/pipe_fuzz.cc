@@ -161,7 +161,7 @@ v1::ToNode TakeToNode(FuzzInput* input) {
   switch (input->Below(4)) {
     case 0:
       message.mutable_start()->set_name(input->Text());
-      message.mutable_start()->mutable_plan()->mutable_job()->add_command(input->Text());
+      message.mutable_start()->mutable_plan()->mutable_job()->add_programs()->add_command(input->Text());
       break;
     case 1:
       message.mutable_stop()->set_reason(input->Text());
@@ -264,8 +264,7 @@ class Dlaunch {
     job.options.max_restarts = job.options.on_failure == OnFailure::kRestart ? 3 : 0;
     job.options.standbys = input->Bool() ? 2 : 0;
     job.options.ranks_per_node = 2;
-    job.options.command = {"train"};
-    job.program.path = "/opt/train";
+    job.options.programs = {{.command = {"/opt/train"}}};
     job.nodes.source = "nodes";
     job.nodes.spawner = "local";
     job.nodes.reached = std::make_shared<std::map<std::string, AgentProcess>>();

@@ -147,6 +147,17 @@ TEST_F(RankEnvironmentTest, ReplacesWhatOtherLaunchersLeft) {
                                     Not(StartsWith("OMPI_COMM")), Not(StartsWith("TORCHELASTIC_USE_AGENT_STORE")))));
 }
 
+TEST_F(RankEnvironmentTest, AProgramsVariablesComeAfterTheJobs) {
+  for (const uint32_t rank : {1u, 2u}) {
+    v1::RankProgram& program = *assignment_.mutable_job()->add_programs();
+    program.add_environment("OMP_NUM_THREADS=" + std::to_string(10 * rank));
+    v1::RankSpan& ranks = *program.add_ranks();
+    ranks.set_first(rank);
+    ranks.set_last(rank);
+  }
+  EXPECT_THAT(Build({}), Contains("OMP_NUM_THREADS=20"));
+}
+
 TEST_F(RankEnvironmentTest, TheRanksNamesWinTheUsersValuesBeatOurs) {
   const auto variables = Build({"OMP_NUM_THREADS=5", "CUDA_VISIBLE_DEVICES=0,1"});
   EXPECT_THAT(variables, Contains("OMP_NUM_THREADS=3"));

@@ -16,11 +16,16 @@ namespace cohort::launcher {
 namespace {
 
 void CheckOptions(const Options& options, const std::vector<std::string>& argv) {
-  FuzzCheck(!options.command.empty() && !options.command[0].empty());
-  // The program's part is the end of what was typed, as it was typed.
-  FuzzCheck(options.command.size() < argv.size());
-  for (size_t i = 0; i < options.command.size(); ++i) {
-    FuzzCheck(options.command[options.command.size() - 1 - i] == argv[argv.size() - 1 - i]);
+  FuzzCheck(options.programs.empty() == !options.program_file.empty());
+  for (const RankProgram& program : options.programs)
+    FuzzCheck(!program.command.empty() && !program.command[0].empty());
+  // The last program's part is the end of what was typed, as it was typed.
+  if (!options.programs.empty()) {
+    const std::vector<std::string>& command = options.programs.back().command;
+    FuzzCheck(command.size() < argv.size());
+    for (size_t i = 0; i < command.size(); ++i) {
+      FuzzCheck(command[command.size() - 1 - i] == argv[argv.size() - 1 - i]);
+    }
   }
   const auto within = [](const std::optional<int>& value, int most) {
     return !value || (*value >= 1 && *value <= most);

@@ -28,7 +28,7 @@ TEST(Familiar, OptionNamesOfOtherLaunchersAreTaken) {
   EXPECT_EQ(line->options.ranks_per_node, 4);
   EXPECT_EQ(line->options.gpus_per_rank, 2);
   EXPECT_EQ(line->options.launcher, "");
-  EXPECT_EQ(line->options.command, std::vector<string>{"train"});
+  EXPECT_EQ(line->options.programs[0].command, std::vector<string>{"train"});
   EXPECT_FALSE(Parse({"--ppn", "4", "--nproc-per-node", "4"}).ok()) << "one option, given twice";
   EXPECT_FALSE(Parse({"--ppn", "none"}).ok());
 }
@@ -48,7 +48,7 @@ TEST(Familiar, OptionsOfTorchrunThatChangeNothingAreTakenAndCounted) {
     const auto line = Parse(arguments);
     ASSERT_TRUE(line.ok()) << line.status();
     EXPECT_EQ(line->options.idle_options, names);
-    EXPECT_EQ(line->options.command, std::vector<string>{"train"});
+    EXPECT_EQ(line->options.programs[0].command, std::vector<string>{"train"});
   }
   EXPECT_EQ(DescribeIdleOptions({}), "");
   EXPECT_EQ(DescribeIdleOptions({"--rdzv-id"}), "--rdzv-id has no effect here: ranks find each other by themselves");
@@ -63,7 +63,7 @@ TEST(Familiar, PythonRunsModulesAndScripts) {
   const auto command = [](std::vector<string> arguments) {
     arguments.insert(arguments.begin(), "dlaunch");
     const auto line = ParseCommandLine(arguments);
-    return line.ok() ? line->options.command : std::vector<string>{line.status().ToString()};
+    return line.ok() ? line->options.programs[0].command : std::vector<string>{line.status().ToString()};
   };
   using Words = std::vector<string>;
   EXPECT_EQ(command({"-n", "2", "-m", "pkg.mod", "-m", "3"}), (Words{"python3", "-u", "-m", "pkg.mod", "-m", "3"}));
@@ -76,32 +76,10 @@ TEST(Familiar, PythonRunsModulesAndScripts) {
   EXPECT_EQ(command({"train.pyx"}), (Words{"train.pyx"}));
 }
 
-// Each rank would get the second program as arguments of the first.
-TEST(Familiar, SeveralProgramsAreRefused) {
-  using Words = std::vector<string>;
-  for (const Words& words : {Words{"-n", "1", "echo", "server", ":", "-n", "3", "echo", "client"},
-                             Words{"-np", "1", "./a", ":", "-np", "3", "./b"}, Words{"./a", ":", "./b"},
-                             Words{"a", "--verbose", ":", "-n", "1", "b"}, Words{"a.py", ":", "--host", "x", "b.py"},
-                             Words{"-m", "a", "1", ":", "b"}, Words{"a", "x", ":", "-n4", "b"}}) {
-    Words arguments = words;
-    arguments.insert(arguments.begin(), "dlaunch");
-    const absl::Status status = ParseCommandLine(arguments).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << words[2];
-    EXPECT_NE(status.message().find("more than one program"), string::npos) << status;
-    EXPECT_NE(status.message().find("$RANK"), string::npos) << status;
-  }
-  for (const Words& words :
-       {Words{"cut", "-d", ":", "-f", "1"}, Words{"awk", "-F", ":", "{print}"}, Words{"tr", ":", ","},
-        Words{"echo", "a", ":"}, Words{":"}, Words{"--", "echo", "server", ":", "-n", "3", "echo", "client"},
-        Words{"column", "-t", "-s", ":", "file"}, Words{"sh", "-c", "a : b"},
-        Words{"sort", "-t", ":", "-n", "-k", "2", "file"}}) {
-    Words arguments = words;
-    arguments.insert(arguments.begin(), "dlaunch");
-    EXPECT_TRUE(ParseCommandLine(arguments).ok()) << words[0];
-  }
-  for (const char* const option : {"--app", "-configfile", "--multi-prog"}) {
+TEST(Familiar, OtherOptionsForSeveralProgramsAreAnsweredWithOurs) {
+  for (const char* const option : {"--app", "-configfile", "--het-group"}) {
     const absl::Status status = Parse({option, "file"}).status();
-    EXPECT_NE(status.message().find("a job has one program"), string::npos) << status;
+    EXPECT_NE(status.message().find("dlaunch -n 1 ./server : -n 3 ./client"), string::npos) << status;
   }
 }
 
@@ -114,7 +92,7 @@ TEST(Familiar, NpIsTheNumberOfRanks) {
     const auto two = Parse({glued, "true", glued});
     ASSERT_TRUE(two.ok()) << two.status();
     EXPECT_EQ(two->options.ranks, 2) << glued;
-    EXPECT_EQ(two->options.command, (std::vector<string>{"true", glued, "train"}))
+    EXPECT_EQ(two->options.programs[0].command, (std::vector<string>{"true", glued, "train"}))
         << "a word of the program is its own";
   }
   const auto value = Parse({"--env", "-np", "--", "-np"});
@@ -122,7 +100,7 @@ TEST(Familiar, NpIsTheNumberOfRanks) {
   const auto program = Parse({"--log-dir", "-np", "--", "-np"});
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->options.log_directory, "-np");
-  EXPECT_EQ(program->options.command[0], "-np");
+  EXPECT_EQ(program->options.programs[0].command[0], "-np");
   EXPECT_TRUE(program->options.prefix);
 }
 
@@ -167,7 +145,7 @@ TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
   const auto program = Parse({"-n4", "--", "-hosts"});
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->options.ranks, 4);
-  EXPECT_EQ(program->options.command[0], "-hosts");
+  EXPECT_EQ(program->options.programs[0].command[0], "-hosts");
 }
 
 TEST(Familiar, UnknownOptionsWithoutALikenessAreNotGuessed) {

@@ -35,7 +35,7 @@ TEST(Options, OptionsThatAreNotGivenAreNotSet) {
                options.simulate_gpus || options.dry_run);
   EXPECT_EQ(options.on_failure, OnFailure::kEnd);
   EXPECT_EQ(options.grace, std::chrono::seconds(10));
-  EXPECT_THAT(options.command, ElementsAre("train"));
+  EXPECT_THAT(options.programs[0].command, ElementsAre("train"));
 }
 
 TEST(Options, ReadsEveryOption) {
@@ -145,11 +145,12 @@ TEST(Options, UnderscoresMayStandForDashes) {
 }
 
 TEST(Options, ArgumentsAfterTheProgramAreTheProgramsOwn) {
-  EXPECT_THAT(ParseOk({"train", "--nnodes", "7", "-x", "--", "--help"}).command,
+  EXPECT_THAT(ParseOk({"train", "--nnodes", "7", "-x", "--", "--help"}).programs[0].command,
               ElementsAre("train", "--nnodes", "7", "-x", "--", "--help"));
   EXPECT_FALSE(ParseOk({"train", "--nnodes", "7"}).nodes);
-  EXPECT_THAT(ParseOk({"--nnodes", "1", "--", "--odd name", "", "a b"}).command, ElementsAre("--odd name", "", "a b"));
-  EXPECT_THAT(ParseOk({"--env", "A=1", "train", "B=2"}).command, ElementsAre("train", "B=2"));
+  EXPECT_THAT(ParseOk({"--nnodes", "1", "--", "--odd name", "", "a b"}).programs[0].command,
+              ElementsAre("--odd name", "", "a b"));
+  EXPECT_THAT(ParseOk({"--env", "A=1", "train", "B=2"}).programs[0].command, ElementsAre("train", "B=2"));
 }
 
 TEST(Options, EncryptDataReachesRanksAsAVariable) {
@@ -213,6 +214,9 @@ TEST(Options, AnySequenceOfWordsIsAnswered) {
                                 "-nnodes",
                                 "\xff\xfe",
                                 "continue",
+                                ":",
+                                "-n",
+                                "--multi-prog",
                                 "--on-failure",
                                 "1e9",
                                 "0x10",
@@ -226,7 +230,8 @@ TEST(Options, AnySequenceOfWordsIsAnswered) {
       EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_FALSE(parsed.status().message().empty());
     } else if (!parsed->print) {
-      EXPECT_FALSE(parsed->options.command.empty());
+      EXPECT_EQ(parsed->options.programs.empty(), !parsed->options.program_file.empty());
+      for (const RankProgram& program : parsed->options.programs) EXPECT_FALSE(program.command.empty());
       EXPECT_GE(parsed->options.nodes.value_or(1), 1);
       EXPECT_LE(parsed->options.ranks_per_node.value_or(1), kMaxRanksPerNode);
     }

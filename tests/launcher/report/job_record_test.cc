@@ -15,8 +15,9 @@ v1::JobSnapshot FailedJob() {
   v1::JobSnapshot record;
   record.set_job_id("job-7");
   record.set_source("2 hosts");
-  record.add_command("/bin/train");
-  record.add_command("odd \xff argument");
+  v1::RankProgram& program = *record.add_programs();
+  program.add_command("/bin/train");
+  program.add_command("odd \xff argument");
   record.set_started_unix_ns(1000'000'000'000);
   record.set_ended_unix_ns(1002'500'000'000);
   for (const uint32_t rank : {0u, 1u}) {
@@ -40,6 +41,23 @@ v1::JobSnapshot FailedJob() {
     exit->set_unix_time_ns(1001'500'000'000);
   }
   return record;
+}
+
+TEST(JobRecord, NamesTheProgramOfEachRankWhereThereAreSeveral) {
+  v1::JobSnapshot job = FailedJob();
+  EXPECT_FALSE(json::parse(FormatJobRecord(job)).contains("programs"));
+  job.mutable_programs(0)->add_ranks();  // rank 0
+  v1::RankProgram& second = *job.add_programs();
+  second.add_command("/bin/serve");
+  v1::RankSpan& ranks = *second.add_ranks();
+  ranks.set_first(1);
+  ranks.set_last(1);
+  const json read = json::parse(FormatJobRecord(job));
+  EXPECT_EQ(read["command"][2], ":");
+  EXPECT_EQ(read["command"][3], "/bin/serve");
+  EXPECT_EQ(read["programs"][1]["ranks"], json::parse("[[1, 1]]"));
+  EXPECT_EQ(read["ranks"][0]["program"], "train");
+  EXPECT_EQ(read["ranks"][1]["program"], "serve");
 }
 
 TEST(JobRecord, NamesTheFirstFailureWithItsRankAndTime) {

@@ -1,0 +1,22 @@
+// Finding the programs of a job, before anything is started.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/options/options.h"
+
+namespace cohort::launcher {
+
+// Reads the file of --multi-prog, which says how many ranks there are where no option does, and finds each program:
+// its name becomes its path, and what Python runs gets python3 before it. `path`, `working_directory` and `own_folder`
+// are those of FindProgram. Blocks on files. kInvalidArgument: of the file; the others are FindProgram's and name the
+// program by its place where there are several.
+absl::Status FindPrograms(const std::string& path, const std::string& working_directory, const std::string& own_folder,
+                          Options* options);
+
+// "/opt/train (in PATH)"; of several "rank 0: ./server; ranks 1-3: /opt/client (in PATH)".
+std::string DescribePrograms(const std::vector<RankProgram>& programs);
+
+}  // namespace cohort::launcher

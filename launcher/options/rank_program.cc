@@ -1,0 +1,137 @@
+#include "cohort/launcher/options/rank_program.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace cohort::launcher {
+namespace {
+
+// The options by which mpirun's programs say how many they are.
+bool BeginsProgram(const std::string& word) { return word == "-n" || word == "-np" || word == "--np" || word == "-c"; }
+
+// A word that is no option and no punctuation: "client", "./b", "/opt/b".
+bool LooksLikeProgram(const std::string& word) {
+  return !word.empty() && (std::isalnum(static_cast<unsigned char>(word[0])) != 0 || word[0] == '_' ||
+                           word.starts_with("./") || word.starts_with("../") || word.starts_with("/"));
+}
+
+bool IsCount(const std::string& word) {
+  return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// Whether the ':' at `i` is followed by a count and a program: "-n 3 client".
+bool CountFollows(const std::vector<std::string>& words, size_t i) {
+  return i + 3 < words.size() && BeginsProgram(words[i + 1]) && IsCount(words[i + 2]);
+}
+
+bool ProgramFollows(const std::vector<std::string>& words, size_t i) {
+  if (i + 1 >= words.size()) return false;
+  const std::string& next = words[i + 1];
+  return LooksLikeProgram(next) || (next.size() > 1 && next[0] == '-' && i + 2 < words.size());
+}
+
+// The ranks from 0 to size - 1 that no span names; `named` is sorted, and no two overlap.
+std::vector<RankSpan> Gaps(const std::vector<RankSpan>& named, int size) {
+  std::vector<RankSpan> gaps;
+  int next = 0;
+  for (const RankSpan& span : named) {
+    if (span.first > next) gaps.push_back({next, span.first - 1});
+    next = span.last + 1;
+  }
+  if (next < size) gaps.push_back({next, size - 1});
+  return gaps;
+}
+
+std::string CountedRanks(int64_t count) { return std::to_string(count) + (count == 1 ? " rank" : " ranks"); }
+
+// mpirun's form.
+absl::Status GiveCounts(int size, std::vector<RankProgram>* programs) {
+  int64_t left = size;
+  for (const RankProgram& program : *programs) left -= program.count.value_or(0);
+  int next = 0;
+  for (RankProgram& program : *programs) {
+    if (!program.count && left < 1) {
+      return absl::InvalidArgumentError(
+          program.where + " (" + program.command[0] +
+          ") has no -n and gets the ranks that the others leave, which are none of the job's " + std::to_string(size) +
+          ": raise --nproc-per-node, or give it -n N");
+    }
+    const int count = program.count.value_or(static_cast<int>(left));
+    if (count > size - next) {  // the placement has given the ranks that were asked for
+      return absl::InvalidArgumentError("the programs ask for more ranks than the job's " + std::to_string(size) +
+                                        ": lower a program's -n");
+    }
+    program.ranks = {{next, next + count - 1}};
+    next += count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<size_t> FindColon(const std::vector<std::string>& words, bool sure) {
+  for (size_t i = sure ? 0 : 1; i < words.size(); ++i) {
+    if (words[i] != ":") continue;
+    const bool may_be_value = i > 0 && words[i - 1].starts_with("-");  // "sort -t : -n"
+    if (may_be_value ? CountFollows(words, i) : sure || ProgramFollows(words, i)) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> CountRanks(const std::vector<RankProgram>& programs) {
+  int64_t counts = 0, highest = -1;
+  for (const RankProgram& program : programs) {
+    if (program.takes_others || (!program.count && program.ranks.empty())) return std::nullopt;
+    counts += program.count.value_or(0);
+    for (const RankSpan& span : program.ranks) highest = std::max<int64_t>(highest, span.last);
+  }
+  return counts > 0 ? counts : highest + 1;
+}
+
+absl::Status GiveRanks(int size, std::vector<RankProgram>* programs) {
+  std::vector<RankSpan> named;
+  for (const RankProgram& program : *programs) named.insert(named.end(), program.ranks.begin(), program.ranks.end());
+  const auto others = std::find_if(programs->begin(), programs->end(), [](const auto& it) { return it.takes_others; });
+  if (named.empty() && others == programs->end()) {
+    return programs->size() == 1 ? absl::OkStatus() : GiveCounts(size, programs);
+  }
+  for (const RankProgram& program : *programs) {
+    for (const RankSpan& span : program.ranks) {
+      if (span.last < size) continue;
+      return absl::InvalidArgumentError(program.where + ": the job has " + CountedRanks(size) +
+                                        ", from 0, and no rank " + std::to_string(std::max(span.first, size)) +
+                                        "; give -n " + std::to_string(int64_t{span.last} + 1) +
+                                        ", or correct the line");
+    }
+  }
+  std::sort(named.begin(), named.end(), [](const RankSpan& a, const RankSpan& b) { return a.first < b.first; });
+  const std::vector<RankSpan> gaps = Gaps(named, size);
+  if (others != programs->end()) {
+    others->ranks = gaps;
+    return absl::OkStatus();
+  }
+  if (gaps.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("--multi-prog: no line names a program for " + NameSpans(gaps) + " of " +
+                                    CountedRanks(size) + "; add one, or one that begins with * for all others");
+}
+
+std::string Typed(std::string argument) {
+  std::replace(argument.begin(), argument.end(), '\0', '%');
+  return argument;
+}
+
+std::string NameSpans(const std::vector<RankSpan>& ranks) {
+  constexpr size_t kMost = 8;
+  if (ranks.empty()) return "no rank";
+  std::string text = ranks.size() == 1 && ranks[0].first == ranks[0].last ? "rank " : "ranks ";
+  const size_t shown = std::min(ranks.size(), kMost);
+  for (size_t i = 0; i < shown; ++i) {
+    const bool last = i + 1 == ranks.size();
+    if (i > 0) text += last ? " and " : ", ";
+    text += std::to_string(ranks[i].first);
+    if (ranks[i].last > ranks[i].first) text += "-" + std::to_string(ranks[i].last);
+  }
+  return text + (shown < ranks.size() ? " and others" : "");
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,50 @@
+#include "cohort/launcher/control/parts/program_of.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using testing::ElementsAre;
+
+void AddProgram(RankPrograms* programs, const std::vector<string>& command,
+                const std::vector<std::pair<uint32_t, uint32_t>>& ranks) {
+  v1::RankProgram& program = *programs->Add();
+  for (const string& word : command) program.add_command(word);
+  for (const auto& [first, last] : ranks) {
+    v1::RankSpan& span = *program.add_ranks();
+    span.set_first(first);
+    span.set_last(last);
+  }
+}
+
+TEST(ProgramOf, EachRankRunsTheProgramThatNamesIt) {
+  RankPrograms programs;
+  AddProgram(&programs, {"/opt/server", "7"}, {{0, 0}, {5, 6}});
+  AddProgram(&programs, {"/usr/bin/python3", "-u", "./client.py", string("\0t:\0o", 5)}, {{1, 4}});
+  EXPECT_EQ(ProgramOf(programs, 6), 0);
+  EXPECT_EQ(ProgramOf(programs, 4), 1);
+  EXPECT_EQ(ProgramOf(programs, 7), 0) << "a rank that the plan lacks";
+  EXPECT_THAT(CommandOf(programs, 5), ElementsAre("/opt/server", "7"));
+  EXPECT_THAT(CommandOf(programs, 3), ElementsAre("/usr/bin/python3", "-u", "./client.py", "3:2"));
+  EXPECT_EQ(ProgramName(programs, 0), "server");
+  EXPECT_EQ(ProgramName(programs, 1), "client.py");
+}
+
+TEST(ProgramOf, AnOnlyProgramRunsInEveryRankAndNeedsNoName) {
+  RankPrograms programs;
+  EXPECT_TRUE(CommandOf(programs, 3).empty());
+  AddProgram(&programs, {"train", string("\0o", 2), string("end\0", 4)}, {});
+  EXPECT_EQ(ProgramOf(programs, 3), 0);
+  EXPECT_THAT(CommandOf(programs, 3), ElementsAre("train", "3", "end"));
+  EXPECT_EQ(ProgramName(programs, 3), "");
+}
+
+}  // namespace
+}  // namespace cohort::launcher
