@@ -77,9 +77,12 @@ void TryMaking(const std::vector<std::string>& lines) {
       assignment.mutable_job()->add_environment(lines[i]);
     }
   }
-  const std::vector<std::string> variables = BuildRankEnvironment(
-      inherited,
-      {.assignment = &assignment, .rank = &rank, .node = 1, .agent_address = "@cohort-agent", .cpu_share = 2});
+  const std::vector<std::string> variables = BuildRankEnvironment(inherited, {.assignment = &assignment,
+                                                                              .rank = &rank,
+                                                                              .node = 1,
+                                                                              .agent_address = "@cohort-agent",
+                                                                              .cpu_share = 2,
+                                                                              .torch_switch = ""});
   std::set<std::string> names;
   for (const std::string& variable : variables) {
     FuzzCheck(variable.find('=') != std::string::npos);
