@@ -74,7 +74,13 @@ absl::Status ReadPart(const CommandParser& parser, RankProgram* program) {
   if (parser.Has("--np")) {
     COHORT_RETURN_IF_ERROR(ReadCount("np", parser.raw().ranks, kMaxNodes * kMaxRanksPerNode, &program->count));
   }
-  return ReadEnvironment(parser.raw().environment, &program->environment);
+  COHORT_RETURN_IF_ERROR(ReadEnvironment(parser.raw().environment, &program->environment));
+  for (const auto& [name, value] : program->environment) {
+    if (name != "COHORT_ENCRYPT_DATA" && name != "COHORT_TORCH_BACKEND") continue;
+    return absl::InvalidArgumentError(program->where + ": --env " + name +
+                                      " is for the whole job: give it before the first program");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status OnePartMayLackItsCount(const CommandParser& first, const std::vector<RankProgram>& programs) {

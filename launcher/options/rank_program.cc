@@ -6,9 +6,6 @@
 namespace cohort::launcher {
 namespace {
 
-// The options by which mpirun's programs say how many they are.
-bool BeginsProgram(const std::string& word) { return word == "-n" || word == "-np" || word == "--np" || word == "-c"; }
-
 // A word that is no option and no punctuation: "client", "./b", "/opt/b".
 bool LooksLikeProgram(const std::string& word) {
   return !word.empty() && (std::isalnum(static_cast<unsigned char>(word[0])) != 0 || word[0] == '_' ||
@@ -19,9 +16,34 @@ bool IsCount(const std::string& word) {
   return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// Whether the ':' at `i` is followed by a count and a program: "-n 3 client".
-bool CountFollows(const std::vector<std::string>& words, size_t i) {
-  return i + 3 < words.size() && BeginsProgram(words[i + 1]) && IsCount(words[i + 2]);
+// How many words from `i` on are a program's own count or variable: "-n 3", "-np=3", "-n3", "--env A=1"; 0: none are.
+size_t OwnOption(const std::vector<std::string>& words, size_t i) {
+  if (i >= words.size()) return 0;
+  const std::string& word = words[i];
+  const bool value_follows = i + 1 < words.size();
+  if (word == "--env") return value_follows && words[i + 1].find('=') != std::string::npos ? 2 : 0;
+  if (word.starts_with("--env=")) return word.find('=', 6) != std::string::npos ? 1 : 0;
+  for (const char* form : {"--np", "-np", "-n"}) {  // "-np" before "-n", with which it begins
+    if (word == form) return value_follows && IsCount(words[i + 1]) ? 2 : 0;
+    if (!word.starts_with(form)) continue;
+    const std::string value = word.substr(std::string(form).size());
+    if (value[0] == '=') return IsCount(value.substr(1)) ? 1 : 0;
+    if (word[1] != '-') return IsCount(value) ? 1 : 0;
+  }
+  return 0;
+}
+
+// Whether options of a program's own and the program follow the ':' at `i`: "-n 3 client", "-m --env A=1 module".
+bool OwnOptionsFollow(const std::vector<std::string>& words, size_t i) {
+  bool follow = false;
+  size_t next = i + 1;
+  while (next < words.size()) {
+    const size_t length = OwnOption(words, next);
+    if (length == 0 && words[next] != "-m" && words[next] != "--module") break;
+    follow = follow || length > 0;
+    next += std::max<size_t>(length, 1);
+  }
+  return follow && next < words.size();
 }
 
 bool ProgramFollows(const std::vector<std::string>& words, size_t i) {
@@ -73,7 +95,7 @@ std::optional<size_t> FindColon(const std::vector<std::string>& words, bool sure
   for (size_t i = sure ? 0 : 1; i < words.size(); ++i) {
     if (words[i] != ":") continue;
     const bool may_be_value = i > 0 && words[i - 1].starts_with("-");  // "sort -t : -n"
-    if (may_be_value ? CountFollows(words, i) : sure || ProgramFollows(words, i)) return i;
+    if (may_be_value ? OwnOptionsFollow(words, i) : sure || ProgramFollows(words, i)) return i;
   }
   return std::nullopt;
 }

@@ -33,8 +33,8 @@ struct RankProgram {
 };
 
 // The place of the ':' behind which mpirun would begin another program, in the words from a program's name on. A ':'
-// that is an option's value ("cut -d :"), or that nothing like a program follows, is none, unless it is `sure` that the
-// line has several programs: then only the first of these two is none.
+// that may be an option's value ("cut -d :") is none, unless -n or --env and a program follow it. A ':' that nothing
+// like a program follows is none either, unless it is `sure` that the line has several programs.
 std::optional<size_t> FindColon(const std::vector<std::string>& words, bool sure);
 
 // The number of ranks that the programs ask for: the sum of their counts, or one more than the highest rank of a file.

@@ -29,6 +29,27 @@ std::string WithoutMarks(const std::string& word, const v1::RankProgram& program
   return text;
 }
 
+std::string BaseName(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+// The place of the word that names the program: behind `env NAME=VALUE`, and what Python runs.
+size_t NamingWord(const std::vector<std::string>& command) {
+  size_t i = 0;
+  if (BaseName(command[0]) == "env") {
+    do ++i;
+    while (i < command.size() && command[i].find('=') != std::string::npos);
+  }
+  if (i >= command.size()) return 0;
+  if (!BaseName(command[i]).starts_with("python")) return i;
+  for (size_t next = i + 1; next < command.size(); ++next) {
+    if (command[next] == "-c") return i;
+    if (!command[next].starts_with('-')) return next;
+  }
+  return i;
+}
+
 }  // namespace
 
 int ProgramOf(const RankPrograms& programs, uint32_t rank) {
@@ -50,11 +71,8 @@ std::vector<std::string> CommandOf(const RankPrograms& programs, uint32_t rank) 
 
 std::string ProgramName(const RankPrograms& programs, uint32_t rank) {
   if (programs.size() < 2) return "";
-  const auto& command = programs[ProgramOf(programs, rank)].command();
-  int named = 0;
-  if (command.size() > 2 && command[1] == "-u") named = command.size() > 3 && command[2] == "-m" ? 3 : 2;
-  if (command.empty()) return "";
-  return command[named].substr(command[named].rfind('/') + 1);
+  const std::vector<std::string> command = CommandOf(programs, rank);
+  return command.empty() ? "" : BaseName(command[NamingWord(command)]);
 }
 
 }  // namespace cohort::launcher

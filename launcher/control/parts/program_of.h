@@ -18,7 +18,8 @@ int ProgramOf(const RankPrograms& programs, uint32_t rank);
 // Its program and arguments, with the rank and its place among the program's in the place of their marks.
 std::vector<std::string> CommandOf(const RankPrograms& programs, uint32_t rank);
 
-// "client" for /opt/client, "train.py" for python3 -u ./train.py; empty where all ranks run one program.
+// "client" for /opt/client and for env A=1 client, "train.py" for python3 -u ./train.py; empty where all ranks run one
+// program.
 std::string ProgramName(const RankPrograms& programs, uint32_t rank);
 
 }  // namespace cohort::launcher

@@ -74,7 +74,9 @@ TEST(ColonPrograms, AColonOfTheProgramsOwnBeginsNone) {
         Words{"echo", "a", ":"}, Words{":"}, Words{"--", "echo", "server", ":", "-n", "3", "echo", "client"},
         Words{"-n", "2", "cut", "-d", ":"}, Words{"-n", "2", "--", "echo", ":"},
         Words{"column", "-t", "-s", ":", "file"}, Words{"sh", "-c", "a : b"},
-        Words{"sort", "-t", ":", "-n", "-k", "2", "file"}}) {
+        Words{"sort", "-t", ":", "-n", "-k", "2", "file"}, Words{"cut", "-d", ":", "-c", "3", "file"},
+        Words{"a", "-d", ":", "-m", "file"}, Words{"a", "-d", ":", "--np3", "file"},
+        Words{"a", "-d", ":", "--env", "file", "b"}, Words{"a", "-d", ":", "-n3"}}) {
     EXPECT_EQ(OptionsOf(words).programs.size(), 1u) << testing::PrintToString(words);
   }
   const Options last =
@@ -82,6 +84,20 @@ TEST(ColonPrograms, AColonOfTheProgramsOwnBeginsNone) {
   ASSERT_EQ(last.programs.size(), 3u);
   EXPECT_THAT(last.programs[1].command, ElementsAre("cut", "-d", ":"));
   EXPECT_THAT(last.programs[2].command, ElementsAre("b", ":", "c"));
+}
+
+TEST(ColonPrograms, AnOptionBeforeTheColonDoesNotHideAProgramWithItsOwnOptions) {
+  for (const Words& own : {Words{"-n", "3"}, Words{"-n3"}, Words{"-n=3"}, Words{"-np", "3"}, Words{"-np=3"},
+                           Words{"-np3"}, Words{"--np", "3"}, Words{"--np=3"}, Words{"--env", "A=1", "-n", "3"},
+                           Words{"-n", "3", "--env=A=1"}, Words{"-m", "-n", "3"}}) {
+    Words words{"-n", "1", "./server", "--fast", ":"};
+    words.insert(words.end(), own.begin(), own.end());
+    words.emplace_back("client");
+    const Options options = OptionsOf(words);
+    ASSERT_EQ(options.programs.size(), 2u) << testing::PrintToString(own);
+    EXPECT_THAT(options.programs[0].command, ElementsAre("./server", "--fast"));
+    EXPECT_EQ(options.programs[1].count, 3);
+  }
 }
 
 TEST(ColonPrograms, AMissingProgramIsNamedByItsPlace) {
@@ -103,6 +119,8 @@ TEST(ColonPrograms, OptionsOfTheWholeJobBehindAColonAreRefused) {
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "--dry-run", "-n", "1", "b"}), HasSubstr("--dry-run is for the whole job"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-H", "x", "-n", "1", "b"}), HasSubstr("--hosts is for the whole job"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "0", "b"}), HasSubstr("--np '0'"));
+  EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "--env", "COHORT_ENCRYPT_DATA=0", "b"}),
+              HasSubstr("program 2: --env COHORT_ENCRYPT_DATA is for the whole job"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "-x", "A", "b"}), HasSubstr("--env NAME=VALUE"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "--env", "RANK=1", "b"}), HasSubstr("dlaunch sets RANK itself"));
   EXPECT_THAT(ErrorOf({"--nnodes", "1:2", "a", ":", "-n", "1", "b"}), HasSubstr("use --nnodes 2"));

@@ -37,6 +37,20 @@ TEST(ProgramOf, EachRankRunsTheProgramThatNamesIt) {
   EXPECT_EQ(ProgramName(programs, 1), "client.py");
 }
 
+TEST(ProgramOf, AProgramIsNamedByWhatAReaderCallsIt) {
+  RankPrograms programs;
+  AddProgram(&programs, {"./client", "-u", "user:password"}, {{0, 0}});
+  AddProgram(&programs, {"env", "A=1", "B=2", "/opt/server", "C=3"}, {{1, 1}});
+  AddProgram(&programs, {"python3.11", "server.py", "-m"}, {{2, 2}});
+  AddProgram(&programs, {"/usr/bin/python3", "-u", "-m", "pkg.train"}, {{3, 3}});
+  AddProgram(&programs, {"python3", "-c", "print(1)"}, {{4, 4}});
+  AddProgram(&programs, {"python3", "-u", "./folder/"}, {{5, 5}});
+  AddProgram(&programs, {"python3", string("run_\0t.py", 9)}, {{6, 6}});
+  AddProgram(&programs, {"env"}, {{7, 7}});
+  const std::vector<string> names{"client", "server", "server.py", "pkg.train", "python3", "folder", "run_6.py", "env"};
+  for (uint32_t rank = 0; rank < names.size(); ++rank) EXPECT_EQ(ProgramName(programs, rank), names[rank]);
+}
+
 TEST(ProgramOf, AnOnlyProgramRunsInEveryRankAndNeedsNoName) {
   RankPrograms programs;
   EXPECT_TRUE(CommandOf(programs, 3).empty());
