@@ -24,6 +24,7 @@
 #include "cohort/launcher/agent/launcher_news.h"
 #include "cohort/launcher/agent/launcher_orders.h"
 #include "cohort/launcher/agent/link/rendezvous_link.h"
+#include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
 #include "cohort/launcher/agent/node_ranks.h"
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/rank_input_file.h"
@@ -150,6 +151,7 @@ int Agent::Run() {
   for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2, LauncherGoneSignal()}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);  // before any thread exists
   for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  PreparePmixEnvironment();
   sentinel_.Start();
   // Nothing that a library prints may get into the messages.
   ::dup2(STDERR_FILENO, STDOUT_FILENO);

@@ -27,8 +27,8 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
           {.to_rendezvous = [this](const v1::FromAgent& message) { owner_.link->Send(message); },
            .to_agent =
                [this](const v1::AgentMessage& answer) {
-                 if (answer.has_put()) mpi_->exchange().OnPut(answer.put());
-                 if (answer.has_get()) mpi_->exchange().OnGet(answer.get());
+                 if (answer.has_put()) mpi_->store().OnPut(answer.put());
+                 if (answer.has_get()) mpi_->store().OnGet(answer.get());
                },
            .group_of = [this](int rank) { return processes_.GroupOf(rank); },
            .on_event =
@@ -40,7 +40,7 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
   COHORT_ASSIGN_OR_RETURN(torch_switch_, TorchSwitchFolder(InheritedEnvironment(), assignment_.job(), OwnPath()));
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
-  if (assignment_.job().serves_pmi1()) {
+  if (MpiService::Serves(assignment_.job())) {
     // Its calls on the job's store go with those of the ranks.
     mpi_ = std::make_unique<MpiService>(
         loop_, assignment_,
@@ -187,6 +187,7 @@ void NodeRanks::On(const Supervisor::Line& event) {
 
 void NodeRanks::On(const Supervisor::Ended& event) {
   const int local_rank = event.local_rank;
+  if (mpi_ != nullptr) mpi_->OnEnded(local_rank);
   v1::RankExit exit = event.exit;
   const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
   service_.TakeRest(local_rank, /*for_good=*/!in_order);

@@ -84,6 +84,7 @@ bool BelongsToAnotherLauncher(std::string_view name) {
                                                 "SLURM_STEP_TASKS_PER_NODE",
                                                 "MPI_LOCALRANKID",
                                                 "MPI_LOCALNRANKS",
+                                                "JSM_JSRUN_PORT",
                                                 "ROLE_RANK",
                                                 "ROLE_WORLD_SIZE",
                                                 "ROLE_NAME",

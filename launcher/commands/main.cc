@@ -34,6 +34,7 @@
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/machine/linked_library.h"
+#include "cohort/launcher/machine/mpi_program.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/nodes/node_source.h"
@@ -244,15 +245,17 @@ std::string Summary(const Job& job) {
 // Its ranks would run, each as if alone, and nobody would wonder before the results come.
 void HintAtMpi(const Job& job) {
   if (job.placement.world_size < 2) return;
-  const bool served = job.options.mpi != Mpi::kNone;
+  const Mpi how = job.options.mpi;
   for (const RankProgram& program : job.options.programs) {
-    const std::string library =
-        FindNeededLibrary(program.command[0], served ? std::vector<std::string_view>{"libmpi.so.40"}
-                                                     : std::vector<std::string_view>{"libmpi.so", "libmpich.so"});
+    const std::string library = FindNeededLibrary(program.command[0], {"libmpi.so", "libmpich.so"});
     if (library.empty()) continue;
+    const MpiLibrary kind = MpiLibraryOf(program.command);
+    const Mpi right = kind == MpiLibrary::kMpich ? Mpi::kPmi1 : Mpi::kPmix;
+    if (kind != MpiLibrary::kNone && (how == Mpi::kAuto || how == right)) continue;
     return Say((program.where.empty() ? "the program" : program.where) + " is linked with " + library +
                ": for MPI each rank is alone here; if it is written for MPI, " +
-               (served ? "use Open MPI's mpirun, or build it with MPICH" : "leave --mpi none out, or use mpirun"));
+               (kind == MpiLibrary::kNone ? "use its mpirun, or build it with MPICH or Open MPI"
+                                          : "leave --mpi out, or use mpirun"));
   }
 }
 

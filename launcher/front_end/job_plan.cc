@@ -15,6 +15,24 @@ bool NodesAreReplaceable(const Job& job) {
   return (job.options.max_restarts > 0 && elastic) || job.options.standbys > 0;
 }
 
+namespace {
+
+void SetMpi(const Job& job, v1::JobSpec* spec) {
+  const Mpi how = job.options.mpi;
+  spec->set_serves_pmi1(how == Mpi::kPmi1);
+  if (how == Mpi::kPmix) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
+  if (how != Mpi::kAuto) return;
+  for (const RankProgram& program : job.options.programs) {
+    const MpiLibrary library = MpiLibraryOf(program.command);
+    const bool either = library == MpiLibrary::kEither;
+    if (library == MpiLibrary::kMpich || either) spec->set_serves_pmi1(true);
+    if (library == MpiLibrary::kOpenMpi) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
+    if (either && spec->pmix() == v1::JobSpec::PMIX_NONE) spec->set_pmix(v1::JobSpec::PMIX_IF_PRESENT);
+  }
+}
+
+}  // namespace
+
 void AddPrograms(const Job& job, bool to_show, google::protobuf::RepeatedPtrField<v1::RankProgram>* programs) {
   for (const RankProgram& program : job.options.programs) {
     v1::RankProgram& added = *programs->Add();
@@ -49,10 +67,7 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::
   spec.set_raw_output(!job.options.prefix);
   spec.set_input_to_first_rank(job.options.input == RankInputOption::kForwarded);
   spec.set_inherits_input(job.options.input == RankInputOption::kRedirected);
-  const bool looks = job.options.mpi == Mpi::kAuto &&
-                     std::any_of(job.options.programs.begin(), job.options.programs.end(),
-                                 [](const RankProgram& it) { return LooksLikeMpi(it.command[0], it.command); });
-  spec.set_serves_pmi1(job.options.mpi == Mpi::kPmi1 || looks);
+  SetMpi(job, &spec);
   spec.set_waits_for_stopped(job.options.stopped == Stopped::kWait);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);

@@ -1,4 +1,4 @@
-// Whether a program looks as if it used an MPI library that speaks PMI-1: MPICH, Intel MPI and their family.
+// Which MPI library a program looks as if it used.
 #pragma once
 
 #include <string>
@@ -6,9 +6,16 @@
 
 namespace cohort::launcher {
 
-// The program at `path` is linked with such a library, or one of `arguments` is mpi4py or a Python file that names it.
-// Reads a few pages of the program, and at most 1 MiB of each file that ends in .py. A program that loads its library
-// later is not found: --mpi pmi1 is for those.
-bool LooksLikeMpi(const std::string& path, const std::vector<std::string>& arguments);
+enum class MpiLibrary {
+  kNone,
+  kMpich,    // and its family: MPICH, Intel MPI. They speak PMI-1
+  kOpenMpi,  // 3 and newer. It speaks PMIx
+  kEither,   // by mpi4py
+};
+
+// The program, which is the path `command[0]`, is linked with such a library, or one of its arguments has mpi4py as a
+// word (not in a path) or is a Python file that names it. Reads a few pages of the program, and at most 1 MiB of each
+// file that ends in .py. A program that loads its library later is not found: --mpi pmi1 and --mpi pmix are for those.
+MpiLibrary MpiLibraryOf(const std::vector<std::string>& command);
 
 }  // namespace cohort::launcher

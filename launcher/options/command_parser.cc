@@ -126,7 +126,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
   AddOption(app.get(), "stopped", &raw->stopped, "WHAT",
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
-  AddOption(app.get(), "mpi", &raw->mpi, "HOW", "Start MPI programs by pmi1 (MPICH, Intel MPI), none (auto)");
+  AddOption(app.get(), "mpi", &raw->mpi, "HOW", "Start MPI programs by pmi1 (MPICH), pmix (Open MPI), none (auto)");
   AddOption(app.get(), "torch-backend", &raw->torch_backend, "NAME", "cohort: serve PyTorch programs' gloo (torch)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");

@@ -79,7 +79,7 @@ constexpr std::string_view kDevices =
     "CUDA_VISIBLE_DEVICES=0,1 dlaunch ... chooses devices of this machine, --hosts a,b the machines";
 constexpr std::string_view kPrograms =
     "dlaunch -n 1 ./server : -n 3 ./client, or --multi-prog FILE with lines such as 1-3 ./client";
-constexpr std::string_view kMpi = "programs of MPICH and Intel MPI are started as they are; see --mpi";
+constexpr std::string_view kMpi = "MPI programs are started as they are; see --mpi";
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     // torchrun
     {"--node-rank",

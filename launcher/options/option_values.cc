@@ -179,16 +179,14 @@ absl::Status ReadStopped(const std::string& text, Stopped* stopped) {
 }
 
 absl::Status ReadMpi(const std::string& text, Mpi* mpi) {
-  if (text == "pmix") {
-    return absl::InvalidArgumentError(
-        "--mpi pmix: PMIx, which Open MPI speaks, is not served; start the program with Open MPI's mpirun, or build it "
-        "with MPICH (--mpi pmi1)");
+  static constexpr std::pair<const char*, Mpi> kHows[] = {
+      {"auto", Mpi::kAuto}, {"pmi1", Mpi::kPmi1}, {"pmix", Mpi::kPmix}, {"none", Mpi::kNone}};
+  for (const auto& [name, how] : kHows) {
+    if (text != name) continue;
+    *mpi = how;
+    return absl::OkStatus();
   }
-  if (text != "auto" && text != "pmi1" && text != "none") {
-    return absl::InvalidArgumentError("--mpi '" + text + "': give auto, pmi1 or none");
-  }
-  *mpi = text == "auto" ? Mpi::kAuto : text == "pmi1" ? Mpi::kPmi1 : Mpi::kNone;
-  return absl::OkStatus();
+  return absl::InvalidArgumentError("--mpi '" + text + "': give auto, pmi1, pmix or none");
 }
 
 absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {

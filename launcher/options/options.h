@@ -30,8 +30,9 @@ enum class Stopped { kKill, kWait };
 
 // How ranks that are MPI programs find each other.
 enum class Mpi {
-  kAuto,  // by PMI-1 where the program looks like one of MPI (LooksLikeMpi)
+  kAuto,  // as the program's library does (MpiLibraryOf)
   kPmi1,  // MPICH, Intel MPI and their family
+  kPmix,  // Open MPI
   kNone,  // not at all: each is alone
 };
 

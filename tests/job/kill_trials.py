@@ -2,7 +2,7 @@
 """kill -9 of any one process of a job, or of its launcher's together, at any moment: nothing is left, neither process
 nor file, shared memory or control group.
 
-usage: kill_trials.py DLAUNCH RANK_PROGRAM [--trials N] [--seed S] [--only KIND]
+usage: kill_trials.py DLAUNCH RANK_PROGRAM [--trials N] [--seed S] [--only KIND] [--mpi HOW]
 
 Every trial is a job on one node or two simulated ones whose ranks run collectives, and each rank has five relatives: a
 child, an orphan, a child in a session of its own, one without the job's environment, and one that has both. The job
@@ -13,6 +13,8 @@ runs, and the victim is one of these (KIND):
     all                                         dlaunch, all agents and all sentinels, at the same instant; left out where
                                                 no control group may be written, since the relatives then stay
     starting                                    any process, while the job starts
+
+With --mpi the ranks find each other by that option of dlaunch. Folders that Open MPI makes in TMPDIR may stay.
 
 A job that outlives its victim is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
 
@@ -81,6 +83,9 @@ class Trial:
                     found[int(name)] = command
         return found
 
+    def leftovers(self, folder):
+        return {path for path in leftovers(folder) if not (self.arguments.how and "/ompi." in path)}
+
     def keepers(self):
         return [pid for pid, command in self.processes().items() if command.startswith("cohort-keeper")]
 
@@ -94,20 +99,20 @@ class Trial:
         """Seconds from the last signal until nothing was left."""
         with tempfile.TemporaryDirectory(prefix="cohort-kill-trial-") as folder, \
                 tempfile.TemporaryFile("w+", errors="replace") as self.errors:
-            before = leftovers(folder)
+            before = self.leftovers(folder)
             name, value = self.mark.split("=")
             placement = (["--nproc-per-node", str(RANKS)] if self.nodes == 1 else
                          ["--simulate-nodes", str(self.nodes), "--nproc-per-node", str(RANKS // self.nodes)])
             self.dlaunch = subprocess.Popen(
-                [self.arguments.dlaunch, *placement, "--", "sh", "-c", FAMILY,
+                [self.arguments.dlaunch, *placement, *self.arguments.how, "--", "sh", "-c", FAMILY,
                  self.arguments.rank_program, str(self.number), self.sleep],
                 stdin=subprocess.DEVNULL, stdout=self.errors, stderr=self.errors,
                 env=dict(os.environ, TMPDIR=folder, **{name: value}))
             try:
                 seconds = self.hurt()
                 # Other jobs' shared memory may come and go meanwhile: only what stays was left.
-                if not wait_until(lambda: leftovers(folder) <= before, 5):
-                    self.fail("files are left: %s" % (leftovers(folder) - before))
+                if not wait_until(lambda: self.leftovers(folder) <= before, 5):
+                    self.fail("files are left: %s" % (self.leftovers(folder) - before))
                 return seconds
             finally:
                 for pid in self.processes():
@@ -148,7 +153,7 @@ class Trial:
             return sorted(relatives)
         if self.kind == "rank":
             # Not who has yet to become one of its relatives.
-            return sorted(pid for pid, command in found.items() if command.startswith(self.arguments.rank_program))
+            return sorted(pid for pid, command in found.items() if self.arguments.rank_program in command.split(" ")[:2])
         names = {"both": ["agent"], "all": ["agent", "sentinel"]}.get(self.kind, [self.kind])
         return sorted(pid for pid, command in found.items() if any("dlaunch " + name in command for name in names))
 
@@ -207,8 +212,15 @@ def main():
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=KINDS, help="victims of this kind")
+    parser.add_argument("--mpi", choices=("pmi1", "pmix"), help="the ranks are MPI programs that start so")
     arguments = parser.parse_args()
     arguments.rank_program = os.path.abspath(arguments.rank_program)
+    arguments.how = ["--mpi", arguments.mpi] if arguments.mpi else []
+    if arguments.mpi:
+        os.environ["COHORT_TEST_MPI_HOW"] = arguments.mpi
+        probe = subprocess.run([arguments.rank_program, "--probe"])
+        if probe.returncode != 0:
+            sys.exit(probe.returncode)
     arguments.cgroup = cgroup_is_writable()
     arguments.kinds = [arguments.only] if arguments.only else list(KINDS)
     if not arguments.cgroup and "all" in arguments.kinds:

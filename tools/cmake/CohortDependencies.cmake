@@ -7,6 +7,7 @@
 #   GRPC             the rendezvous and dlaunch
 #   METRICS          dlaunch --metrics, by prometheus-cpp
 #   LIBDW            native stacks of `dlaunch stacks`; headers only (cohort::libdw_headers), opened at run time
+#   PMIX             Open MPI's programs under dlaunch; headers only (cohort::pmix_headers), opened at run time
 #   PYTHON           the package cohort; headers only, of CPython 3.11 or newer
 #
 # ON and missing is an error that names the remedy; AUTO and missing is a line of the summary. A folder chooses the
@@ -36,7 +37,7 @@ function(cohort_resolve name)
   set_property(GLOBAL APPEND PROPERTY COHORT_SUMMARY "  ${label}${line}")
 endfunction()
 
-foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS LIBDW PYTHON)
+foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS LIBDW PMIX PYTHON)
   set(COHORT_WITH_${name} AUTO CACHE STRING "Build with ${name}: AUTO, ON or OFF")
   set_property(CACHE COHORT_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   string(TOUPPER "${COHORT_WITH_${name}}" COHORT_WITH_${name})
@@ -165,6 +166,15 @@ cohort_resolve(METRICS FOUND "${prometheus-cpp_FOUND}" WHAT "prometheus-cpp, for
 cohort_find_headers(libdw LIBDW HEADER elfutils/libdwfl.h)
 cohort_resolve(LIBDW FOUND ${COHORT_HEADERS_FOUND} WHAT "libdw, for native stacks of dlaunch stacks"
   REMEDY "Install libdw-dev")
+
+# Debian keeps them in a folder that its pkg-config file names.
+find_package(PkgConfig QUIET)
+if(PKG_CONFIG_FOUND AND NOT COHORT_WITH_PMIX STREQUAL "OFF")
+  pkg_check_modules(COHORT_PMIX_PACKAGE QUIET pmix)
+endif()
+cohort_find_headers(pmix PMIX HEADER pmix_server.h HINTS ${COHORT_PMIX_PACKAGE_INCLUDE_DIRS})
+cohort_resolve(PMIX FOUND ${COHORT_HEADERS_FOUND} WHAT "OpenPMIx, for Open MPI's programs under dlaunch"
+  REMEDY "Install libpmix-dev")
 
 if(NOT COHORT_WITH_PYTHON STREQUAL "OFF")
   find_package(Python3 3.11 QUIET COMPONENTS Interpreter Development.Module)

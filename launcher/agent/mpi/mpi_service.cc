@@ -1,192 +1,61 @@
 #include "cohort/launcher/agent/mpi/mpi_service.h"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
-#include <variant>
 
-#include "cohort/launcher/agent/mpi/process_mapping.h"
-#include "cohort/launcher/control/parts/program_of.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
-namespace {
 
-Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
-  std::vector<size_t> ranks;
-  for (const v1::Node& node : assignment.nodes()) ranks.push_back(node.rank_count());
-  Pmi1Node::Job job;
-  job.name = assignment.job().job_id() + "-" + std::to_string(assignment.epoch());
-  job.world_size = static_cast<int>(assignment.world_size());
-  job.local_ranks = assignment.placement().ranks_size();
-  job.first_rank = job.local_ranks > 0 ? static_cast<int>(assignment.placement().ranks(0).rank()) : 0;
-  job.nodes = static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [](size_t count) { return count > 0; }));
-  job.mapping = ProcessMapping(ranks, kMaxPmiValue);
-  for (const v1::RankPlacement& rank : assignment.placement().ranks()) {
-    job.appnums.push_back(ProgramOf(assignment.job().programs(), rank.rank()));
-  }
-  return job;
-}
-
-// The place of node number `node` among those with ranks.
-size_t PlaceOf(const v1::Assignment& assignment, uint32_t node) {
-  size_t place = 0;
-  for (uint32_t i = 0; i < node && i < static_cast<uint32_t>(assignment.nodes_size()); ++i) {
-    place += assignment.nodes(static_cast<int>(i)).rank_count() > 0 ? 1 : 0;
-  }
-  return place;
-}
-
-std::string Names(const std::vector<int>& ranks) {
-  constexpr size_t kMost = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return text + (ranks.size() > kMost ? " and " + std::to_string(ranks.size() - kMost) + " more" : "");
-}
-
-}  // namespace
+bool MpiService::Serves(const v1::JobSpec& job) { return job.serves_pmi1() || job.pmix() != v1::JobSpec::PMIX_NONE; }
 
 MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks)
     : loop_(loop),
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
-      node_(JobOf(assignment)),
-      exchange_(loop, ".mpi/" + std::to_string(assignment.epoch()) + "/",
-                static_cast<size_t>(std::max(JobOf(assignment).nodes, 1)),
-                PlaceOf(assignment, assignment.placement().node()),
-                {.put = callbacks_.put,
-                 .get = callbacks_.get,
-                 .on_all = [this](const std::vector<std::string>& values) { Handle(node_.OnAllPublished(values)); },
-                 .on_refused = [this](const std::string& why) { GetStuck(0, "its MPI values were refused: " + why); }}),
-      ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
-
-MpiService::~MpiService() {
-  loop_->Cancel(stuck_timer_);
-  loop_->Cancel(barrier_timer_);
-  for (const Rank& rank : ranks_) {
-    if (rank.ours.valid()) loop_->Unwatch(rank.ours.get());
-  }
-}
+      store_(loop, ".mpi/" + std::to_string(assignment.epoch()) + "/",
+             {.put = callbacks_.put, .get = callbacks_.get, .on_refused = [this](const std::string& why) {
+                GetStuck(0, "its MPI values were refused: " + why);
+              }}) {}
 
 absl::Status MpiService::Start() {
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      return absl::ResourceExhaustedError(std::string("no descriptors for MPI's sockets: ") + std::strerror(errno) +
-                                          "; raise ulimit -n, or use --mpi none if no rank uses MPI");
-    }
-    ranks_[i].ours = runtime::FileDescriptor(ends[0]);
-    ranks_[i].theirs = runtime::FileDescriptor(ends[1]);
-    loop_->Watch(ends[0], EPOLLIN, [this, i](uint32_t events) { OnReady(static_cast<int>(i), events); });
+  const auto on_stuck = [this](int rank, const std::string& why) { GetStuck(rank, why); };
+  if (assignment_.job().serves_pmi1()) {
+    pmi1_ = std::make_unique<Pmi1Service>(loop_, assignment_, &store_,
+                                          Pmi1Service::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck});
+    COHORT_RETURN_IF_ERROR(pmi1_->Start());
   }
-  return absl::OkStatus();
+  if (assignment_.job().pmix() == v1::JobSpec::PMIX_NONE) return absl::OkStatus();
+  pmix_ = std::make_unique<PmixService>(loop_, assignment_, &store_,
+                                        PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck});
+  const absl::Status started = pmix_->Start();
+  if (started.ok()) return started;
+  pmix_.reset();
+  return assignment_.job().pmix() == v1::JobSpec::PMIX_REQUIRED ? started : absl::OkStatus();
 }
 
-std::vector<std::string> MpiService::EnvironmentOf(int local_rank) const {
-  const v1::RankPlacement& rank = assignment_.placement().ranks(local_rank);
-  return {"PMI_FD=" + std::to_string(InheritedBy(local_rank)), "PMI_RANK=" + std::to_string(rank.rank()),
-          "PMI_SIZE=" + std::to_string(assignment_.world_size()),
-          "MPI_LOCALRANKID=" + std::to_string(rank.local_rank()),
-          "MPI_LOCALNRANKS=" + std::to_string(assignment_.placement().ranks_size())};
+std::vector<std::string> MpiService::EnvironmentOf(int local_rank) {
+  std::vector<std::string> environment;
+  if (pmi1_ != nullptr) environment = pmi1_->EnvironmentOf(local_rank);
+  if (pmix_ == nullptr) return environment;
+  for (std::string& variable : pmix_->EnvironmentOf(local_rank)) environment.push_back(std::move(variable));
+  return environment;
 }
 
 void MpiService::CloseInherited() {
-  for (Rank& rank : ranks_) rank.theirs.Close();
+  if (pmi1_ != nullptr) pmi1_->CloseInherited();
 }
 
-void MpiService::OnReady(int local_rank, uint32_t events) {
-  if ((events & EPOLLOUT) != 0) SendUnsent(local_rank);
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !ReadSome(local_rank)) Close(local_rank);
+void MpiService::OnEnded(int local_rank) {
+  if (pmix_ != nullptr) pmix_->OnEnded(local_rank);
 }
 
-bool MpiService::ReadSome(int local_rank) {
-  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  if (!rank.ours.valid()) return true;
-  char buffer[16u << 10];
-  const ssize_t n = ::recv(rank.ours.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-  if (n < 0) return errno == EAGAIN || errno == EINTR;
-  if (n == 0) return false;
-  rank.unread.append(buffer, static_cast<size_t>(n));
-  size_t begin = 0;
-  for (size_t end; (end = rank.unread.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    Handle(node_.OnLine(local_rank, std::string_view(rank.unread).substr(begin, end - begin)));
-    if (!rank.ours.valid()) return true;
-  }
-  rank.unread.erase(0, begin);
-  if (rank.unread.size() <= kMaxPmiLine) return true;
-  callbacks_.on_notice("rank " + std::to_string(assignment_.placement().ranks(local_rank).rank()) +
-                       " writes to the descriptor PMI_FD what is no PMI-1: it is served no more");
-  return false;
-}
-
-void MpiService::Close(int local_rank) {
-  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  if (!rank.ours.valid()) return;
-  loop_->Unwatch(rank.ours.get());
-  rank.ours.Close();
-  Handle(node_.OnClosed(local_rank));
-}
-
-void MpiService::Send(int local_rank, const std::string& line) {
-  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  if (!rank.ours.valid()) return;
-  rank.unsent += line;
-  SendUnsent(local_rank);
-}
-
-void MpiService::SendUnsent(int local_rank) {
-  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  if (!rank.ours.valid()) return;
-  while (!rank.unsent.empty()) {
-    const ssize_t n = ::send(rank.ours.get(), rank.unsent.data(), rank.unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n > 0) {
-      rank.unsent.erase(0, static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      break;  // the reading side learns of an end
-    }
-  }
-  // One that asks and does not read the answers is read no more until it does.
-  uint32_t events = 0;
-  if (!rank.unsent.empty()) events |= EPOLLOUT;
-  if (rank.unsent.size() <= kMostUnsent) events |= EPOLLIN;
-  loop_->SetEvents(rank.ours.get(), events);
-}
-
-void MpiService::Handle(const Pmi1Node::Events& events) {
-  for (const Pmi1Node::Event& event : events) {
-    if (const auto* answer = std::get_if<Pmi1Node::Answer>(&event)) {
-      Send(answer->local_rank, answer->line);
-    } else if (const auto* publish = std::get_if<Pmi1Node::Publish>(&event)) {
-      exchange_.Publish(publish->round, publish->values);
-      if (publish->awaits) exchange_.Fetch(publish->round);
-    } else if (const auto* aborted = std::get_if<Pmi1Node::Aborted>(&event)) {
-      callbacks_.on_abort(aborted->local_rank, aborted->code);
-    } else if (const auto* abandoned = std::get_if<Pmi1Node::Abandoned>(&event)) {
-      GetStuck(abandoned->local_rank, "it waits in an MPI barrier for rank " + std::to_string(abandoned->by) +
-                                          ", which has ended without MPI_Finalize");
-    }
-  }
-  WatchBarrier();
+bool MpiService::uses_mpi(int local_rank) const {
+  return (pmi1_ != nullptr && pmi1_->uses_mpi(local_rank)) || (pmix_ != nullptr && pmix_->uses_mpi(local_rank));
 }
 
 void MpiService::GetStuck(int local_rank, const std::string& why) {
   if (stuck_timer_ != 0) return;
   stuck_timer_ = loop_->After(kCauseMayShow, [this, local_rank, why] { callbacks_.on_stuck(local_rank, why); });
-}
-
-void MpiService::WatchBarrier() {
-  if (node_.MissingInBarrier().empty()) {
-    loop_->Cancel(std::exchange(barrier_timer_, 0));
-  } else if (barrier_timer_ == 0) {
-    barrier_timer_ = loop_->After(kTellOfBarrierAfter, [this] {
-      callbacks_.on_notice("MPI's barrier (MPI_Init is one) waits for " + Names(node_.MissingInBarrier()) +
-                           " of this node since " + std::to_string(kTellOfBarrierAfter.count()) + " s");
-    });
-  }
 }
 
 }  // namespace cohort::launcher

@@ -39,6 +39,7 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
                           ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
                           : Reply(rank, message);
   Events events = {Answer{local_rank, std::move(reply)}};
+  if (message.command() == "init") LookForThoseWhoNeverCame(&events);
   TellOthersOfEnd(&events);
   return events;
 }
@@ -153,8 +154,18 @@ Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
   Events events;
   const auto waits = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.in_barrier; });
   if (waits != ranks_.end()) events.emplace_back(Abandoned{static_cast<int>(waits - ranks_.begin()), by});
+  if (events.empty()) LookForThoseWhoNeverCame(&events);
   TellOthersOfEnd(&events);
   return events;
+}
+
+void Pmi1Node::LookForThoseWhoNeverCame(Events* events) const {
+  const auto gone = std::find_if(ranks_.begin(), ranks_.end(), NeverCame);
+  const auto waits =
+      std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.state == State::kInitialized; });
+  if (gone == ranks_.end() || waits == ranks_.end()) return;
+  events->emplace_back(
+      Abandoned{static_cast<int>(waits - ranks_.begin()), job_.first_rank + static_cast<int>(gone - ranks_.begin())});
 }
 
 // Programs without MPI say nothing to other nodes.

@@ -47,7 +47,8 @@ class Pmi1Node {
     std::string values;
     bool awaits = true;
   };
-  // A rank has ended its connection without MPI_Finalize, and this local rank waits for it in a barrier.
+  // A rank has ended its connection without MPI_Finalize, and this local rank waits for it: in a barrier, or anywhere
+  // in MPI if the other has not even called MPI_Init (libraries may wait for it in shared memory).
   struct Abandoned {
     int local_rank = 0;
     int by = 0;  // in the world
@@ -97,6 +98,10 @@ class Pmi1Node {
   static bool HasLeftOthers(const Rank& rank) {
     return rank.state == State::kClosed && !rank.finalized && !rank.in_barrier;
   }
+  // It has ended without ever using MPI.
+  static bool NeverCame(const Rank& rank) { return rank.state == State::kClosed && !rank.used; }
+  // A rank is in MPI and another never comes to it.
+  void LookForThoseWhoNeverCame(Events* events) const;
   void TellOthersOfEnd(Events* events);
   Events EnterBarrier(int local_rank);
   Events LeaveBarrier();

@@ -2,8 +2,9 @@
 
   mpi_test.py <dlaunch>
 
-The program is Python with ctypes over a library of MPICH's binary interface (MPICH, Intel MPI), so that no compiler and
-no headers are needed. Where there is none the test is skipped.
+The program is Python with ctypes over a library of MPICH's binary interface (MPICH, Intel MPI; COHORT_TEST_MPI names
+another) or Open MPI's (COHORT_TEST_OPENMPI), so that no compiler and no headers are needed. The cases of one that is
+absent are skipped.
 """
 
 import ctypes
@@ -16,13 +17,18 @@ import unittest
 
 DLAUNCH = os.path.abspath(sys.argv[1])
 LIMIT_S = 100
-LIBRARIES = [os.environ.get("COHORT_TEST_MPI", ""), "libmpich.so.12", "libmpi.so.12"]
+MPICHS = [os.environ.get("COHORT_TEST_MPI", ""), "libmpich.so.12", "libmpi.so.12"]
+OPEN_MPIS = [os.environ.get("COHORT_TEST_OPENMPI", ""), "libmpi.so.40"]
 
-# Handles of MPICH's binary interface: MPI_COMM_WORLD, MPI_INT, MPI_SUM.
+# Handles of MPI_COMM_WORLD, MPI_INT, MPI_SUM: numbers in MPICH's binary interface, addresses in Open MPI's.
 PROGRAM = r"""
 import ctypes, os, signal, sys, time
 mpi = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
-WORLD, INT, SUM = 0x44000000, 0x4c000405, 0x58000003
+def handle(mpich, open_mpi):
+    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, open_mpi))) if is_open else mpich
+is_open = hasattr(mpi, "ompi_mpi_init")
+WORLD = handle(0x44000000, "ompi_mpi_comm_world")
+INT, SUM = handle(0x4c000405, "ompi_mpi_int"), handle(0x58000003, "ompi_mpi_op_sum")
 what = sys.argv[2] if len(sys.argv) > 2 else ""
 if what == "never" and os.environ["RANK"] == "1":
     sys.exit(0)
@@ -32,6 +38,10 @@ mpi.MPI_Comm_rank(WORLD, ctypes.byref(rank))
 mpi.MPI_Comm_size(WORLD, ctypes.byref(size))
 mpi.MPI_Allreduce(ctypes.byref(ctypes.c_int(rank.value + 1)), ctypes.byref(total), 1, INT, SUM, WORLD)
 print("rank", rank.value, "of", size.value, "sum", total.value, "as", os.environ["RANK"], flush=True)
+if what == "appnum":
+    number, found = ctypes.POINTER(ctypes.c_int)(), ctypes.c_int()
+    mpi.MPI_Comm_get_attr(WORLD, 4 if is_open else 0x6440000d, ctypes.byref(number), ctypes.byref(found))
+    print("rank", rank.value, "has appnum", number[0] if found.value else None, flush=True)
 if rank.value == 1:
     if what == "abort":
         mpi.MPI_Abort(WORLD, 7)
@@ -46,8 +56,15 @@ mpi.MPI_Finalize()
 """
 
 
-def find_library():
-    for name in filter(None, LIBRARIES):
+MPI4PY_PROGRAM = r"""
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+print("rank", world.rank, "of", world.size, "sum", world.allreduce(world.rank + 1), flush=True)
+"""
+
+
+def find_library(names):
+    for name in filter(None, names):
         try:
             ctypes.CDLL(name)
             return name
@@ -56,9 +73,30 @@ def find_library():
     return None
 
 
-class MpiPrograms(unittest.TestCase):
+def path_of(library):
+    """The file of a library that can be loaded."""
+    loaded = ctypes.CDLL(library)
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if line.rstrip().endswith(".so") or ".so." in line:
+                path = line.split()[-1]
+                if os.path.basename(path).startswith(os.path.basename(library).split(".so")[0] + ".so") and loaded:
+                    return path
+    return library
+
+
+class MpiPrograms:
+    """The cases of each library: `names` of it, `how` it is served, and `what` it is."""
+
     @classmethod
     def setUpClass(cls):
+        cls.library = find_library(cls.names)
+        if cls.library is None:
+            raise unittest.SkipTest(f"no library of {cls.what} is installed ({', '.join(filter(None, cls.names))})")
+        probe = subprocess.run([DLAUNCH, "-n", "1", "--mpi", cls.how, "true"], capture_output=True, text=True,
+                               timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        if "was built without PMIx" in probe.stderr or "no libpmix.so.2" in probe.stderr:
+            raise unittest.SkipTest(probe.stderr)
         cls.folder = tempfile.TemporaryDirectory()
         cls.program = os.path.join(cls.folder.name, "program.py")
         with open(cls.program, "w") as file:
@@ -69,8 +107,8 @@ class MpiPrograms(unittest.TestCase):
         cls.folder.cleanup()
 
     def run_job(self, options, *arguments):
-        how = [] if "--mpi" in options else ["--mpi", "pmi1"]  # the program does not show that it uses MPI
-        command = [DLAUNCH, *how, *options, sys.executable, self.program, LIBRARY, *arguments]
+        how = [] if "--mpi" in options else ["--mpi", self.how]  # the program does not show that it uses MPI
+        command = [DLAUNCH, *how, *options, sys.executable, self.program, self.library, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
 
     def check_world(self, options, size):
@@ -87,6 +125,14 @@ class MpiPrograms(unittest.TestCase):
         self.check_world(["--simulate-nodes", "2", "--nproc-per-node", "2"], 4)
         self.check_world(["--simulate-nodes", "3", "-n", "4"], 4)
 
+    def test_each_rank_knows_its_program_by_appnum(self):
+        program = [sys.executable, self.program, self.library, "appnum"]
+        command = [DLAUNCH, "--mpi", self.how, "-n", "1", *program, ":", "-n", "2", *program]
+        job = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        self.assertEqual(job.returncode, 0, job.stderr)
+        for rank, appnum in enumerate([0, 1, 1]):
+            self.assertIn(f"rank {rank} has appnum {appnum}", job.stdout)
+
     def test_each_rank_is_alone_without_mpi(self):
         job = self.run_job(["-n", "2", "--mpi", "none"])
         self.assertEqual(job.returncode, 0, job.stderr)
@@ -96,7 +142,7 @@ class MpiPrograms(unittest.TestCase):
         script = os.path.join(self.folder.name, "mpi4py_program.py")
         with open(script, "w") as file:
             file.write("# as from mpi4py import MPI would\n" + PROGRAM)
-        command = [DLAUNCH, "-n", "2", sys.executable, script, LIBRARY]
+        command = [DLAUNCH, "-n", "2", sys.executable, script, self.library]
         job = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
         self.assertEqual(job.returncode, 0, job.stderr)
         self.assertIn("rank 1 of 2 sum 3", job.stdout)
@@ -104,7 +150,8 @@ class MpiPrograms(unittest.TestCase):
     def test_an_abort_is_the_exit_status_and_is_told(self):
         job = self.run_job(["-n", "3"], "abort")
         self.assertEqual(job.returncode, 7, job.stderr)
-        self.assertRegex(job.stderr, r"rank 1 \(.*\) exited with code 7.*MPI_Abort")
+        self.assertRegex(job.stderr, r"dlaunch: rank 1 \(.*\) exited with code 7")
+        self.assertRegex(job.stderr, r"(?i)MPI_Abort")  # in the library's own words
         self.assertIn("in MPI, whose calls Cohort does not see", job.stderr)
 
     def test_the_killed_rank_is_named_first(self):
@@ -120,18 +167,76 @@ class MpiPrograms(unittest.TestCase):
     def test_a_rank_that_never_comes_is_named(self):
         job = self.run_job(["--simulate-nodes", "2", "-n", "3"], "never")
         self.assertNotEqual(job.returncode, 0, job.stderr)
-        self.assertRegex(job.stderr, r"waits in an MPI barrier for rank 1, which has ended without MPI_Finalize")
+        self.assertRegex(job.stderr, r"rank 1.*, which has ended without MPI_Finalize")
+
+    def test_a_rank_of_one_node_that_never_comes_is_named(self):
+        job = self.run_job(["-n", "3"], "never")
+        self.assertNotEqual(job.returncode, 0, job.stderr)
+        self.assertRegex(job.stderr, r"rank 1, which has ended without MPI_Finalize")
+
+    def test_mpi4py_starts_as_its_users_start_it(self):
+        python = subprocess.run([sys.executable, "-c", "import mpi4py"], capture_output=True, text=True)
+        if python.returncode != 0:
+            self.skipTest("mpi4py is not installed for " + sys.executable)
+        script = os.path.join(self.folder.name, "users_program.py")
+        with open(script, "w") as file:
+            file.write(MPI4PY_PROGRAM)
+        environment = dict(os.environ, MPI4PY_LIBMPI=self.library)
+        if self.how == "pmi1":  # mpi4py's module of that interface asks for libmpi.so.12 by name
+            os.symlink(path_of(self.library), os.path.join(self.folder.name, "libmpi.so.12"))
+            environment.update(LD_LIBRARY_PATH=self.folder.name + ":" + os.environ.get("LD_LIBRARY_PATH", ""),
+                               MPI4PY_MPIABI="mpich")
+            del environment["MPI4PY_LIBMPI"]
+        for options, size in [(["-n", "3"], 3), (["--simulate-nodes", "2", "--nproc-per-node", "2"], 4)]:
+            job = subprocess.run([DLAUNCH, *options, sys.executable, script], capture_output=True, text=True,
+                                 timeout=LIMIT_S, stdin=subprocess.DEVNULL, env=environment)
+            if "cannot load MPI library" in job.stderr or "undefined symbol" in job.stderr:
+                self.skipTest("mpi4py does not load " + self.library + ": " + job.stderr)
+            self.assertEqual(job.returncode, 0, job.stderr)
+            for rank in range(size):
+                self.assertIn(f"rank {rank} of {size} sum {size * (size + 1) // 2}", job.stdout)
+
+
+class Mpich(MpiPrograms, unittest.TestCase):
+    names, how, what = MPICHS, "pmi1", "MPICH's binary interface"
 
     def test_other_forms_are_refused_with_the_remedy(self):
-        for word, remedy in {"pmix": "Open MPI's mpirun", "yes": "give auto, pmi1 or none"}.items():
-            job = self.run_job(["--mpi", word])
-            self.assertEqual(job.returncode, 2, job.stderr)
-            self.assertIn(remedy, job.stderr)
+        job = self.run_job(["--mpi", "yes"])
+        self.assertEqual(job.returncode, 2, job.stderr)
+        self.assertIn("give auto, pmi1, pmix or none", job.stderr)
+
+
+class OpenMpi(MpiPrograms, unittest.TestCase):
+    names, how, what = OPEN_MPIS, "pmix", "Open MPI"
+
+    def test_ranks_get_the_values_of_others_without_a_fence(self):
+        os.environ["OMPI_MCA_pmix_base_async_modex"] = "1"
+        try:
+            self.check_world(["--simulate-nodes", "2", "--nproc-per-node", "2"], 4)
+        finally:
+            del os.environ["OMPI_MCA_pmix_base_async_modex"]
+
+    def test_nothing_of_killed_ranks_stays_in_shared_memory(self):
+        before = set(os.listdir("/dev/shm"))
+        for what in ["kill", "abort"]:
+            self.run_job(["-n", "3"], what)
+        left = [name for name in set(os.listdir("/dev/shm")) - before if name.startswith(("vader_", "sm_segment"))]
+        self.assertEqual(left, [])
+
+    def test_a_library_that_does_not_load_is_told_with_the_remedy(self):
+        folder = os.path.join(self.folder.name, "broken")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "libpmix.so.2"), "w"):
+            pass
+        job = subprocess.run([DLAUNCH, "-n", "2", "--mpi", "pmix", "true"], capture_output=True, text=True,
+                             timeout=LIMIT_S, stdin=subprocess.DEVNULL, env=dict(os.environ, LD_LIBRARY_PATH=folder))
+        self.assertNotEqual(job.returncode, 0, job.stderr)
+        self.assertIn("libpmix2", job.stderr)
 
 
 if __name__ == "__main__":
-    LIBRARY = find_library()
-    if LIBRARY is None:
-        print("skipped: no library of MPICH's binary interface is installed (libmpich.so.12, libmpi.so.12)")
+    if find_library(MPICHS) is None and find_library(OPEN_MPIS) is None:
+        print("skipped: neither a library of MPICH's binary interface (libmpich.so.12, libmpi.so.12) nor Open MPI's "
+              "(libmpi.so.40) is installed")
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)

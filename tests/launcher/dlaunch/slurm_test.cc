@@ -147,6 +147,18 @@ TEST_F(SlurmTest, ABatchScriptNeedsOneLine) {
   EXPECT_TRUE(Printed("all_reduce")) << out_;
 }
 
+TEST_F(SlurmTest, ABatchScriptRunsMpiPrograms) {
+  int ran = 0;
+  for (const string how : {"pmi1", "pmix"}) {
+    if (!Succeeds(string(COHORT_MPI_RANK) + " --probe " + how + " > /dev/null 2>&1")) continue;  // no such library here
+    EXPECT_EQ(Batch(dlaunch_ + " --mpi " + how + " --nproc-per-node 2 " + COHORT_MPI_RANK + " --once " + how + "\n"), 0)
+        << out_;
+    for (const string rank : {"0", "1", "2", "3"}) EXPECT_TRUE(Printed("rank " + rank + " of 4 sum 4")) << out_;
+    ++ran;
+  }
+  if (ran == 0) GTEST_SKIP() << "no library of MPI here: install libmpich12 or libopenmpi3";
+}
+
 TEST_F(SlurmTest, TheSameCommandTrainsFromABatchScript) {
   EXPECT_EQ(Batch(Training() + "\n"), 0) << out_;
   EXPECT_TRUE(Printed("2 ranks on 2 hosts of Slurm job ")) << out_;

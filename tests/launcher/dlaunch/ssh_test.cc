@@ -137,6 +137,20 @@ TEST_F(Ssh, RunsACollectiveProgramOnBothHosts) {
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 
+TEST_F(Ssh, RunsMpiProgramsOnBothHosts) {
+  int ran = 0;
+  for (const string how : {"pmi1", "pmix"}) {
+    if (!Run(string(COHORT_MPI_RANK) + " --probe " + how + " > /dev/null 2>&1")) continue;  // no such library here
+    DlaunchProcess job(Command({"--mpi", how, "--nproc-per-node", "2", COHORT_MPI_RANK, "--once", how}));
+    ASSERT_EQ(job.Wait(), 0) << how << job.out() << job.err();
+    for (const string rank : {"0", "1", "2", "3"}) {
+      EXPECT_NE(job.out().find("rank " + rank + " of 4 sum 4"), string::npos) << how << job.out();
+    }
+    ++ran;
+  }
+  if (ran == 0) GTEST_SKIP() << "no library of MPI here: install libmpich12 or libopenmpi3";
+}
+
 TEST_F(Ssh, TheSameCommandTrainsOnBothHosts) {
   DlaunchProcess job(Command(TwoNodeTraining()));
   ASSERT_EQ(job.Wait(), 0) << job.out() << job.err();

@@ -16,13 +16,21 @@ TEST(MpiProgram, FindsPythonFilesThatNameMpi4py) {
   const std::string without = ::testing::TempDir() + "without." + std::to_string(::getpid()) + ".py";
   std::ofstream(with) << "import sys\nfrom mpi4py import MPI\n";
   std::ofstream(without) << "print('hello')\n";
-  EXPECT_TRUE(LooksLikeMpi("/bin/sh", {with}));
-  EXPECT_TRUE(LooksLikeMpi("/bin/sh", {"-c", "import mpi4py"}));
-  EXPECT_FALSE(LooksLikeMpi("/bin/sh", {without, "x"}));
-  EXPECT_FALSE(LooksLikeMpi("/bin/sh", {"/no/such/file.py", ""}));
-  EXPECT_FALSE(LooksLikeMpi("/no/such/program", {}));
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", with}), MpiLibrary::kEither);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", "-c", "import mpi4py"}), MpiLibrary::kEither);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", "-m", "mpi4py.bench", "helloworld"}), MpiLibrary::kEither);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", without, "x"}), MpiLibrary::kNone);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", "/no/such/file.py", ""}), MpiLibrary::kNone);
+  EXPECT_EQ(MpiLibraryOf({"/no/such/program"}), MpiLibrary::kNone);
+  EXPECT_EQ(MpiLibraryOf({}), MpiLibrary::kNone);
   std::remove(with.c_str());
   std::remove(without.c_str());
+}
+
+TEST(MpiProgram, FindsNothingInTheNamesOfFolders) {
+  EXPECT_EQ(MpiLibraryOf({"/opt/mpi4py-demo/hello"}), MpiLibrary::kNone);
+  EXPECT_EQ(MpiLibraryOf({"/opt/mpi4py/hello", "--data", "/data/mpi4py-demo/x"}), MpiLibrary::kNone);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", "/opt/mpi4py/no_such_file.py", "my_mpi4py"}), MpiLibrary::kNone);
 }
 
 }  // namespace

@@ -140,6 +140,18 @@ TEST(Pmi1Node, NamesTheRankThatEndedBeforeInit) {
   EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->by, 1);
 }
 
+TEST(Pmi1Node, NamesTheRankThatEndedBeforeInitToRanksThatSayNothing) {
+  Pmi1Node first(JobOf(0, 1, 2)), last(JobOf(0, 1, 2));
+  EXPECT_TRUE(first.OnClosed(1).empty());
+  const auto after = first.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1");
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(after), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(after)->by, 1);
+  Init(last, 1);
+  const auto events = last.OnClosed(1);
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->local_rank, 0);
+}
+
 TEST(Pmi1Node, LetsARankEndAfterFinalize) {
   Pmi1Node node(JobOf(0, 1, 2));
   Init(node, 2);

@@ -18,20 +18,28 @@ class Exchanges {
  public:
   explicit Exchanges(size_t nodes, unsigned seed) : random_(seed), got_(nodes) {
     for (size_t i = 0; i < nodes; ++i) {
-      nodes_.push_back(std::make_unique<ValueExchange>(
-          &loop_, ".mpi/1/", nodes, i,
-          ValueExchange::Callbacks{
-              .put =
-                  [this](const v1::PutRequest& put) {
-                    EXPECT_LE(put.value().size(), 64u << 10) << "the store's limit";
-                    EXPECT_TRUE(store_.emplace(put.key(), put.value()).second) << put.key() << " twice";
-                  },
-              .get = [this, i](const v1::GetRequest& get) { asked_.emplace_back(i, get); },
-              .on_all = [this, i](const std::vector<std::string>& values) { got_[i].push_back(values); },
-              .on_refused = [](const std::string&) {}}));
+      members_.push_back(i);
+      stores_.push_back(std::make_unique<StoredValues>(
+          &loop_, ".mpi/1/",
+          StoredValues::Callbacks{.put =
+                                      [this](const v1::PutRequest& put) {
+                                        EXPECT_LE(put.value().size(), 64u << 10) << "the store's limit";
+                                        EXPECT_TRUE(store_.emplace(put.key(), put.value()).second)
+                                            << put.key() << " twice";
+                                      },
+                                  .get = [this, i](const v1::GetRequest& get) { asked_.emplace_back(i, get); },
+                                  .on_refused = [](const std::string&) {}}));
+      nodes_.push_back(std::make_unique<ValueExchange>(stores_.back().get()));
     }
   }
-  ValueExchange& node(size_t i) { return *nodes_[i]; }
+  void Publish(size_t i, uint64_t round, const std::string& values) {
+    nodes_[i]->Publish(std::to_string(round), i, values);
+  }
+  void Fetch(size_t i, uint64_t round) {
+    nodes_[i]->Fetch(std::to_string(round), members_, i,
+                     [this, i](const std::vector<std::string>& values) { got_[i].push_back(values); });
+  }
+  StoredValues& store(size_t i) { return *stores_[i]; }
   const std::vector<std::vector<std::string>>& got(size_t i) const { return got_[i]; }
   size_t keys() const { return store_.size(); }
   // Answers whatever the store has.
@@ -45,7 +53,7 @@ class Exchanges {
       ASSERT_TRUE(store_.contains(get.key())) << get.key();
       reply.set_found(true);
       reply.set_value(store_[get.key()]);
-      nodes_[node]->OnGet(reply);
+      stores_[node]->OnGet(reply);
     }
   }
 
@@ -54,6 +62,8 @@ class Exchanges {
   std::mt19937 random_;
   std::map<std::string, std::string> store_;
   std::vector<std::pair<size_t, v1::GetRequest>> asked_;
+  std::vector<size_t> members_;
+  std::vector<std::unique_ptr<StoredValues>> stores_;
   std::vector<std::unique_ptr<ValueExchange>> nodes_;
   std::vector<std::vector<std::vector<std::string>>> got_;
 };
@@ -67,9 +77,9 @@ TEST(ValueExchange, BringsEachNodeTheValuesOfAllOthers) {
       std::vector<std::string> values;
       for (size_t i = 0; i < nodes; ++i) {
         values.push_back(std::string(random() % 200'000, static_cast<char>('a' + i)) + "\n");
-        exchanges.node(i).Publish(round, values.back());
+        exchanges.Publish(i, round, values.back());
       }
-      for (size_t i = 0; i < nodes; ++i) exchanges.node(i).Fetch(round);
+      for (size_t i = 0; i < nodes; ++i) exchanges.Fetch(i, round);
       exchanges.AnswerAll();
       for (size_t i = 0; i < nodes; ++i) {
         std::vector<std::string> others = values;
@@ -83,11 +93,11 @@ TEST(ValueExchange, BringsEachNodeTheValuesOfAllOthers) {
 
 TEST(ValueExchange, PutsOneKeyWhereValuesAreFew) {
   Exchanges exchanges(2, 1);
-  exchanges.node(0).Publish(1, std::string(60'000, 'x'));
+  exchanges.Publish(0, 1, std::string(60'000, 'x'));
   EXPECT_EQ(exchanges.keys(), 1u);
-  exchanges.node(1).Publish(1, "");
+  exchanges.Publish(1, 1, "");
   EXPECT_EQ(exchanges.keys(), 2u);
-  exchanges.node(0).Fetch(1);
+  exchanges.Fetch(0, 1);
   exchanges.AnswerAll();
   EXPECT_EQ(exchanges.got(0).back(), (std::vector<std::string>{""}));
 }
@@ -97,7 +107,7 @@ TEST(ValueExchange, IgnoresAnswersThatItHasNotAskedFor) {
   v1::GetReply reply;
   reply.set_request(77);
   reply.set_found(true);
-  exchanges.node(0).OnGet(reply);
+  exchanges.store(0).OnGet(reply);
   EXPECT_TRUE(exchanges.got(0).empty());
 }
 

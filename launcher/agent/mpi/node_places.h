@@ -1,0 +1,31 @@
+// The nodes of a job that have ranks, as MPI libraries count them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+struct NodePlace {
+  std::string name;
+  int first_rank = 0;
+  int ranks = 0;
+};
+
+struct NodePlaces {
+  std::vector<NodePlace> nodes;
+  size_t own = 0;  // the place of the assignment's node
+
+  // The places of the nodes that have these ranks, ascending.
+  std::vector<size_t> Of(const std::vector<int>& ranks) const;
+};
+
+NodePlaces PlacesOf(const v1::Assignment& assignment);
+
+// "rank 3", or "ranks 1, 2 and 5 more".
+std::string NamesOfRanks(const std::vector<int>& ranks);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,175 @@
+#include "cohort/launcher/agent/mpi/pmi1_service.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+#include "cohort/launcher/agent/mpi/process_mapping.h"
+#include "cohort/launcher/control/parts/program_of.h"
+
+namespace cohort::launcher {
+namespace {
+
+Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
+  std::vector<size_t> ranks;
+  for (const v1::Node& node : assignment.nodes()) ranks.push_back(node.rank_count());
+  Pmi1Node::Job job;
+  job.name = assignment.job().job_id() + "-" + std::to_string(assignment.epoch());
+  job.world_size = static_cast<int>(assignment.world_size());
+  job.local_ranks = assignment.placement().ranks_size();
+  job.first_rank = job.local_ranks > 0 ? static_cast<int>(assignment.placement().ranks(0).rank()) : 0;
+  job.nodes = static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [](size_t count) { return count > 0; }));
+  job.mapping = ProcessMapping(ranks, kMaxPmiValue);
+  for (const v1::RankPlacement& rank : assignment.placement().ranks()) {
+    job.appnums.push_back(ProgramOf(assignment.job().programs(), rank.rank()));
+  }
+  return job;
+}
+
+}  // namespace
+
+Pmi1Service::Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks)
+    : loop_(loop),
+      assignment_(assignment),
+      callbacks_(std::move(callbacks)),
+      places_(PlacesOf(assignment)),
+      node_(JobOf(assignment)),
+      exchange_(store),
+      ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
+
+Pmi1Service::~Pmi1Service() {
+  loop_->Cancel(barrier_timer_);
+  for (const Rank& rank : ranks_) {
+    if (rank.ours.valid()) loop_->Unwatch(rank.ours.get());
+  }
+}
+
+absl::Status Pmi1Service::Start() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      return absl::ResourceExhaustedError(std::string("no descriptors for MPI's sockets: ") + std::strerror(errno) +
+                                          "; raise ulimit -n, or use --mpi none if no rank uses MPI");
+    }
+    ranks_[i].ours = runtime::FileDescriptor(ends[0]);
+    ranks_[i].theirs = runtime::FileDescriptor(ends[1]);
+    loop_->Watch(ends[0], EPOLLIN, [this, i](uint32_t events) { OnReady(static_cast<int>(i), events); });
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Pmi1Service::EnvironmentOf(int local_rank) const {
+  const v1::RankPlacement& rank = assignment_.placement().ranks(local_rank);
+  return {"PMI_FD=" + std::to_string(InheritedBy(local_rank)), "PMI_RANK=" + std::to_string(rank.rank()),
+          "PMI_SIZE=" + std::to_string(assignment_.world_size()),
+          "MPI_LOCALRANKID=" + std::to_string(rank.local_rank()),
+          "MPI_LOCALNRANKS=" + std::to_string(assignment_.placement().ranks_size())};
+}
+
+void Pmi1Service::CloseInherited() {
+  for (Rank& rank : ranks_) rank.theirs.Close();
+}
+
+void Pmi1Service::OnReady(int local_rank, uint32_t events) {
+  if ((events & EPOLLOUT) != 0) SendUnsent(local_rank);
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !ReadSome(local_rank)) Close(local_rank);
+}
+
+bool Pmi1Service::ReadSome(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (!rank.ours.valid()) return true;
+  char buffer[16u << 10];
+  const ssize_t n = ::recv(rank.ours.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  if (n == 0) return false;
+  rank.unread.append(buffer, static_cast<size_t>(n));
+  size_t begin = 0;
+  for (size_t end; (end = rank.unread.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    Handle(node_.OnLine(local_rank, std::string_view(rank.unread).substr(begin, end - begin)));
+    if (!rank.ours.valid()) return true;
+  }
+  rank.unread.erase(0, begin);
+  if (rank.unread.size() <= kMaxPmiLine) return true;
+  callbacks_.on_notice("rank " + std::to_string(assignment_.placement().ranks(local_rank).rank()) +
+                       " writes to the descriptor PMI_FD what is no PMI-1: it is served no more");
+  return false;
+}
+
+void Pmi1Service::Close(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (!rank.ours.valid()) return;
+  loop_->Unwatch(rank.ours.get());
+  rank.ours.Close();
+  Handle(node_.OnClosed(local_rank));
+}
+
+void Pmi1Service::Send(int local_rank, const std::string& line) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (!rank.ours.valid()) return;
+  rank.unsent += line;
+  SendUnsent(local_rank);
+}
+
+void Pmi1Service::SendUnsent(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (!rank.ours.valid()) return;
+  while (!rank.unsent.empty()) {
+    const ssize_t n = ::send(rank.ours.get(), rank.unsent.data(), rank.unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) {
+      rank.unsent.erase(0, static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      break;  // the reading side learns of an end
+    }
+  }
+  // One that asks and does not read the answers is read no more until it does.
+  uint32_t events = 0;
+  if (!rank.unsent.empty()) events |= EPOLLOUT;
+  if (rank.unsent.size() <= kMostUnsent) events |= EPOLLIN;
+  loop_->SetEvents(rank.ours.get(), events);
+}
+
+void Pmi1Service::Handle(const Pmi1Node::Events& events) {
+  for (const Pmi1Node::Event& event : events) {
+    if (const auto* answer = std::get_if<Pmi1Node::Answer>(&event)) {
+      Send(answer->local_rank, answer->line);
+    } else if (const auto* publish = std::get_if<Pmi1Node::Publish>(&event)) {
+      Exchange(*publish);
+    } else if (const auto* aborted = std::get_if<Pmi1Node::Aborted>(&event)) {
+      callbacks_.on_abort(aborted->local_rank, aborted->code);
+    } else if (const auto* abandoned = std::get_if<Pmi1Node::Abandoned>(&event)) {
+      callbacks_.on_stuck(abandoned->local_rank, "it waits in MPI for rank " + std::to_string(abandoned->by) +
+                                                     ", which has ended without MPI_Finalize");
+    }
+  }
+  WatchBarrier();
+}
+
+void Pmi1Service::Exchange(const Pmi1Node::Publish& publish) {
+  const std::string round = std::to_string(publish.round);
+  exchange_.Publish(round, places_.own, publish.values);
+  if (!publish.awaits) return;
+  std::vector<size_t> all(places_.nodes.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  exchange_.Fetch(round, all, places_.own,
+                  [this](const std::vector<std::string>& values) { Handle(node_.OnAllPublished(values)); });
+}
+
+void Pmi1Service::WatchBarrier() {
+  if (node_.MissingInBarrier().empty()) {
+    loop_->Cancel(std::exchange(barrier_timer_, 0));
+  } else if (barrier_timer_ == 0) {
+    barrier_timer_ = loop_->After(kTellOfBarrierAfter, [this] {
+      callbacks_.on_notice("MPI's barrier (MPI_Init is one) waits for " + NamesOfRanks(node_.MissingInBarrier()) +
+                           " of this node since " + std::to_string(kTellOfBarrierAfter.count()) + " s");
+    });
+  }
+}
+
+}  // namespace cohort::launcher

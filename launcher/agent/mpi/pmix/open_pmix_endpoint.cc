@@ -1,0 +1,391 @@
+#include <pmix_server.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
+#include "cohort/launcher/agent/mpi/pmix/pmix_info.h"
+#include "cohort/launcher/agent/mpi/pmix/pmix_library.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/mutex.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr std::chrono::seconds kCallLimit{10};
+constexpr std::chrono::seconds kEndLimit{1};
+
+// A call that the library's thread completes. Late ones find their place still there.
+class Completion {
+ public:
+  // For the library, with Argument().
+  static void Done(pmix_status_t status, void* argument) {
+    const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(argument));
+    const runtime::MutexLock lock((*state)->mutex);
+    (*state)->status = status;
+    (*state)->done.NotifyAll();
+  }
+  // Once; Done frees it.
+  void* Argument() { return argument_ = new std::shared_ptr<State>(state_); }
+  // The status of a call that returned `returned`.
+  pmix_status_t Wait(pmix_status_t returned, std::chrono::seconds limit) {
+    if (returned != PMIX_SUCCESS) {  // it calls nothing back
+      delete argument_;
+      return returned == PMIX_OPERATION_SUCCEEDED ? PMIX_SUCCESS : returned;
+    }
+    const auto deadline = runtime::Deadline::After(limit);
+    const runtime::MutexLock lock(state_->mutex);
+    while (!state_->status) {
+      if (!state_->done.Wait(state_->mutex, deadline) && !state_->status) return PMIX_ERR_TIMEOUT;
+    }
+    return *state_->status;
+  }
+
+ private:
+  struct State {
+    runtime::Mutex mutex;
+    runtime::CondVar done;
+    std::optional<pmix_status_t> status COHORT_GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::shared_ptr<State>* argument_ = nullptr;
+};
+
+// A rank's place among the programs of the job.
+struct ProgramPlace {
+  uint32_t program = 0;
+  uint32_t first = 0;  // the lowest rank that runs the same one
+  uint32_t rank = 0;   // its number among those
+};
+
+std::vector<ProgramPlace> PlacesInPrograms(const PmixEndpoint::Job& job) {
+  std::vector<ProgramPlace> places(static_cast<size_t>(job.world_size));
+  std::map<int, std::pair<uint32_t, uint32_t>> seen;  // by program: its lowest rank, and its ranks so far
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const int program = rank < job.programs.size() ? job.programs[rank] : 0;
+    auto& [first, count] = seen.try_emplace(program, static_cast<uint32_t>(rank), 0).first->second;
+    places[rank] = {.program = static_cast<uint32_t>(program), .first = first, .rank = count++};
+  }
+  return places;
+}
+
+class OpenPmixEndpoint;
+
+// The servers of this process by namespace, for callbacks.
+struct Servers {
+  runtime::Mutex mutex;
+  std::map<std::string, OpenPmixEndpoint*> by_name COHORT_GUARDED_BY(mutex);
+};
+Servers& AllServers() {
+  static Servers* const servers = new Servers();  // the library's thread outlives main
+  return *servers;
+}
+
+class OpenPmixEndpoint : public PmixEndpoint {
+ public:
+  OpenPmixEndpoint(const PmixLibrary* library, Job job, Handler handle)
+      : library_(library), job_(std::move(job)), handle_(std::move(handle)) {
+    const runtime::MutexLock lock(AllServers().mutex);
+    AllServers().by_name[job_.name] = this;
+  }
+  ~OpenPmixEndpoint() override;
+
+  absl::Status Register();
+  std::vector<std::string> EnvironmentOf(int local_rank) override;
+  void Answer(uint64_t number, const std::string& values) override;
+  void AskForValues(int local_rank) override;
+
+  // On the library's thread, with AllServers locked.
+  void Tell(Event event) { handle_(std::move(event)); }
+  int LocalRankOf(const pmix_proc_t& rank) const { return static_cast<int>(rank.rank) - own().first_rank; }
+  // A callback that waits for Answer; one of the two functions is set. The library wants it called after its own call
+  // of us has returned.
+  struct Waiting {
+    pmix_modex_cbfunc_t with_values = nullptr;
+    pmix_op_cbfunc_t without = nullptr;
+    void* argument = nullptr;
+  };
+  uint64_t Await(Waiting waiting) COHORT_EXCLUDES(mutex_) {
+    const runtime::MutexLock lock(mutex_);
+    waiting_[next_] = waiting;
+    return next_++;
+  }
+
+ private:
+  const Node& own() const { return job_.nodes[job_.own]; }
+  pmix_proc_t ProcessOf(int rank) const;
+  void AddRank(PmixInfo* info, size_t node, int rank, const ProgramPlace& place) const;
+  absl::Status Failure(const char* call, pmix_status_t status) const {
+    return absl::InternalError(std::string("PMIx can't serve the ranks: ") + call + ": " +
+                               library_->error_string(status) + "; --mpi none starts each rank alone");
+  }
+
+  const PmixLibrary* const library_;
+  const Job job_;
+  const Handler handle_;
+  runtime::Mutex mutex_;
+  std::map<uint64_t, Waiting> waiting_ COHORT_GUARDED_BY(mutex_);
+  uint64_t next_ COHORT_GUARDED_BY(mutex_) = 1;
+};
+
+// Calls `use` with the server of that namespace. False where there is none any more.
+template <typename Use>
+bool WithServer(const char* name, const Use& use) {
+  const runtime::MutexLock lock(AllServers().mutex);
+  const auto found = AllServers().by_name.find(name);
+  if (found == AllServers().by_name.end()) return false;
+  use(found->second);
+  return true;
+}
+
+pmix_status_t OnConnected(const pmix_proc_t* rank, void*, pmix_op_cbfunc_t, void*) {
+  WithServer(rank->nspace, [&](auto* server) { server->Tell(PmixEndpoint::Connected{server->LocalRankOf(*rank)}); });
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+pmix_status_t OnFinalized(const pmix_proc_t* rank, void*, pmix_op_cbfunc_t, void*) {
+  WithServer(rank->nspace, [&](auto* server) { server->Tell(PmixEndpoint::Finalized{server->LocalRankOf(*rank)}); });
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+// Not answered: the rank waits until it is killed.
+pmix_status_t OnAbort(const pmix_proc_t* rank, void*, int code, const char* text, pmix_proc_t*, size_t,
+                      pmix_op_cbfunc_t, void*) {
+  WithServer(rank->nspace, [&](auto* server) {
+    server->Tell(PmixEndpoint::Aborted{server->LocalRankOf(*rank), code, text != nullptr ? text : ""});
+  });
+  return PMIX_SUCCESS;
+}
+
+pmix_status_t OnFence(const pmix_proc_t* ranks, size_t count, const pmix_info_t*, size_t, char* values, size_t bytes,
+                      pmix_modex_cbfunc_t done, void* argument) {
+  PmixEndpoint::Fence fence;
+  for (size_t i = 0; i < count && ranks[i].rank != PMIX_RANK_WILDCARD; ++i) {
+    fence.ranks.push_back(static_cast<int>(ranks[i].rank));
+  }
+  if (values != nullptr) fence.values.assign(values, bytes);
+  const bool known = count > 0 && WithServer(ranks[0].nspace, [&](auto* server) {
+                       fence.number = server->Await({.with_values = done, .argument = argument});
+                       server->Tell(std::move(fence));
+                     });
+  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
+}
+
+pmix_status_t OnWanted(const pmix_proc_t* rank, const pmix_info_t*, size_t, pmix_modex_cbfunc_t done, void* argument) {
+  const bool known = WithServer(rank->nspace, [&](auto* server) {
+    server->Tell(
+        PmixEndpoint::Wanted{server->Await({.with_values = done, .argument = argument}), static_cast<int>(rank->rank)});
+  });
+  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
+}
+
+void OnLog(const pmix_proc_t* rank, const pmix_info_t* data, size_t count, const pmix_info_t*, size_t,
+           pmix_op_cbfunc_t done, void* argument) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    const pmix_value_t& value = data[i].value;
+    if (std::strncmp(data[i].key, "pmix.log.", 9) != 0) continue;
+    if (value.type == PMIX_STRING && value.data.string != nullptr) text += value.data.string;
+    if (value.type == PMIX_BYTE_OBJECT && value.data.bo.bytes != nullptr) {
+      text.append(value.data.bo.bytes, value.data.bo.size);
+    }
+  }
+  WithServer(rank->nspace, [&](auto* server) {
+    const uint64_t number = server->Await({.without = done, .argument = argument});
+    server->Tell(PmixEndpoint::Said{number, server->LocalRankOf(*rank), text});
+  });
+}
+
+// Files that are to be removed are the library's own affair; there is nothing else that could be controlled.
+pmix_status_t OnJobControl(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
+                           pmix_info_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+
+absl::Status InitOnce(const PmixLibrary& library, const std::string& host) {
+  static pmix_server_module_t module = [] {
+    pmix_server_module_t calls{};
+    calls.client_connected = OnConnected;
+    calls.client_finalized = OnFinalized;
+    calls.abort = OnAbort;
+    calls.fence_nb = OnFence;
+    calls.direct_modex = OnWanted;
+    calls.log = OnLog;
+    calls.job_control = OnJobControl;
+    return calls;
+  }();
+  static const pmix_status_t status = [&] {
+    PmixInfo info;
+    info.Add(PMIX_SERVER_NSPACE, "dlaunch");
+    info.AddRank(PMIX_SERVER_RANK, 0);
+    info.Add(PMIX_HOSTNAME, host);
+    return library.server_init(&module, info.data(), info.size());
+  }();
+  if (status == PMIX_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(std::string("PMIx's server does not start: ") + library.error_string(status) +
+                             "; --mpi none starts each rank alone");
+}
+
+pmix_proc_t OpenPmixEndpoint::ProcessOf(int rank) const {
+  pmix_proc_t process{};
+  std::strncpy(process.nspace, job_.name.c_str(), sizeof process.nspace - 1);
+  process.rank = static_cast<pmix_rank_t>(rank);
+  return process;
+}
+
+void OpenPmixEndpoint::AddRank(PmixInfo* info, size_t node, int rank, const ProgramPlace& place) const {
+  const auto number = static_cast<uint32_t>(rank);
+  const auto local = static_cast<uint16_t>(rank - job_.nodes[node].first_rank);
+  PmixInfo& its = info->AddList(PMIX_PROC_DATA);
+  its.AddRank(PMIX_RANK, number);
+  its.AddNumber(PMIX_APPNUM, place.program);
+  its.AddRank(PMIX_APPLDR, place.first);
+  its.AddRank(PMIX_APP_RANK, place.rank);
+  its.AddRank(PMIX_GLOBAL_RANK, number);
+  its.AddShort(PMIX_LOCAL_RANK, local);
+  its.AddShort(PMIX_NODE_RANK, local);
+  its.AddNumber(PMIX_NODEID, static_cast<uint32_t>(node));
+  its.Add(PMIX_HOSTNAME, job_.nodes[node].name);
+}
+
+// The whole job is told, by the names that RAW keys take: what PMIx makes of them otherwise may hold zeros.
+absl::Status OpenPmixEndpoint::Register() {
+  PmixInfo info;
+  const auto size = static_cast<uint32_t>(job_.world_size), local = static_cast<uint32_t>(own().ranks);
+  const std::vector<ProgramPlace> places = PlacesInPrograms(job_);
+  std::string hosts, ranks, peers;
+  for (size_t node = 0; node < job_.nodes.size(); ++node) {
+    std::string its;
+    for (int i = 0; i < job_.nodes[node].ranks; ++i) {
+      const int rank = job_.nodes[node].first_rank + i;
+      its += (i > 0 ? "," : "") + std::to_string(rank);
+      AddRank(&info, node, rank, places[static_cast<size_t>(rank)]);
+    }
+    hosts += (node > 0 ? "," : "") + job_.nodes[node].name;
+    ranks += (node > 0 ? ";" : "") + its;
+    if (node == job_.own) peers = its;
+  }
+  for (const char* key : {PMIX_UNIV_SIZE, PMIX_JOB_SIZE, PMIX_MAX_PROCS}) info.AddNumber(key, size);
+  for (const char* key : {PMIX_LOCAL_SIZE, PMIX_NODE_SIZE}) info.AddNumber(key, local);
+  const auto last = std::max_element(job_.programs.begin(), job_.programs.end());
+  info.AddNumber(PMIX_JOB_NUM_APPS, last == job_.programs.end() ? 1 : static_cast<uint32_t>(*last) + 1);
+  info.AddNumber(PMIX_NUM_NODES, static_cast<uint32_t>(job_.nodes.size()));
+  info.AddNumber(PMIX_NODEID, static_cast<uint32_t>(job_.own));
+  info.Add(PMIX_JOBID, job_.name);
+  info.Add(PMIX_NODE_MAP_RAW, hosts);
+  info.Add(PMIX_PROC_MAP_RAW, ranks);
+  info.Add(PMIX_LOCAL_PEERS, peers);
+  info.AddRank(PMIX_LOCALLDR, static_cast<uint32_t>(own().first_rank));
+
+  Completion registered;
+  pmix_status_t status = library_->register_nspace(job_.name.c_str(), own().ranks, info.data(), info.size(),
+                                                   Completion::Done, registered.Argument());
+  status = registered.Wait(status, kCallLimit);
+  if (status != PMIX_SUCCESS) return Failure("PMIx_server_register_nspace", status);
+  for (int i = 0; i < own().ranks; ++i) {
+    const pmix_proc_t rank = ProcessOf(own().first_rank + i);
+    Completion known;
+    status = library_->register_client(&rank, ::getuid(), ::getgid(), nullptr, Completion::Done, known.Argument());
+    status = known.Wait(status, kCallLimit);
+    if (status != PMIX_SUCCESS) return Failure("PMIx_server_register_client", status);
+  }
+  return absl::OkStatus();
+}
+
+OpenPmixEndpoint::~OpenPmixEndpoint() {
+  {
+    const runtime::MutexLock lock(AllServers().mutex);
+    AllServers().by_name.erase(job_.name);
+  }
+  std::map<uint64_t, Waiting> waiting;
+  {
+    const runtime::MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  for (const auto& [number, its] : waiting) {
+    if (its.without != nullptr) its.without(PMIX_ERR_LOST_CONNECTION, its.argument);
+    if (its.with_values == nullptr) continue;
+    its.with_values(PMIX_ERR_LOST_CONNECTION, nullptr, 0, its.argument, nullptr, nullptr);
+  }
+  // Removes the files of ranks that were killed.
+  Completion gone;
+  library_->deregister_nspace(job_.name.c_str(), Completion::Done, gone.Argument());
+  gone.Wait(PMIX_SUCCESS, kEndLimit);
+}
+
+std::vector<std::string> OpenPmixEndpoint::EnvironmentOf(int local_rank) {
+  const pmix_proc_t rank = ProcessOf(own().first_rank + local_rank);
+  char** variables = nullptr;
+  std::vector<std::string> environment;
+  if (library_->setup_fork(&rank, &variables) == PMIX_SUCCESS) {
+    for (char** variable = variables; variable != nullptr && *variable != nullptr; ++variable) {
+      environment.emplace_back(*variable);
+      std::free(*variable);
+    }
+  }
+  std::free(variables);
+  environment.emplace_back("JSM_JSRUN_PORT=0");
+  return environment;
+}
+
+void OpenPmixEndpoint::Answer(uint64_t number, const std::string& values) {
+  Waiting waiting{};
+  {
+    const runtime::MutexLock lock(mutex_);
+    const auto found = waiting_.extract(number);
+    if (found.empty()) return;
+    waiting = found.mapped();
+  }
+  if (waiting.without != nullptr) waiting.without(PMIX_SUCCESS, waiting.argument);
+  if (waiting.with_values == nullptr) return;
+  // The library reads it later.
+  auto* const kept = new std::string(values);
+  waiting.with_values(
+      PMIX_SUCCESS, kept->data(), kept->size(), waiting.argument,
+      [](void* text) { delete static_cast<std::string*>(text); }, kept);
+}
+
+void OpenPmixEndpoint::AskForValues(int local_rank) {
+  struct Asked {
+    std::string name;
+    int local_rank;
+  };
+  const pmix_proc_t rank = ProcessOf(own().first_rank + local_rank);
+  auto asked = std::make_unique<Asked>(Asked{job_.name, local_rank});
+  const auto answer = [](pmix_status_t status, char* values, size_t bytes, void* argument) {
+    const std::unique_ptr<Asked> its(static_cast<Asked*>(argument));
+    if (status != PMIX_SUCCESS || values == nullptr) return;
+    WithServer(its->name.c_str(),
+               [&](auto* server) { server->Tell(PmixEndpoint::Values{its->local_rank, std::string(values, bytes)}); });
+  };
+  if (library_->dmodex_request(&rank, answer, asked.get()) == PMIX_SUCCESS) asked.release();
+}
+
+}  // namespace
+
+// Other modules keep what the ranks are told in files, which a killed agent would leave behind.
+void PreparePmixEnvironment() { ::setenv("PMIX_MCA_gds", "hash", 1); }
+
+absl::StatusOr<std::unique_ptr<PmixEndpoint>> StartPmixEndpoint(const PmixEndpoint::Job& job,
+                                                                PmixEndpoint::Handler handle) {
+  const absl::StatusOr<const PmixLibrary*> library = PmixLibrary::Open();
+  if (!library.ok()) return library.status();
+  absl::Status status = InitOnce(**library, job.nodes[job.own].name);
+  if (!status.ok()) return status;
+  auto server = std::make_unique<OpenPmixEndpoint>(*library, job, std::move(handle));
+  status = server->Register();
+  if (!status.ok()) return status;
+  return server;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,93 @@
+// PMIx for the ranks of one node: what the agent tells a PMIx server, and what that asks. Without a type of PMIx.
+//
+//   rank's MPI library ──PMIx──► server ──Event──► agent's loop ──Answer──► server ──► rank
+//
+// The server itself gathers what the ranks of this node say in a fence; a job of one node needs nobody else for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cohort::launcher {
+
+class PmixEndpoint {
+ public:
+  struct Node {
+    std::string name;  // unique in the job
+    int first_rank = 0;
+    int ranks = 0;  // more than 0
+  };
+  struct Job {
+    std::string name;  // the namespace: used once in this process, the same on all nodes
+    int world_size = 1;
+    std::vector<Node> nodes;
+    size_t own = 0;             // which of them this one is
+    std::vector<int> programs;  // by rank of the world: which of the job's it runs; empty: all the first
+  };
+
+  // A rank of this node has called MPI_Init, or MPI_Finalize.
+  struct Connected {
+    int local_rank = 0;
+  };
+  struct Finalized {
+    int local_rank = 0;
+  };
+  // It has called MPI_Abort, and waits to be killed.
+  struct Aborted {
+    int local_rank = 0;
+    int code = 0;
+    std::string text;
+  };
+  // Its library has something to say to the user, and waits for the answer, whose values are nothing.
+  struct Said {
+    uint64_t number = 0;
+    int local_rank = 0;
+    std::string text;
+  };
+  // All ranks of this node that belong to `ranks` (empty: the whole world) have come to a fence with these values.
+  // Answer: the values of all nodes that have such ranks, joined in any order.
+  struct Fence {
+    uint64_t number = 0;
+    std::vector<int> ranks;
+    std::string values;
+  };
+  // A rank of this node wants the values of a rank of another one. Answer: those.
+  struct Wanted {
+    uint64_t number = 0;
+    int rank = 0;
+  };
+  // The answer to AskForValues.
+  struct Values {
+    int local_rank = 0;
+    std::string values;
+  };
+  using Event = std::variant<Connected, Finalized, Aborted, Said, Fence, Wanted, Values>;
+  // Called on any thread; must not block or call back.
+  using Handler = std::function<void(Event)>;
+
+  virtual ~PmixEndpoint() = default;
+
+  // The variables by which a rank's MPI library finds the server.
+  virtual std::vector<std::string> EnvironmentOf(int local_rank) = 0;
+  // Answers the event of that number, once.
+  virtual void Answer(uint64_t number, const std::string& values) = 0;
+  // The values that a rank of this node has for others, when it has them: a Values.
+  virtual void AskForValues(int local_rank) = 0;
+};
+
+// Sets what the library reads in this process' environment. Before any thread exists.
+void PreparePmixEnvironment();
+
+// Takes some 0.1 s the first time. Not OK where there is no PMIx, with the remedy. `handle` is not called after the
+// server's end.
+absl::StatusOr<std::unique_ptr<PmixEndpoint>> StartPmixEndpoint(const PmixEndpoint::Job& job,
+                                                                PmixEndpoint::Handler handle);
+
+}  // namespace cohort::launcher

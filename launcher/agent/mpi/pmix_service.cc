@@ -1,0 +1,223 @@
+#include "cohort/launcher/agent/mpi/pmix_service.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "cohort/launcher/base/process_environment.h"
+
+namespace cohort::launcher {
+namespace {
+
+// A node's values in the next fence of the world, where a rank of it comes to none any more. PMIx's own begin
+// otherwise.
+constexpr std::string_view kHasLeft = "=left ";
+
+constexpr char kTransports[] = "OMPI_MCA_btl";
+
+// The name that all nodes give to a fence of these ranks.
+std::string NameOf(const std::vector<int>& ranks) {
+  if (ranks.empty()) return "all";
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const int rank : ranks) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      hash = (hash ^ ((static_cast<uint32_t>(rank) >> shift) & 0xff)) * 0x100000001b3;
+    }
+  }
+  return std::to_string(hash);
+}
+
+// PMIx tells names apart; those of the plan may repeat, or hold what separates them in a list.
+PmixEndpoint::Job JobOf(const NodePlaces& places, const std::string& name, int world_size,
+                        const RankPrograms& programs) {
+  PmixEndpoint::Job job;
+  job.name = name;
+  job.world_size = world_size;
+  job.own = places.own;
+  for (int rank = 0; programs.size() > 1 && rank < world_size; ++rank) {
+    job.programs.push_back(ProgramOf(programs, static_cast<uint32_t>(rank)));
+  }
+  std::set<std::string> names;
+  for (const NodePlace& node : places.nodes) {
+    std::string host = node.name;
+    std::replace_if(host.begin(), host.end(), [](char c) { return c == ',' || c == ';' || c == ' '; }, '_');
+    if (host.empty() || !names.insert(host).second) host += "-" + std::to_string(job.nodes.size());
+    job.nodes.push_back({.name = host, .first_rank = node.first_rank, .ranks = node.ranks});
+  }
+  return job;
+}
+
+}  // namespace
+
+PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks)
+    : loop_(loop),
+      store_(store),
+      callbacks_(std::move(callbacks)),
+      places_(PlacesOf(assignment)),
+      world_size_(static_cast<int>(assignment.world_size())),
+      job_name_(assignment.job().job_id() + "-" + std::to_string(assignment.epoch())),
+      exchange_(store),
+      programs_(assignment.job().programs()),
+      nodes_share_host_(assignment.job().nodes_share_host()),
+      ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
+
+PmixService::~PmixService() {
+  *lives_ = false;
+  loop_->Cancel(wait_timer_);
+}
+
+absl::Status PmixService::Start(const Starter& start) {
+  if (ranks_.empty()) return absl::OkStatus();
+  auto server =
+      start(JobOf(places_, job_name_, world_size_, programs_), [this, lives = lives_](PmixEndpoint::Event event) {
+        loop_->Post([this, lives, event = std::move(event)] {
+          if (*lives) std::visit([this](const auto& it) { On(it); }, event);
+        });
+      });
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  if (places_.nodes.size() > 1) {
+    store_->Get("ask/" + std::to_string(places_.own), [this](const std::string&) { ShareValues(); });
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> PmixService::EnvironmentOf(int local_rank) {
+  if (server_ == nullptr) return {};
+  std::vector<std::string> environment = server_->EnvironmentOf(local_rank);
+  // Open MPI 4 names shared memory by the host and the number on the node: nodes that share a host would share it too.
+  if (nodes_share_host_ && places_.nodes.size() > 1 && !GetVariable(kTransports)) {
+    environment.push_back(std::string(kTransports) + "=^vader");
+  }
+  return environment;
+}
+
+void PmixService::On(const PmixEndpoint::Connected& event) {
+  Rank& rank = ranks_[static_cast<size_t>(event.local_rank)];
+  if (rank.state == State::kEnded) return;
+  rank.state = State::kConnected;
+  rank.used = true;
+  if (wait_timer_ == 0) wait_timer_ = loop_->After(kTellOfWaitAfter, [this] { TellOfMissing(); });
+  LookForLeft();
+}
+
+void PmixService::On(const PmixEndpoint::Finalized& event) {
+  Rank& rank = ranks_[static_cast<size_t>(event.local_rank)];
+  rank.left = false;  // its end was seen first
+  if (rank.state != State::kEnded) rank.state = State::kFinalized;
+}
+
+void PmixService::On(const PmixEndpoint::Aborted& event) {
+  if (!event.text.empty() && event.text != "N/A") {
+    callbacks_.on_notice("rank " + std::to_string(NumberOf(event.local_rank)) + " has called MPI_Abort: " + event.text);
+  }
+  On(PmixEndpoint::Finalized{event.local_rank});
+  callbacks_.on_abort(event.local_rank, event.code);
+}
+
+// A line each, without the rulers around it.
+void PmixService::On(const PmixEndpoint::Said& event) {
+  for (size_t begin = 0; begin < event.text.size();) {
+    const size_t end = std::min(event.text.find('\n', begin), event.text.size());
+    const std::string line = event.text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find_first_not_of("- \t\r") == std::string::npos) continue;
+    callbacks_.on_notice("MPI of rank " + std::to_string(NumberOf(event.local_rank)) + ": " + line);
+  }
+  server_->Answer(event.number, "");
+}
+
+void PmixService::On(const PmixEndpoint::Fence& event) {
+  std::vector<size_t> members;
+  if (event.ranks.empty()) {
+    members.resize(places_.nodes.size());
+    std::iota(members.begin(), members.end(), size_t{0});
+  } else {
+    members = places_.Of(event.ranks);
+  }
+  const std::string ranks = NameOf(event.ranks);
+  const std::string round = "fence/" + ranks + "/" + std::to_string(++rounds_[ranks]);
+  exchange_.Publish(round, places_.own, event.values);
+  fences_.insert(round);
+  if (wait_timer_ == 0) wait_timer_ = loop_->After(kTellOfWaitAfter, [this] { TellOfMissing(); });
+  exchange_.Fetch(round, members, places_.own, [this, round, event](const std::vector<std::string>& others) {
+    fences_.erase(round);
+    FinishFence(event, others);
+  });
+}
+
+void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others) {
+  std::string all = fence.values;
+  for (const std::string& values : others) {
+    if (values.starts_with(kHasLeft)) return OnLeft(std::atoi(values.c_str() + kHasLeft.size()), false);
+    all += values;
+  }
+  server_->Answer(fence.number, all);
+}
+
+void PmixService::On(const PmixEndpoint::Wanted& event) {
+  const std::vector<size_t> node = places_.Of({event.rank});
+  if (node.empty()) return;
+  // The key and its value are the same from all nodes: a second put of it changes nothing.
+  if (asked_nodes_.insert(node[0]).second) store_->Put("ask/" + std::to_string(node[0]), "");
+  store_->Get("rank/" + std::to_string(event.rank),
+              [this, number = event.number](const std::string& values) { server_->Answer(number, values); });
+}
+
+void PmixService::ShareValues() {
+  for (size_t i = 0; i < ranks_.size(); ++i) server_->AskForValues(static_cast<int>(i));
+}
+
+void PmixService::On(const PmixEndpoint::Values& event) {
+  store_->Put("rank/" + std::to_string(NumberOf(event.local_rank)), event.values);
+}
+
+// The event of its MPI_Finalize may be on its way.
+void PmixService::OnEnded(int local_rank) {
+  loop_->Post([this, lives = lives_, local_rank] {
+    if (!*lives) return;
+    Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+    rank.left = rank.state != State::kFinalized;
+    rank.state = State::kEnded;
+    LookForLeft();
+  });
+}
+
+void PmixService::LookForLeft() {
+  const auto left = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.left; });
+  if (left == ranks_.end()) return;
+  const int by = NumberOf(static_cast<int>(left - ranks_.begin()));
+  OnLeft(by, true);
+  if (places_.nodes.size() == 1 || std::exchange(end_is_told_, true)) return;
+  exchange_.Publish("fence/all/" + std::to_string(rounds_["all"] + 1), places_.own,
+                    std::string(kHasLeft) + std::to_string(by));
+}
+
+void PmixService::OnLeft(int rank, bool of_this_node) {
+  const auto waits =
+      std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& its) { return its.state == State::kConnected; });
+  if (waits == ranks_.end()) return;
+  const std::string why = "it can't go on without rank " + std::to_string(rank) +
+                          (of_this_node ? "" : " of another node") + ", which has ended without MPI_Finalize";
+  callbacks_.on_stuck(static_cast<int>(waits - ranks_.begin()), why);
+}
+
+// Once: MPI_Init of some waits for others of this node, or a fence for other nodes.
+void PmixService::TellOfMissing() {
+  std::vector<int> missing;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].state == State::kNew) missing.push_back(NumberOf(static_cast<int>(i)));
+  }
+  const std::string since = " since " + std::to_string(kTellOfWaitAfter.count()) + " s";
+  if (!missing.empty()) {
+    callbacks_.on_notice("MPI_Init waits for " + NamesOfRanks(missing) + " of " + own_name() + since);
+  } else if (!fences_.empty()) {
+    callbacks_.on_notice("MPI's fence (MPI_Init has one) of " + own_name() + " waits for other nodes" + since);
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,108 @@
+// Serves programs of Open MPI: a PMIx server for the ranks of the node (pmix/pmix_endpoint.h), and what it asks of the
+// other nodes.
+//
+// On the agent's event loop, to which the server's events are posted. A fence of ranks r0, r1 on node A and r2 on node
+// B:
+//
+//   r0, r1: fence ─► A's server: Fence(A's values) ─► store ─► B's values ─► Answer(all values) ─► r0, r1
+//
+// With one node the server answers alone. A fence is known to the other nodes by its ranks and how many of the same
+// ranks were before. A rank whose values were in no fence is asked for them: its node puts those of all its ranks into
+// the store when another node wants some.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/launcher/agent/mpi/node_places.h"
+#include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
+#include "cohort/launcher/agent/mpi/value_exchange.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/control/parts/program_of.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class PmixService {
+ public:
+  struct Callbacks {
+    std::function<void(const std::string&)> on_notice;  // a line for the user
+    // This local rank has called MPI_Abort with that code and waits to be killed.
+    std::function<void(int local_rank, int code)> on_abort;
+    // This local rank can't go on.
+    std::function<void(int local_rank, const std::string& why)> on_stuck;
+  };
+  using Starter =
+      std::function<absl::StatusOr<std::unique_ptr<PmixEndpoint>>(const PmixEndpoint::Job&, PmixEndpoint::Handler)>;
+
+  // The assignment and the store outlive this object.
+  PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks);
+  ~PmixService();
+  PmixService(const PmixService&) = delete;
+  PmixService& operator=(const PmixService&) = delete;
+
+  // Starts the server, by `start`. Not OK where there is no PMIx, with the remedy.
+  absl::Status Start(const Starter& start = StartPmixEndpoint);
+  std::vector<std::string> EnvironmentOf(int local_rank);
+  // The rank's process has ended.
+  void OnEnded(int local_rank);
+  // Whether that rank uses MPI.
+  bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
+
+ private:
+  static constexpr std::chrono::seconds kTellOfWaitAfter{30};
+
+  // kNew ─MPI_Init─► kConnected ─MPI_Finalize─► kFinalized ─► kConnected, by a second program of the rank; kEnded from
+  // any.
+  enum class State : uint8_t { kNew, kConnected, kFinalized, kEnded };
+  struct Rank {
+    State state = State::kNew;
+    bool used = false;
+    bool left = false;  // kEnded without MPI_Finalize
+  };
+
+  void On(const PmixEndpoint::Connected& event);
+  void On(const PmixEndpoint::Finalized& event);
+  void On(const PmixEndpoint::Aborted& event);
+  void On(const PmixEndpoint::Said& event);
+  void On(const PmixEndpoint::Fence& event);
+  void On(const PmixEndpoint::Wanted& event);
+  void On(const PmixEndpoint::Values& event);
+  void FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others);
+  // Ranks that wait for one that has ended can't go on.
+  void LookForLeft();
+  void OnLeft(int rank, bool of_this_node);
+  void TellOfMissing();
+  void ShareValues();
+  int NumberOf(int local_rank) const { return places_.nodes[places_.own].first_rank + local_rank; }
+  const std::string& own_name() const { return places_.nodes[places_.own].name; }
+
+  EventLoop* const loop_;
+  StoredValues* const store_;
+  const Callbacks callbacks_;
+  const NodePlaces places_;
+  const int world_size_;
+  const std::string job_name_;
+  ValueExchange exchange_;
+  const RankPrograms& programs_;
+  const bool nodes_share_host_;
+  std::vector<Rank> ranks_;
+  std::map<std::string, uint64_t> rounds_;  // fences so far by their ranks
+  std::set<std::string> fences_;            // that wait for other nodes
+  std::set<size_t> asked_nodes_;            // for the values of their ranks
+  bool end_is_told_ = false;                // to the other nodes: a rank of this one comes to no fence any more
+  EventLoop::TimerId wait_timer_ = 0;
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  // for events that are posted already
+  std::unique_ptr<PmixEndpoint> server_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,78 @@
+#include "cohort/launcher/agent/mpi/stored_values.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace cohort::launcher {
+
+StoredValues::StoredValues(EventLoop* loop, std::string prefix, Callbacks callbacks)
+    : loop_(loop), prefix_(std::move(prefix)), callbacks_(std::move(callbacks)) {}
+
+StoredValues::~StoredValues() {
+  for (const auto& [request, timer] : again_) loop_->Cancel(timer);
+}
+
+// The first piece begins with the number of pieces.
+void StoredValues::Put(const std::string& name, const std::string& value) {
+  const size_t pieces = std::max<size_t>((value.size() + kPieceBytes - 1) / kPieceBytes, 1);
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    v1::PutRequest put;
+    put.set_request(next_++);
+    put.set_key(prefix_ + name + "/" + std::to_string(piece));
+    put.set_value((piece == 0 ? std::to_string(pieces) + "\n" : "") + value.substr(piece * kPieceBytes, kPieceBytes));
+    callbacks_.put(put);
+  }
+}
+
+void StoredValues::Get(const std::string& name, Then then) {
+  const uint64_t number = next_++;
+  wanted_[number] = {.name = name, .then = std::move(then), .pieces = {}};
+  Ask({.wanted = number, .piece = 0});
+}
+
+void StoredValues::Ask(Asked what) {
+  v1::GetRequest get;
+  get.set_request(next_);
+  get.set_key(prefix_ + wanted_[what.wanted].name + "/" + std::to_string(what.piece));
+  get.set_timeout_ms(kGetTimeoutMs);
+  asked_[next_++] = what;
+  callbacks_.get(get);
+}
+
+void StoredValues::OnPut(const v1::PutReply& reply) {
+  if (!reply.error().empty()) callbacks_.on_refused(reply.error());
+}
+
+void StoredValues::OnGet(const v1::GetReply& reply) {
+  const auto asked = asked_.extract(reply.request());
+  if (asked.empty()) return;
+  const Asked what = asked.mapped();
+  if (reply.found()) return Take(what, reply.value());
+  // It is not there yet, or too many wait in the rendezvous.
+  const uint64_t request = reply.request();
+  again_[request] = loop_->After(kAskAgainAfter, [this, request, what] {
+    again_.erase(request);
+    Ask(what);
+  });
+}
+
+void StoredValues::Take(Asked what, const std::string& value) {
+  Wanted& wanted = wanted_[what.wanted];
+  if (what.piece == 0) {
+    const size_t count = std::max<size_t>(std::strtoul(value.c_str(), nullptr, 10), 1);
+    wanted.pieces.resize(count);
+    wanted.missing = count;
+    wanted.pieces[0] = value.substr(std::min(value.find('\n'), value.size() - 1) + 1);
+    for (size_t piece = 1; piece < count; ++piece) Ask({.wanted = what.wanted, .piece = piece});
+  } else {
+    wanted.pieces[what.piece] = value;
+  }
+  if (--wanted.missing > 0) return;
+  const auto whole = wanted_.extract(what.wanted);
+  std::string text;
+  for (const std::string& piece : whole.mapped().pieces) text += piece;
+  whole.mapped().then(std::move(text));
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,229 @@
+// Fences and values of ranks of several nodes, by servers that are pretended.
+#include "cohort/launcher/agent/mpi/pmix_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+class FakeServer : public PmixEndpoint {
+ public:
+  FakeServer(Job job, Handler handle, std::vector<std::string>* answers)
+      : job_(std::move(job)), handle_(std::move(handle)), answers_(answers) {}
+  std::vector<std::string> EnvironmentOf(int local_rank) override { return {"R=" + std::to_string(local_rank)}; }
+  void Answer(uint64_t number, const std::string& values) override {
+    answers_->push_back(std::to_string(number) + ":" + values);
+  }
+  void AskForValues(int local_rank) override {
+    const int rank = job_.nodes[job_.own].first_rank + local_rank;
+    handle_(Values{local_rank, "values of " + std::to_string(rank)});
+  }
+  const Job& job() const { return job_; }
+
+ private:
+  const Job job_;
+  const Handler handle_;
+  std::vector<std::string>* const answers_;
+};
+
+// Nodes of two ranks each, and the store between them.
+class PmixServiceTest : public ::testing::Test {
+ protected:
+  struct Node {
+    v1::Assignment assignment;
+    std::unique_ptr<StoredValues> store;
+    std::unique_ptr<PmixService> service;
+    PmixEndpoint::Handler tell;
+    std::vector<std::string> answers;
+    std::vector<std::string> said;
+    std::vector<std::pair<int, std::string>> stuck;
+    std::vector<std::pair<int, int>> aborted;
+    PmixEndpoint::Job job;
+  };
+
+  void Start(size_t nodes, const std::string& name = "host") {
+    for (size_t i = 0; i < nodes; ++i) {
+      Node& node = *nodes_.emplace_back(std::make_unique<Node>());
+      node.assignment.mutable_job()->set_job_id("job");
+      node.assignment.set_epoch(1);
+      for (const auto& [first, last] : programs_) {
+        v1::RankSpan& span = *node.assignment.mutable_job()->add_programs()->add_ranks();
+        span.set_first(first);
+        span.set_last(last);
+      }
+      node.assignment.set_world_size(static_cast<uint32_t>(2 * nodes));
+      node.assignment.mutable_placement()->set_node(static_cast<uint32_t>(i));
+      for (size_t j = 0; j < nodes; ++j) {
+        v1::Node& one = *node.assignment.add_nodes();
+        one.set_name(name);
+        one.set_first_rank(static_cast<uint32_t>(2 * j));
+        one.set_rank_count(2);
+      }
+      for (uint32_t rank = 0; rank < 2; ++rank) node.assignment.mutable_placement()->add_ranks()->set_local_rank(rank);
+      node.store = std::make_unique<StoredValues>(
+          &loop_, ".mpi/1/",
+          StoredValues::Callbacks{.put = [this](const v1::PutRequest& put) { Put(put.key(), put.value()); },
+                                  .get = [this, i](const v1::GetRequest& get) { asked_.emplace_back(i, get); },
+                                  .on_refused = [](const std::string&) {}});
+      node.service = std::make_unique<PmixService>(
+          &loop_, node.assignment, node.store.get(),
+          PmixService::Callbacks{
+              .on_notice = [&node](const std::string& text) { node.said.push_back(text); },
+              .on_abort = [&node](int rank, int code) { node.aborted.emplace_back(rank, code); },
+              .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); }});
+      const absl::Status started =
+          node.service->Start([&node](const PmixEndpoint::Job& job, PmixEndpoint::Handler handle) {
+            node.job = job;
+            node.tell = handle;
+            return std::make_unique<FakeServer>(job, handle, &node.answers);
+          });
+      ASSERT_TRUE(started.ok()) << started;
+    }
+  }
+  // The first and last rank of each of the job's programs. Before Start.
+  void SetPrograms(std::vector<std::pair<uint32_t, uint32_t>> programs) { programs_ = std::move(programs); }
+  Node& node(size_t i) { return *nodes_[i]; }
+  void Tell(size_t i, PmixEndpoint::Event event) { node(i).tell(std::move(event)); }
+  // Runs what is posted, and answers what the store has.
+  void Settle() {
+    for (int turns = 0; turns < 5; ++turns) {
+      loop_.Post([this] { loop_.Quit(); });
+      loop_.Run();
+      const auto asked = std::exchange(asked_, {});
+      for (const auto& [i, get] : asked) {
+        if (!stored_.contains(get.key())) {
+          asked_.emplace_back(i, get);
+          continue;
+        }
+        v1::GetReply reply;
+        reply.set_request(get.request());
+        reply.set_found(true);
+        reply.set_value(stored_[get.key()]);
+        node(i).store->OnGet(reply);
+      }
+    }
+  }
+  void Put(const std::string& key, const std::string& value) {
+    EXPECT_EQ(stored_.emplace(key, value).first->second, value) << key << ": keys are written once";
+  }
+
+  EventLoop loop_;
+  std::map<std::string, std::string> stored_;
+  std::vector<std::pair<size_t, v1::GetRequest>> asked_;
+  std::vector<std::pair<uint32_t, uint32_t>> programs_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST_F(PmixServiceTest, JoinsTheValuesOfAllNodes) {
+  Start(2);
+  for (uint64_t round = 1; round <= 2; ++round) {
+    Tell(0, PmixEndpoint::Fence{round, {}, "a"});
+    Settle();
+    EXPECT_EQ(node(0).answers.size(), round - 1) << "it waits for the other node";
+    Tell(1, PmixEndpoint::Fence{round, {}, "b"});
+    Settle();
+  }
+  EXPECT_THAT(node(0).answers, ElementsAre("1:ab", "2:ab"));
+  EXPECT_THAT(node(1).answers, ElementsAre("1:ba", "2:ba"));
+}
+
+TEST_F(PmixServiceTest, JoinsTheNodesOfTheRanksInAFence) {
+  Start(3);
+  Tell(0, PmixEndpoint::Fence{1, {1, 4}, "a"});
+  Tell(2, PmixEndpoint::Fence{1, {1, 4}, "c"});
+  Tell(1, PmixEndpoint::Fence{1, {2, 3}, "b"});
+  Settle();
+  EXPECT_THAT(node(0).answers, ElementsAre("1:ac"));
+  EXPECT_THAT(node(1).answers, ElementsAre("1:b"));
+  EXPECT_THAT(node(2).answers, ElementsAre("1:ca"));
+}
+
+TEST_F(PmixServiceTest, FetchesTheValuesOfARankThatWereInNoFence) {
+  Start(3);
+  Tell(0, PmixEndpoint::Wanted{5, 3});
+  Tell(2, PmixEndpoint::Wanted{6, 2});
+  Settle();
+  EXPECT_THAT(node(0).answers, ElementsAre("5:values of 3"));
+  EXPECT_THAT(node(2).answers, ElementsAre("6:values of 2"));
+}
+
+TEST_F(PmixServiceTest, NamesTheRankThatEndedWithoutFinalize) {
+  Start(1);
+  Tell(0, PmixEndpoint::Connected{0});
+  Settle();
+  node(0).service->OnEnded(1);
+  Settle();
+  ASSERT_EQ(node(0).stuck.size(), 1u);
+  EXPECT_EQ(node(0).stuck[0].first, 0);
+  EXPECT_THAT(node(0).stuck[0].second, HasSubstr("rank 1, which has ended without MPI_Finalize"));
+}
+
+TEST_F(PmixServiceTest, NamesTheRankOfAnotherNodeThatEndedWithoutFinalize) {
+  Start(2);
+  node(1).service->OnEnded(0);
+  Tell(0, PmixEndpoint::Connected{0});
+  Tell(0, PmixEndpoint::Connected{1});
+  Tell(0, PmixEndpoint::Fence{1, {}, ""});
+  Settle();
+  ASSERT_EQ(node(0).stuck.size(), 1u);
+  EXPECT_THAT(node(0).stuck[0].second, HasSubstr("rank 2 of another node"));
+}
+
+TEST_F(PmixServiceTest, LeavesRanksAloneThatUseNoMpiOrHaveFinalized) {
+  Start(1);
+  node(0).service->OnEnded(1);
+  Settle();
+  EXPECT_FALSE(node(0).service->uses_mpi(0));
+  Start(1);
+  Tell(1, PmixEndpoint::Connected{0});
+  Tell(1, PmixEndpoint::Connected{1});
+  Tell(1, PmixEndpoint::Finalized{1});
+  node(1).service->OnEnded(1);
+  Settle();
+  EXPECT_TRUE(node(1).service->uses_mpi(0));
+  EXPECT_THAT(node(0).stuck, IsEmpty());
+  EXPECT_THAT(node(1).stuck, IsEmpty());
+}
+
+TEST_F(PmixServiceTest, TellsTheCodeAndTextOfAnAbort) {
+  Start(1);
+  Tell(0, PmixEndpoint::Connected{1});
+  Tell(0, PmixEndpoint::Aborted{1, 7, "no grid"});
+  Tell(0, PmixEndpoint::Said{9, 1, "-----\nMPI_ABORT was invoked\n-----\n"});
+  Settle();
+  EXPECT_THAT(node(0).aborted, ElementsAre(std::pair(1, 7)));
+  EXPECT_THAT(node(0).said,
+              ElementsAre("rank 1 has called MPI_Abort: no grid", "MPI of rank 1: MPI_ABORT was invoked"));
+  EXPECT_THAT(node(0).answers, ElementsAre("9:"));
+}
+
+TEST_F(PmixServiceTest, TellsTheProgramOfEachRank) {
+  SetPrograms({{0, 0}, {1, 3}});
+  Start(2);
+  EXPECT_THAT(node(0).job.programs, ElementsAre(0, 1, 1, 1));
+  EXPECT_EQ(node(1).job.programs, node(0).job.programs);
+}
+
+TEST_F(PmixServiceTest, GivesNodesNamesThatDiffer) {
+  Start(2, "a,b");
+  ASSERT_EQ(node(1).job.nodes.size(), 2u);
+  EXPECT_EQ(node(1).job.nodes[0].name, "a_b");
+  EXPECT_EQ(node(1).job.nodes[1].name, "a_b-1");
+  EXPECT_EQ(node(1).job.own, 1u);
+  EXPECT_THAT(node(1).service->EnvironmentOf(1), ElementsAre("R=1"));
+}
+
+}  // namespace
+}  // namespace cohort::launcher
