@@ -74,7 +74,7 @@ double RatioOf(const std::vector<double>& chosen, const std::vector<double>& bes
   return Median(std::move(ratios));
 }
 
-std::vector<int> NodesOf(Session& session) {
+std::vector<int> NodesOf(RankSession& session) {
   std::vector<int> nodes;
   for (const int member : session.world().members()) nodes.push_back(session.runtime().node_of(member));
   return nodes;
@@ -83,7 +83,7 @@ std::vector<int> NodesOf(Session& session) {
 // The points of one operation.
 class Grid {
  public:
-  Grid(Session& session, const Options& options, std::string transport, Operation operation)
+  Grid(RankSession& session, const Options& options, std::string transport, Operation operation)
       : session_(session),
         world_(session.world()),
         placement_(NodesOf(session)),
@@ -94,7 +94,7 @@ class Grid {
 
   // For the largest size.
   absl::Status MakeBuffers() {
-    const int64_t bytes = operation_ == Operation::kBarrier ? 0 : options_.sizes.back();
+    const int64_t bytes = measure::HasBlocks(operation_) ? options_.sizes.back() : 0;
     COHORT_ASSIGN_OR_RETURN(buffers_, Buffers::Make(session_, options_, operation_, bytes));
     const measure::Blocks blocks = measure::BlocksOf(operation_, world_.rank() == 0, world_.size());
     // Not zeros: pages that nobody has written are all one page.
@@ -224,7 +224,7 @@ class Grid {
     tools::FlushOutput("collperf");
   }
 
-  Session& session_;
+  RankSession& session_;
   comm::Communicator& world_;
   const comm::Placement placement_;
   const Options& options_;
@@ -236,7 +236,7 @@ class Grid {
 
 }  // namespace
 
-absl::Status MeasureAlgorithms(Session& session, const Options& options, const std::string& transport) {
+absl::Status MeasureAlgorithms(RankSession& session, const Options& options, const std::string& transport) {
   if (session.rank() == 0) {
     if (runtime::Level3IsNear()) std::printf("# near caches\n");
     std::printf("op,transport,nodes,ranks,bytes,chosen,chosen_us,best,best_us,ratio,again,medians\n");
@@ -245,8 +245,7 @@ absl::Status MeasureAlgorithms(Session& session, const Options& options, const s
     if (operation == Operation::kSendRecv) continue;  // it has no algorithms
     Grid grid(session, options, transport, operation);
     COHORT_RETURN_IF_ERROR(grid.MakeBuffers());
-    const bool sized = operation != Operation::kBarrier;
-    for (const int64_t bytes : sized ? options.sizes : std::vector<int64_t>{0})
+    for (const int64_t bytes : measure::HasBlocks(operation) ? options.sizes : std::vector<int64_t>{0})
       COHORT_RETURN_IF_ERROR(grid.Point(bytes));
   }
   return absl::OkStatus();

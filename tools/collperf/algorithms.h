@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "tools/collperf/options.h"
-#include "tools/collperf/session.h"
+#include "tools/collperf/rank_session.h"
 
 namespace cohort::collperf {
 
 // Collective. Rank 0 prints a line of CSV for each point: the selector's choice, the best, and all medians.
 // `transport` is the label of the lines.
-absl::Status MeasureAlgorithms(Session& session, const Options& options, const std::string& transport);
+absl::Status MeasureAlgorithms(RankSession& session, const Options& options, const std::string& transport);
 
 }  // namespace cohort::collperf

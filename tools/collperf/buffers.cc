@@ -44,7 +44,7 @@ absl::StatusOr<char*> Buffers::AllocateOn(CudaDevice& device, size_t bytes) {
   return memory;
 }
 
-absl::StatusOr<Buffers> Buffers::Make(Session& session, const Options& options, Operation operation,
+absl::StatusOr<Buffers> Buffers::Make(RankSession& session, const Options& options, Operation operation,
                                       int64_t block_bytes) {
   const bool is_root = session.rank() == options.root;
   const measure::Blocks blocks = measure::BlocksOf(operation, is_root, session.ranks());

@@ -11,7 +11,7 @@
 #include "cohort/comm/window.h"
 #include "tools/collperf/device_memory.h"
 #include "tools/collperf/options.h"
-#include "tools/collperf/session.h"
+#include "tools/collperf/rank_session.h"
 #include "tools/measure/operation.h"
 
 namespace cohort::collperf {
@@ -30,7 +30,7 @@ struct Place {
 class Buffers {
  public:
   // Collective. kResourceExhausted on all ranks where one has too little memory.
-  static absl::StatusOr<Buffers> Make(Session& session, const Options& options, measure::Operation operation,
+  static absl::StatusOr<Buffers> Make(RankSession& session, const Options& options, measure::Operation operation,
                                       int64_t block_bytes);
   const Place& in() const { return in_; }
   const Place& out() const { return out_; }

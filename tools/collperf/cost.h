@@ -1,5 +1,5 @@
-// The cost of a small all-reduce, layer by layer, in instructions and nanoseconds; and the cost of the signature check
-// and the black box in it: the functions that every collective runs, timed twice.
+// The cost of a small all-reduce, layer by layer, in instructions and nanoseconds; and what the signature and the black
+// box cost in it.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/collperf/session.h"
+#include "tools/collperf/rank_session.h"
 
 namespace cohort::collperf {
 
@@ -16,14 +16,12 @@ struct LayerCost {
   std::string name;
   double ns = 0;              // 0: not timed by itself
   uint64_t instructions = 0;  // 0: not counted
+  bool is_bounded = false;    // signature, black box: the time of all such layers together has a bound
 };
 
 struct Cost {
-  // Nanoseconds in a loop of their own, everything in cache.
-  double signature_ns = 0;  // build the hash of a call and compare it with a peer's
-  double black_box_ns = 0;  // start and finish a record
-  // An 8-byte all-reduce, calls back to back, medians of batches taken in turn: as it is, and with both done once
-  // more in every call.
+  // An 8-byte all-reduce, calls back to back, medians of batches taken in turn: as it is, and with a signature and a
+  // record of the black box more in every call.
   double call_ns = 0;
   double doubled_ns = 0;
 
@@ -34,7 +32,7 @@ struct Cost {
 };
 
 // Collective.
-absl::StatusOr<Cost> MeasureCost(Session& session);
+absl::StatusOr<Cost> MeasureCost(RankSession& session);
 std::string CostText(const Cost& cost);
 
 }  // namespace cohort::collperf

@@ -50,7 +50,7 @@ LayerCost Alone(std::string name, measure::InstructionCounter* counter, Work wor
 // The fan-out of a group of its own among all ranks, and its short streams.
 class FanoutOfAll {
  public:
-  absl::Status Connect(Session& session) {
+  absl::Status Connect(RankSession& session) {
     transport_ = comm::MakeShmTransport(session.runtime(), {});
     comm::FanoutSpec spec{.group = kLayerGroup, .epoch = 1, .group_rank = session.rank(), .world_ranks = {}, .lane = 0};
     for (int rank = 0; rank < session.ranks(); ++rank) spec.world_ranks.push_back(rank);
@@ -108,7 +108,8 @@ class FanoutOfAll {
 };
 
 // Sends and receives, whose messages are there, one at a time; and exchanges back to back.
-absl::Status MeasureTransport(Session& session, measure::InstructionCounter* counter, std::vector<LayerCost>* layers) {
+absl::Status MeasureTransport(RankSession& session, measure::InstructionCounter* counter,
+                              std::vector<LayerCost>* layers) {
   FanoutOfAll fanout;
   COHORT_RETURN_IF_ERROR(fanout.Connect(session));
   Operands operands;
@@ -150,7 +151,7 @@ absl::Status MeasureTransport(Session& session, measure::InstructionCounter* cou
 
 }  // namespace
 
-absl::StatusOr<std::vector<LayerCost>> MeasureLayers(Session& session, measure::InstructionCounter* counter) {
+absl::StatusOr<std::vector<LayerCost>> MeasureLayers(RankSession& session, measure::InstructionCounter* counter) {
   std::vector<LayerCost> layers;
   runtime::Engine& engine = session.runtime().engine();
   layers.push_back(Alone("engine: own it, let go", counter, [&engine] { runtime::EngineLock lock(engine); }));
@@ -180,6 +181,7 @@ absl::StatusOr<std::vector<LayerCost>> MeasureLayers(Session& session, measure::
   const uint64_t beyond_sequence = runtime::HashBeyondSequence(record.signature);
   layers.push_back(
       Alone("number, signature, chain", counter, [&] { recorder.Number(call.request, beyond_sequence, &record); }));
+  layers.back().is_bounded = true;
 
   const auto memory = std::make_unique<runtime::BlackBoxMemory>();
   runtime::BlackBoxWriter writer(memory.get());
@@ -187,12 +189,13 @@ absl::StatusOr<std::vector<LayerCost>> MeasureLayers(Session& session, measure::
   layers.push_back(Alone("black box: start and finish a record", counter, [&] {
     writer.Finish(writer.Start(record, &description), runtime::CallState::kDone, /*at_once=*/true);
   }));
+  layers.back().is_bounded = true;
   COHORT_ASSIGN_OR_RETURN(const std::string transports, session.TransportNames());
   if (transports == "shm") COHORT_RETURN_IF_ERROR(MeasureTransport(session, counter, &layers));
   return layers;
 }
 
-absl::StatusOr<uint64_t> CountCall(Session& session, measure::InstructionCounter* counter) {
+absl::StatusOr<uint64_t> CountCall(RankSession& session, measure::InstructionCounter* counter) {
   Operands operands;
   absl::Status status;
   const auto call = [&] {

@@ -20,8 +20,8 @@
 #include "tools/collperf/peers/comparison.h"
 #include "tools/collperf/peers/ours.h"
 #include "tools/collperf/point.h"
+#include "tools/collperf/rank_session.h"
 #include "tools/collperf/report.h"
-#include "tools/collperf/session.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/text.h"
 #include "tools/program/program.h"
@@ -35,7 +35,7 @@ std::string CommandOf(int argc, char** argv) {
   return command;
 }
 
-absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command, bool staged) {
+absl::StatusOr<RunFacts> Gather(RankSession& session, const std::string& command, bool staged) {
   RunFacts facts;
   facts.ranks = session.ranks();
   facts.hosts = session.runtime().node_count();
@@ -46,7 +46,7 @@ absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command, bo
   facts.gate = session.gate().Describe();
   facts.date = measure::UtcText("%Y-%m-%d %H:%M UTC");
   facts.command = command;
-  facts.table = session.world().tuning();
+  facts.tuning_table = session.world().tuning();
   COHORT_ASSIGN_OR_RETURN(facts.transport, session.TransportNames());
   if (session.device() == nullptr) return facts;
   facts.device = session.DescribeDevice();
@@ -57,15 +57,15 @@ absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command, bo
 }
 
 // Prints on rank 0 only.
-void Say(const Session& session, const std::string& text) {
+void Say(const RankSession& session, const std::string& text) {
   if (session.rank() != 0) return;
   std::fputs(text.c_str(), stdout);
   tools::FlushOutput("collperf");
 }
 
-absl::Status MeasureOperation(Session& session, const Options& options, const RunFacts& facts,
+absl::Status MeasureOperation(RankSession& session, const Options& options, const RunFacts& facts,
                               measure::Operation operation, std::vector<Result>* results) {
-  const bool sized = operation != measure::Operation::kBarrier;
+  const bool sized = measure::HasBlocks(operation);
   const std::vector<int64_t> sizes = sized ? options.sizes : std::vector<int64_t>{0};
   COHORT_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Make(session, options, operation, sizes.back()));
   const size_t types = sized ? options.types.size() : 1;
@@ -86,11 +86,11 @@ absl::Status MeasureOperation(Session& session, const Options& options, const Ru
   return absl::OkStatus();
 }
 
-bool LacksPeer(Session& session, measure::Operation operation) {
+bool LacksPeer(RankSession& session, measure::Operation operation) {
   return operation == measure::Operation::kSendRecv && session.device() != nullptr && session.ranks() == 1;
 }
 
-absl::Status CalibrateGroup(Session& session) {
+absl::Status CalibrateGroup(RankSession& session) {
   const uint64_t begin = measure::Ticks();
   COHORT_ASSIGN_OR_RETURN(const std::string table, comm::Calibrate(session.world()));
   const double seconds = static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick() / 1e9;
@@ -99,7 +99,8 @@ absl::Status CalibrateGroup(Session& session) {
 }
 
 absl::Status Run(const Options& options, const std::string& command, int64_t* wrong) {
-  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Start(options.transport, options.memory));
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<RankSession> session,
+                          RankSession::Start(options.transport, options.memory));
   if (options.root >= session->ranks()) {
     return absl::InvalidArgumentError("-r " + std::to_string(options.root) + " is no rank of a group of " +
                                       std::to_string(session->ranks()));
@@ -138,7 +139,7 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
 void LetSpeakerEndFirst() { std::this_thread::sleep_for(std::chrono::seconds(5)); }
 
 int Main(int argc, char** argv) {
-  // --serve MEMORY RANKS PLACE: as a system of a comparison.
+  // --serve MEMORY RANKS SLOT: as a system of a comparison.
   if (argc == 5 && std::string_view(argv[1]) == "--serve") {
     return ServeComparison(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
   }
@@ -152,10 +153,13 @@ int Main(int argc, char** argv) {
     return parsed.code;
   }
   if (!parsed.options.peers.empty()) {
-    if (!environment.ok() || !environment->local_rank.has_value())
-      return Compare(parsed.options, CommandOf(argc, argv));
+    if (!environment.ok()) return Compare(parsed.options, CommandOf(argc, argv));
+    const bool ours = environment->local_rank.has_value();
+    const std::string other = environment->allow_single ? "" : environment->other_launcher;
+    if (!ours && other.empty()) return Compare(parsed.options, CommandOf(argc, argv));
     if (!speaks) LetSpeakerEndFirst();
-    std::fputs("collperf: --peers starts ranks of its own: run it without dlaunch\n", stderr);
+    const std::string launcher = ours ? "dlaunch" : "a launcher (" + tools::Escaped(other) + ")";
+    std::fprintf(stderr, "collperf: --peers starts ranks of its own: run it without %s\n", launcher.c_str());
     return 2;
   }
   int64_t wrong = 0;

@@ -48,13 +48,13 @@ constexpr const char* kFooter =
     "corrects it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
     "Below stands the mean of busbw over the sizes, and whether the machine is too busy for medians to say much.\n"
     "\n"
-    "What --cost prints: every call carries a signature, by which ranks find out that their calls differ, and leaves "
-    "a\n"
-    "record in the black box, by which it can be said later what each rank was doing. The first line is the time of\n"
-    "both in a loop of their own, the second an all_reduce of 8 B as it is and with both done twice. What "
-    "--determinism\n"
-    "prints: each timed call runs in turn with the same call at fast; x fast is the ratio of their medians, and the\n"
-    "last line its geometric mean.\n"
+    "What --cost prints: the layers of an all_reduce of 8 B that repeats an earlier one, each alone and in cache: the\n"
+    "engine's lock; the memory of calls, which finds the prepared call; its number and signature, by which ranks find\n"
+    "out that their calls differ; its record in the black box, by which it can be said later what each rank was\n"
+    "doing; over shm the send and the receive with its addition. The whole call is that of rank 0, whose peers'\n"
+    "messages are there. The last two lines hold it against its bounds. What --determinism prints: each timed call\n"
+    "runs in turn with the same call at fast; x fast is the ratio of their medians, and the last line its geometric\n"
+    "mean.\n"
     "\n"
     "What --memory cuda measures: NCCL's calls on device memory, on a stream of collperf's own. A call's time ends\n"
     "when its result is on the device and the host has seen it: the host waits for each call. With --batch N it puts\n"
@@ -171,7 +171,7 @@ absl::Status CheckMemory(const Options& options) {
     if (given) return absl::InvalidArgumentError(std::string("--memory cuda and ") + option + ": " + why);
   }
   for (const Operation operation : options.operations) {
-    if (operation != Operation::kBarrier) continue;
+    if (measure::HasBlocks(operation)) continue;
     return absl::InvalidArgumentError("--memory cuda and barrier: it has no buffers and is served on host memory");
   }
   return absl::OkStatus();
@@ -256,10 +256,10 @@ absl::StatusOr<std::vector<int64_t>> ParseSizes(const PointArguments& arguments)
 }
 
 // The options of one kind of run that mean nothing in another.
-constexpr const char* kOfRows[] = {"--iters",       "--warmup_iters", "--batch",     "--check", "--datatype", "--op",
-                                   "--root",        "--in-place",     "--memory",    "--csv",   "--json",     "--plot",
-                                   "--determinism", "--spoil",        "--algorithm", "--cost"};
-constexpr const char* kOfRanks[] = {"--window", "--calibrate", "--each-algorithm"};
+constexpr const char* kOfTables[] = {
+    "--iters",  "--warmup_iters", "--batch", "--check", "--datatype",    "--op",    "--root",      "--in-place",
+    "--memory", "--csv",          "--json",  "--plot",  "--determinism", "--spoil", "--algorithm", "--cost"};
+constexpr const char* kOfJobs[] = {"--window", "--calibrate", "--each-algorithm"};
 constexpr const char* kOfComparisons[] = {"--ranks", "--quick", "--overlap", "--results"};
 
 // A comparison of all collectives, on all sizes and transports that nothing else is said about.
@@ -295,9 +295,9 @@ absl::Status Interpret(const CLI::App& app, Raw raw, Options* options) {
   if (!compares || !operations.empty()) {
     COHORT_ASSIGN_OR_RETURN(options->operations, ParseOperations(operations));
   }
-  // A barrier is the same on any memory.
+  // Without buffers a call is the same on any memory.
   if (operations == "all" && options->memory == comm::MemoryKind::kCuda) {
-    std::erase(options->operations, Operation::kBarrier);
+    std::erase_if(options->operations, [](Operation operation) { return !measure::HasBlocks(operation); });
   }
   COHORT_RETURN_IF_ERROR(CheckMemory(*options));
   COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
@@ -356,11 +356,11 @@ void AddModes(CLI::App* app, Options* options) {
   app->add_flag("--overlap", options->overlap, "with --peers: asynchronous all-reduces beside computing too");
   app->add_option("--results", options->results, "with --peers: folder to keep the text, the CSV and the pictures in")
       ->take_last();
-  for (const char* name : kOfRows) {
+  for (const char* name : kOfTables) {
     each->excludes(app->get_option(name));
     peers->excludes(app->get_option(name));
   }
-  for (const char* name : kOfRanks) peers->excludes(app->get_option(name));
+  for (const char* name : kOfJobs) peers->excludes(app->get_option(name));
   for (const char* name : {"--messages", "--rewrite"}) each->excludes(app->get_option(name));
   for (const char* name : kOfComparisons) app->get_option(name)->needs(peers);
 }

@@ -45,8 +45,8 @@ absl::StatusOr<int64_t> Check(const Options& options, const measure::Pattern& pa
 }
 
 // Warms up for no longer than a point takes, and returns how many calls to time; the same number on all ranks.
-absl::StatusOr<int64_t> WarmUp(const Options& options, const measure::Timing& timing, const Call& call,
-                               measure::Gate& gate) {
+absl::StatusOr<int64_t> WarmUpAndCountCalls(const Options& options, const measure::Timing& timing, const Call& call,
+                                            measure::Gate& gate) {
   const double budget_ps = static_cast<double>(options.point_ms) * 1e9;
   const int64_t planned = std::max<int64_t>(options.warmup, options.iterations == 0 ? 3 : 0);
   COHORT_ASSIGN_OR_RETURN(const measure::Pace pace, measure::WarmUp(call, timing, gate, planned, budget_ps / 2));
@@ -66,7 +66,7 @@ absl::StatusOr<measure::Summary> Summarize(measure::Gate& gate, std::vector<uint
 }
 
 // `fast` is the call that it is compared with, or null. Notes the algorithm too, before the gate's own calls.
-absl::Status TimeAll(Session& session, const measure::Timing& timing, const Call& call, const Call* fast,
+absl::Status TimeAll(RankSession& session, const measure::Timing& timing, const Call& call, const Call* fast,
                      Result* result) {
   measure::Gate& gate = session.gate();
   std::vector<uint64_t> samples(static_cast<size_t>(result->iterations));
@@ -93,7 +93,7 @@ void ComputeBandwidths(int ranks, Result* result) {
 }
 
 // How calls on a device's memory are served; empty on host memory. Collective.
-absl::StatusOr<std::string_view> DeviceService(Session& session, const Options& options, Operation operation,
+absl::StatusOr<std::string_view> DeviceService(RankSession& session, const Options& options, Operation operation,
                                                const NamedType& type, const NamedOp& op) {
   if (session.device() == nullptr) return "";
   if (!options.algorithm.empty()) return "staged";  // the only one that can be forced
@@ -105,9 +105,9 @@ absl::StatusOr<std::string_view> DeviceService(Session& session, const Options& 
 
 }  // namespace
 
-absl::StatusOr<Result> Measure(Session& session, const Options& options, const Buffers& buffers, Operation operation,
-                               const NamedType& type, const NamedOp& op, int64_t bytes) {
-  const int64_t count = operation == Operation::kBarrier ? 0 : bytes / type.layout.bytes;
+absl::StatusOr<Result> Measure(RankSession& session, const Options& options, const Buffers& buffers,
+                               Operation operation, const NamedType& type, const NamedOp& op, int64_t bytes) {
+  const int64_t count = measure::HasBlocks(operation) ? bytes / type.layout.bytes : 0;
   const bool is_root = session.rank() == options.root;
   const measure::Blocks blocks = measure::BlocksOf(operation, is_root, session.ranks());
   COHORT_ASSIGN_OR_RETURN(const std::string_view service, DeviceService(session, options, operation, type, op));
@@ -142,7 +142,7 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
                                                       : "private",
                 .bytes = block_bytes,
                 .count = count,
-                .type = operation == Operation::kBarrier ? "-" : std::string(type.layout.name),
+                .type = measure::HasBlocks(operation) ? std::string(type.layout.name) : "-",
                 .op = measure::Reduces(operation) ? std::string(comm::Name(op.op)) : "-",
                 .root = measure::IsRooted(operation) ? options.root : -1,
                 .rewritten = options.rewrite,
@@ -156,8 +156,8 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   spec.options.determinism = comm::Determinism::kFast;
   const Call fast(spec);
   const bool compares = options.determinism != comm::Determinism::kFast && measure::Reduces(operation);
-  if (compares) COHORT_RETURN_IF_ERROR(WarmUp(options, timing, fast, gate).status());
-  COHORT_ASSIGN_OR_RETURN(result.iterations, WarmUp(options, timing, call, gate));
+  if (compares) COHORT_RETURN_IF_ERROR(WarmUpAndCountCalls(options, timing, fast, gate).status());
+  COHORT_ASSIGN_OR_RETURN(result.iterations, WarmUpAndCountCalls(options, timing, call, gate));
   COHORT_ASSIGN_OR_RETURN(result.flag_before_ns, gate.FlagNs());
   COHORT_RETURN_IF_ERROR(TimeAll(session, timing, call, compares ? &fast : nullptr, &result));
   COHORT_ASSIGN_OR_RETURN(result.flag_after_ns, gate.FlagNs());

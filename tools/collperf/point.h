@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "tools/collperf/buffers.h"
 #include "tools/collperf/options.h"
-#include "tools/collperf/session.h"
+#include "tools/collperf/rank_session.h"
 #include "tools/measure/operation.h"
 #include "tools/measure/statistics.h"
 
@@ -46,7 +46,7 @@ struct Result {
 
 // Checks, warms up and measures one point. Collective; the same result on all ranks. `buffers` hold at least
 // `bytes` a block.
-absl::StatusOr<Result> Measure(Session& session, const Options& options, const Buffers& buffers,
+absl::StatusOr<Result> Measure(RankSession& session, const Options& options, const Buffers& buffers,
                                measure::Operation operation, const NamedType& type, const NamedOp& op, int64_t bytes);
 
 }  // namespace cohort::collperf

@@ -1,7 +1,7 @@
 #include "tools/collperf/report.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -36,15 +36,46 @@ std::string SeriesName(const Options& options, const Result& result) {
   return name;
 }
 
-bool Compares(const Options& options) { return options.determinism != comm::Determinism::kFast; }
+bool ComparesDeterminism(const Options& options) { return options.determinism != comm::Determinism::kFast; }
 
-// Empty where the table has no such column.
-std::string CostColumn(const Options& options, const Result& result) {
-  if (!Compares(options)) return "";
+// A column of the printed table.
+struct Column {
+  std::string name;
+  int width;  // of its cells; below 0: they begin at the left
+  std::string (*cell)(const Result& result);
+};
+
+std::string DeterminismCell(const Result& result) {
   const bool measured = result.fast_us > 0 && result.us.median > 0;
-  char text[16];
-  std::snprintf(text, sizeof text, "%-8s", measured ? Fixed(result.us.median / result.fast_us, 3).c_str() : "-");
-  return text;
+  return measured ? Fixed(result.us.median / result.fast_us, 3) : "-";
+}
+
+std::vector<Column> ColumnsOf(const Options& options) {
+  using R = const Result&;
+  std::vector<Column> columns = {
+      {"op", -14, [](R result) { return std::string(measure::Name(result.operation)); }},
+      {"bytes", 11, [](R result) { return std::to_string(result.bytes); }},
+      {"count", 11, [](R result) { return std::to_string(result.count); }},
+      {"type", -9, [](R result) { return result.type; }},
+      {"redop", -7, [](R result) { return result.op; }},
+      {"root", 4, [](R result) { return std::to_string(result.root); }},
+      {"time us", 10, [](R result) { return Fixed(result.us.median, 2); }},
+      {"algbw", 8, [](R result) { return Fixed(result.algbw, 3); }},
+      {"busbw", 8, [](R result) { return Fixed(result.busbw, 3); }},
+      {"#wrong", 6, [](R result) { return result.wrong < 0 ? "-" : std::to_string(result.wrong); }},
+      {"min us", 10, [](R result) { return Fixed(result.us.minimum, 2); }},
+      {"p99 us", 10, [](R result) { return Fixed(result.us.p99, 2); }},
+      {"iters", 6, [](R result) { return std::to_string(result.iterations); }}};
+  if (ComparesDeterminism(options)) columns.push_back({"x fast", -7, DeterminismCell});
+  columns.push_back({"algorithm", 0, [](R result) { return result.algorithm; }});
+  return columns;
+}
+
+// A space, and `text` with the blanks that its column needs; never cut.
+std::string Cell(const Column& column, const std::string& text) {
+  const size_t width = static_cast<size_t>(std::abs(column.width));
+  const std::string blanks(width > text.size() ? width - text.size() : 0, ' ');
+  return " " + (column.width < 0 ? text + blanks : blanks + text);
 }
 
 // A column of the CSV, and a member of a result in JSON.
@@ -130,28 +161,20 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
   }
   if (options.rewrite) text += "# every rank writes its input again before each timed call\n";
   if (facts.ranks == 1) text += "# one rank alone; for more: dlaunch --nproc-per-node N collperf ...\n";
-  if (Compares(options)) {
+  if (ComparesDeterminism(options)) {
     text += "# " + std::string(comm::Name(options.determinism)) +
             " reductions; x fast: by how much their median is longer than that of the same call at fast, in turn\n";
   }
   if (options.operations.empty() || options.each_algorithm) return text;
-  char line[256];
-  std::snprintf(line, sizeof line, "# %-14s %11s %11s %-9s %-7s %4s %10s %8s %8s %6s %10s %10s %6s %s%s\n", "op",
-                "bytes", "count", "type", "redop", "root", "time us", "algbw", "busbw", "#wrong", "min us", "p99 us",
-                "iters", Compares(options) ? "x fast  " : "", "algorithm");
-  return text + line;
+  text += "#";
+  for (const Column& column : ColumnsOf(options)) text += Cell(column, column.name);
+  return text + "\n";
 }
 
 std::string RowText(const Options& options, const Result& result) {
-  char line[320];
-  const std::string wrong = result.wrong < 0 ? "-" : std::to_string(result.wrong);
-  std::snprintf(
-      line, sizeof line, "  %-14s %11lld %11lld %-9s %-7s %4d %10.2f %8.3f %8.3f %6s %10.2f %10.2f %6lld %s%s\n",
-      std::string(measure::Name(result.operation)).c_str(), static_cast<long long>(result.bytes),
-      static_cast<long long>(result.count), result.type.c_str(), result.op.c_str(), result.root, result.us.median,
-      result.algbw, result.busbw, wrong.c_str(), result.us.minimum, result.us.p99,
-      static_cast<long long>(result.iterations), CostColumn(options, result).c_str(), result.algorithm.c_str());
-  return line;
+  std::string text = " ";
+  for (const Column& column : ColumnsOf(options)) text += Cell(column, column.cell(result));
+  return text + "\n";
 }
 
 std::string SummaryText(const std::vector<Result>& results) {
@@ -164,7 +187,7 @@ std::string SummaryText(const std::vector<Result>& results) {
   size_t spread = 0;
   for (const Result& result : results) {
     spread += result.us.p99 > kUsableSpread * result.us.minimum ? 1 : 0;
-    if (result.operation == measure::Operation::kBarrier) continue;
+    if (!measure::HasBlocks(result.operation)) continue;
     if (means.empty() || means.back().operation != result.operation) means.push_back({result.operation});
     means.back().sum += result.busbw;
     ++means.back().points;
@@ -217,7 +240,7 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
                      ",\n  \"messages\": " + std::to_string(options.messages) +
                      ",\n  \"rewrite\": " + Text(options.rewrite) +
                      ",\n  \"determinism\": " + JsonString(comm::Name(options.determinism)) +
-                     ",\n  \"table\": " + JsonString(facts.table) + ",\n  \"results\": [";
+                     ",\n  \"table\": " + JsonString(facts.tuning_table) + ",\n  \"results\": [";
   std::string before = "\n    {";
   for (const Result& result : results) {
     for (const Field& field : FieldsOf(result)) {
@@ -236,7 +259,7 @@ std::string PlotText(const Options& options, const RunFacts& facts, const std::v
   measure::Chart bandwidth{
       .title = "Bus bandwidth", .x_label = "size of a block", .y_label = "GB/s", .better = measure::Better::kHigher};
   for (const Result& result : results) {
-    if (result.operation == measure::Operation::kBarrier) continue;
+    if (!measure::HasBlocks(result.operation)) continue;
     const std::string name = SeriesName(options, result);
     if (time.series.empty() || time.series.back().name != name) {
       time.series.push_back({name, {}});

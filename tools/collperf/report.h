@@ -21,7 +21,7 @@ struct RunFacts {
   std::string gate;
   std::string date;
   std::string command;
-  std::string table;  // that algorithms are chosen by, in the grammar of comm/select/tuning.h
+  std::string tuning_table;  // that algorithms are chosen by, in the grammar of comm/select/tuning.h
 };
 
 // The lines above the table, without results.

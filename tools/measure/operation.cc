@@ -37,6 +37,8 @@ std::string OperationNames() {
   return names;
 }
 
+bool HasBlocks(Operation operation) { return operation != Operation::kBarrier; }
+
 bool Reduces(Operation operation) {
   return operation == Operation::kReduce || operation == Operation::kAllReduce ||
          operation == Operation::kReduceScatter;
@@ -79,11 +81,16 @@ double TotalBytes(Operation operation, int ranks, double block_bytes) {
     case Operation::kAllReduce:
     case Operation::kSendRecv:
       return block_bytes;
-    case Operation::kBarrier:
-      return 0;
-    default:
+    case Operation::kGather:
+    case Operation::kScatter:
+    case Operation::kAllGather:
+    case Operation::kReduceScatter:
+    case Operation::kAllToAll:
       return block_bytes * ranks;
+    case Operation::kBarrier:
+      break;
   }
+  return 0;
 }
 
 double BusFactor(Operation operation, int ranks) {
@@ -95,9 +102,16 @@ double BusFactor(Operation operation, int ranks) {
       return 1;
     case Operation::kAllReduce:
       return 2 * (n - 1) / n;
-    default:
+    case Operation::kGather:
+    case Operation::kScatter:
+    case Operation::kAllGather:
+    case Operation::kReduceScatter:
+    case Operation::kAllToAll:
       return (n - 1) / n;
+    case Operation::kBarrier:
+      break;
   }
+  return 0;
 }
 
 }  // namespace cohort::measure

@@ -29,6 +29,8 @@ std::vector<Operation> AllOperations();
 std::vector<Operation> Collectives();  // all but send_recv
 std::string OperationNames();          // "broadcast, reduce, ..."
 
+// False for barrier: it has no buffers, sizes or element types.
+bool HasBlocks(Operation operation);
 bool Reduces(Operation operation);
 bool IsRooted(Operation operation);
 

@@ -52,13 +52,13 @@ struct SessionMemory {
   SystemSlot slots[kMostSystems];
 };
 
-inline size_t GateOffset(int ranks, int system) {
+inline size_t GateOffset(int ranks, int slot) {
   const size_t head = (sizeof(SessionMemory) + 127) / 128 * 128;
-  return head + static_cast<size_t>(system) * GateBytes(ranks);
+  return head + static_cast<size_t>(slot) * GateBytes(ranks);
 }
 inline size_t SessionBytes(int ranks) { return GateOffset(ranks, kMostSystems); }
-inline GateMemory* GateOf(SessionMemory* session, int ranks, int system) {
-  return reinterpret_cast<GateMemory*>(reinterpret_cast<char*>(session) + GateOffset(ranks, system));
+inline GateMemory* GateOf(SessionMemory* session, int ranks, int slot) {
+  return reinterpret_cast<GateMemory*>(reinterpret_cast<char*>(session) + GateOffset(ranks, slot));
 }
 
 }  // namespace cohort::measure

@@ -17,7 +17,7 @@
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tools/collperf/options.h"
 #include "tools/collperf/point.h"
-#include "tools/collperf/session.h"
+#include "tools/collperf/rank_session.h"
 
 namespace cohort::collperf {
 namespace {
@@ -62,8 +62,8 @@ absl::Status MeasureAll(runtime::KeyValueStore* store, int rank, int ranks, cons
   runtime::RuntimeOptions joining;
   joining.bootstrap = runtime::BootstrapFromStore(store, rank, ranks);
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Runtime> runtime, runtime::Runtime::Init(std::move(joining)));
-  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
-                          Session::Start(std::move(runtime), "", options.memory));
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<RankSession> session,
+                          RankSession::Start(std::move(runtime), "", options.memory));
   COHORT_RETURN_IF_ERROR(session->ConnectDevices(options.algorithm));
   EXPECT_NE(session->DescribeDevice().find(", NCCL 2.28.9"), std::string::npos) << session->DescribeDevice();
   for (const measure::Operation operation : options.operations) {

@@ -15,7 +15,7 @@
 
 #include "tools/collperf/peers/bare_pair.h"
 #include "tools/measure/clock.h"
-#include "tools/measure/system.h"
+#include "tools/measure/system_rank.h"
 
 namespace cohort::collperf {
 namespace {
@@ -28,7 +28,7 @@ constexpr int kMostTries = 5;  // of each way
 constexpr uint64_t kEnoughNs = 100'000'000;
 constexpr size_t kWholeAllReduce = 16 << 10;  // up to here both send their whole input, above it a half twice
 
-class Bare final : public measure::System {
+class Bare final : public measure::SystemRank {
  public:
   Bare(std::unique_ptr<BarePair> pair, int rank) : pair_(std::move(pair)), rank_(rank) {}
   int rank() const override { return rank_; }
@@ -43,11 +43,11 @@ class Bare final : public measure::System {
   }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
     ways_[static_cast<size_t>(variant)].reset();
-    if (variant == 0) return measure::System::Allocate(variant, buffer, bytes);
+    if (variant == 0) return measure::SystemRank::Allocate(variant, buffer, bytes);
     return bytes == 0 ? nullptr : pair_->Window(buffer, static_cast<size_t>(bytes));
   }
   void Release(int variant) override {
-    if (variant == 0) return measure::System::Release(variant);
+    if (variant == 0) return measure::SystemRank::Release(variant);
     pair_->ReleaseWindows();
   }
 

@@ -16,6 +16,7 @@
 #include "cohort/runtime/base/whole_file.h"
 #include "tools/collperf/peers/comparison_report.h"
 #include "tools/collperf/peers/conductor.h"
+#include "tools/collperf/peers/targets.h"
 #include "tools/collperf/peers/turns.h"
 #include "tools/collperf/report.h"
 #include "tools/measure/text.h"
@@ -88,7 +89,7 @@ absl::StatusOr<std::vector<Part>> PartsOf(const Options& options) {
 std::vector<Wanted> PointsOf(const Options& options) {
   std::vector<Wanted> points;
   for (const Operation operation : options.operations) {
-    if (operation == Operation::kBarrier) {
+    if (!measure::HasBlocks(operation)) {
       points.push_back({.operation = operation});
       continue;
     }
@@ -118,10 +119,11 @@ void SetComputing(const std::vector<PointResult>& points, Wanted* wanted) {
   }
 }
 
-// Measures one part; false where our own ranks did not come up.
+// Measures one part; false where our own ranks did not come up or did not stay, or a stop was requested.
 bool RunPart(const Part& part, size_t* done, size_t all, Output* output, std::vector<PointResult>* points) {
   output->Say(PointHead(part.transport, part.ranks));
   const auto conductor = Conductor::Start(part.transport, part.ranks, part.options);
+  if (absl::IsCancelled(conductor.status())) return false;
   if (!conductor.ok()) {
     output->Say("# " + std::string(conductor.status().message()) + "\n");
     return false;
@@ -134,12 +136,12 @@ bool RunPart(const Part& part, size_t* done, size_t all, Output* output, std::ve
     const PointResult point = MeasurePoint(**conductor, part.transport, part.options, wanted, &why);
     ++*done;
     if (isatty(2) != 0) std::fprintf(stderr, "\r");
+    if (StopRequested()) return false;
     if (!why.empty()) {
       output->Say(std::string(measure::Name(wanted.operation)) + " " +
                   measure::BytesText(static_cast<double>(wanted.bytes)) + ": not measured: " + why + "\n");
       continue;
     }
-    if (StopRequested()) return false;
     output->Say(PointRow(point));
     points->push_back(point);
     if (!(*conductor)->alive(0)) return false;
@@ -151,10 +153,10 @@ absl::Status CheckPeers(const Options& options) {
   for (const std::string& name : options.peers) {
     const bool known = name == "all" || name == "none" ||
                        std::any_of(Systems().begin() + 1, Systems().end(),
-                                   [&name](const System& system) { return system.name == name; });
+                                   [&name](const SystemEntry& system) { return system.name == name; });
     if (known) continue;
     return absl::InvalidArgumentError("there is no peer \"" + name.substr(0, 64) + "\"; there are all, none, " +
-                                      PeerNames());
+                                      NamesBesideOurs());
   }
   return absl::OkStatus();
 }
@@ -199,6 +201,12 @@ absl::Status Run(const Options& options, const std::string& command, bool* compl
   for (const Part& part : parts) {
     if (!StopRequested()) *complete = RunPart(part, &done, all, &output, &points) && *complete;
   }
+  std::string head;  // of what is kept
+  if (StopRequested()) {
+    const std::string measured = std::to_string(points.size()) + " of " + std::to_string(all) + " points\n";
+    output.Say("# interrupted after " + measured);
+    head = "# incomplete: " + measured;
+  }
   output.Say(TargetTable(points));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   output.Say("# took " + measure::Fixed(took.count(), 0) + " s\n");
@@ -207,7 +215,7 @@ absl::Status Run(const Options& options, const std::string& command, bool* compl
       *complete = *complete && (one.system->role != Role::kOurs || one.wrong == 0);
     }
   }
-  return Keep(options.results, output.text(), points, about);
+  return Keep(options.results, head + output.text(), points, about);
 }
 
 }  // namespace

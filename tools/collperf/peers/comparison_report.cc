@@ -121,7 +121,7 @@ std::string PointRow(const PointResult& point) {
   char head[64];
   std::snprintf(
       head, sizeof head, "%-14s %8s", std::string(measure::Name(point.operation)).c_str(),
-      point.operation == Operation::kBarrier ? "-" : measure::BytesText(static_cast<double>(point.bytes)).c_str());
+      measure::HasBlocks(point.operation) ? measure::BytesText(static_cast<double>(point.bytes)).c_str() : "-");
   std::string row = head;
   row += KindText(point);
   const Contestant* window = point.Find("window");
@@ -183,7 +183,7 @@ std::string RatioPlot(const std::vector<PointResult>& points, const std::string&
       for (const PointResult& point : points) {
         const double ratio = Ratio(point.Find(memory), point.BestPeer());
         if (Key{point.transport, point.ranks} != key || !point.plain() || ratio <= 0 ||
-            point.operation == Operation::kBarrier)
+            !measure::HasBlocks(point.operation))
           continue;
         const std::string name(measure::Name(point.operation));
         if (chart.series.empty() || chart.series.back().name != name) chart.series.push_back({name, {}});

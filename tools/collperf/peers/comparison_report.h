@@ -15,9 +15,6 @@ std::string TransportName(Transport transport);
 std::string PointHead(Transport transport, int ranks);
 std::string PointRow(const PointResult& point);
 
-// The promises of this project with the figures beside them: "met" or "missed", or what was not measured.
-std::string TargetTable(const std::vector<PointResult>& points);
-
 // Every contestant of every point, one row of the CSV each.
 std::vector<Result> ResultsOf(const std::vector<PointResult>& points);
 // Both plots leave rewritten points out. Ours / the best peer over the sizes: a picture for each transport and number

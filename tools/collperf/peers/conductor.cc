@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/errno_status.h"
@@ -31,6 +32,7 @@ using runtime::Deadline;
 constexpr std::chrono::seconds kStartPatience{30};
 constexpr std::chrono::seconds kCommandPatience{90};
 constexpr std::chrono::seconds kEndPatience{3};
+constexpr std::chrono::seconds kTermPatience{2};  // a launcher ends its ranks meanwhile
 
 std::atomic<bool> stop_requested{false};
 
@@ -69,6 +71,25 @@ bool Names(const std::vector<std::string>& list, const std::string& name) {
   _exit(127);
 }
 
+// Reaps those that end until then; returns whether all have.
+bool AllEnd(std::vector<pid_t>* pids, std::chrono::seconds patience) {
+  const Deadline deadline = Deadline::After(patience);
+  for (;;) {
+    std::erase_if(*pids, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+    if (pids->empty() || deadline.passed()) return pids->empty();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+// Waits for processes that were told to end, then makes all of them end together with their groups.
+void EndProcesses(std::vector<pid_t> pids, std::chrono::seconds patience) {
+  if (AllEnd(&pids, patience)) return;
+  for (const pid_t pid : pids) kill(-pid, SIGTERM);
+  if (AllEnd(&pids, kTermPatience)) return;
+  for (const pid_t pid : pids) kill(-pid, SIGKILL);
+  for (const pid_t pid : pids) waitpid(pid, nullptr, 0);
+}
+
 }  // namespace
 
 void RequestStop() { stop_requested.store(true); }
@@ -94,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Conductor>> Conductor::Start(Transport transport,
   conductor->started_.resize(conductor->starts_.size());
   for (size_t i = 0; i < conductor->starts_.size(); ++i) {
     const StartPlan& start = conductor->starts_[i];
-    const System& system = *start.system;
+    const SystemEntry& system = *start.system;
     if (system.role != Role::kOurs && !Names(options.peers, "all") && !Names(options.peers, system.name)) continue;
     if (system.spins && options.quick && ranks > sysconf(_SC_NPROCESSORS_ONLN)) {
       conductor->notes_ += "# quick: " + system.name + " is left out, which takes 5 to 50 ms a call here\n";
@@ -103,27 +124,28 @@ absl::StatusOr<std::unique_ptr<Conductor>> Conductor::Start(Transport transport,
     conductor->notes_ += "# " + system.name + ": " + start.settings + "\n";
     const absl::Status status = conductor->Launch(static_cast<int>(i));
     if (!status.ok()) conductor->GiveUp(static_cast<int>(i), status);
+    if (absl::IsCancelled(status)) return status;
   }
   if (!conductor->started_[0].alive) return absl::FailedPreconditionError("our own ranks did not start");
   return conductor;
 }
 
-absl::Status Conductor::Launch(int system) {
-  Started& started = started_[static_cast<size_t>(system)];
-  const StartPlan& start = starts_[static_cast<size_t>(system)];
+absl::Status Conductor::Launch(int slot) {
+  Started& started = started_[static_cast<size_t>(slot)];
+  const StartPlan& start = starts_[static_cast<size_t>(slot)];
   for (const std::vector<std::string>& command : start.commands) {
     const pid_t pid = fork();
-    if (pid == 0) Execute(start, command, LogOf(system));
+    if (pid == 0) Execute(start, command, LogOf(slot));
     if (pid < 0) return runtime::ErrnoStatus(errno, "cannot start " + command[0]);
     started.pids.push_back(pid);
   }
   started.alive = true;
-  return Await(system, static_cast<uint32_t>(ranks_), kStartPatience);
+  return Await(slot, static_cast<uint32_t>(ranks_), kStartPatience);
 }
 
-size_t Conductor::ProcessesEnded(int system) {
+size_t Conductor::ProcessesEnded(int slot) {
   size_t ended = 0;
-  for (const pid_t pid : started_[static_cast<size_t>(system)].pids) {
+  for (const pid_t pid : started_[static_cast<size_t>(slot)].pids) {
     siginfo_t info{};
     const bool unknown = waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0;
     ended += unknown || info.si_pid != 0 ? 1 : 0;
@@ -132,50 +154,52 @@ size_t Conductor::ProcessesEnded(int system) {
 }
 
 // Until `answers` ranks have answered in all since the start.
-absl::Status Conductor::Await(int system, uint32_t answers, std::chrono::seconds patience) {
-  SystemSlot& slot = memory()->slots[system];
+absl::Status Conductor::Await(int slot, uint32_t answers, std::chrono::seconds patience) {
+  SystemSlot& shared = Shared(slot);
   const Deadline deadline = Deadline::After(patience);
   for (;;) {
-    const uint32_t seen = slot.answers.load(std::memory_order_acquire);
+    const uint32_t seen = shared.answers.load(std::memory_order_acquire);
     if (seen >= answers) break;
     if (StopRequested()) return absl::CancelledError("interrupted");
     if (deadline.passed()) {
       return absl::DeadlineExceededError("no answer within " + std::to_string(patience.count()) + " s");
     }
     // Told to exit, a rank that is a command of its own may end before the other has answered.
-    const size_t ended = ProcessesEnded(system);
+    const size_t ended = ProcessesEnded(slot);
     const bool leaves = memory()->command.action == Action::kExit;
-    if (leaves && ended == started_[static_cast<size_t>(system)].pids.size()) break;
+    if (leaves && ended == started_[static_cast<size_t>(slot)].pids.size()) break;
     if (!leaves && ended > 0) return absl::UnavailableError("its processes have ended");
-    runtime::FutexWait(slot.answers, seen, runtime::FutexScope::kShared, Deadline::After(std::chrono::seconds(1)));
+    runtime::FutexWait(shared.answers, seen, runtime::FutexScope::kShared, Deadline::After(std::chrono::seconds(1)));
   }
-  if (slot.failures.load() == 0) return absl::OkStatus();
-  slot.error[sizeof slot.error - 1] = '\0';
-  return absl::InternalError(slot.error);
+  if (shared.failures.load() == 0) return absl::OkStatus();
+  shared.error[sizeof shared.error - 1] = '\0';
+  return absl::InternalError(shared.error);
 }
 
-absl::Status Conductor::Give(int system, const Command& command) {
-  if (!alive(system)) return absl::UnavailableError("the system has been given up");
-  SystemSlot& slot = memory()->slots[system];
+absl::Status Conductor::Give(int slot, const Command& command) {
+  if (!alive(slot)) return absl::UnavailableError("the system has been given up");
+  SystemSlot& shared = Shared(slot);
   memory()->command = command;
-  const uint32_t before = slot.answers.load();
-  slot.commands.fetch_add(1, std::memory_order_release);
-  runtime::FutexWake(slot.commands, runtime::FutexScope::kShared);
-  const absl::Status status = Await(system, before + static_cast<uint32_t>(ranks_), kCommandPatience);
-  if (!status.ok()) GiveUp(system, status);
+  const uint32_t before = shared.answers.load();
+  shared.commands.fetch_add(1, std::memory_order_release);
+  runtime::FutexWake(shared.commands, runtime::FutexScope::kShared);
+  const absl::Status status = Await(slot, before + static_cast<uint32_t>(ranks_), kCommandPatience);
+  if (!status.ok()) GiveUp(slot, status);
   return status;
 }
 
-void Conductor::GiveUp(int system, const absl::Status& status) {
-  std::printf("# %s is given up: %s%s\n", SystemAt(system).name.c_str(), std::string(status.message()).c_str(),
-              LastLines(LogOf(system)).c_str());
+void Conductor::GiveUp(int slot, const absl::Status& status) {
+  Started& started = started_[static_cast<size_t>(slot)];
+  started.alive = false;
+  if (absl::IsCancelled(status)) return;  // the destructor ends all systems at once
+  std::printf("# %s is given up: %s%s\n", SystemAt(slot).name.c_str(), std::string(status.message()).c_str(),
+              LastLines(LogOf(slot)).c_str());
   std::fflush(stdout);
-  EndProcesses(system);
-  started_[static_cast<size_t>(system)].alive = false;
+  EndProcesses(std::exchange(started.pids, {}), kEndPatience);
 }
 
-std::vector<double> Conductor::Samples(int system, int calls) {
-  const measure::GateMemory* gate = GateOf(memory(), ranks_, system);
+std::vector<double> Conductor::Samples(int slot, int calls) {
+  const measure::GateMemory* gate = GateOf(memory(), ranks_, slot);
   std::vector<double> us;
   for (int call = 0; call < calls; ++call) {
     uint64_t slowest = 0;
@@ -185,32 +209,13 @@ std::vector<double> Conductor::Samples(int system, int calls) {
   return us;
 }
 
-// Waits a little for processes that were told to end, then makes them.
-void Conductor::EndProcesses(int system) {
-  const Deadline deadline = StopRequested() ? Deadline::Now() : Deadline::After(kEndPatience);
-  for (const pid_t pid : started_[static_cast<size_t>(system)].pids) {
-    bool told = false;
-    while (waitpid(pid, nullptr, WNOHANG) == 0) {
-      if (deadline.passed()) {
-        kill(-pid, told ? SIGKILL : SIGTERM);
-        if (told) {
-          waitpid(pid, nullptr, 0);
-          break;
-        }
-        told = true;
-        std::this_thread::sleep_for(std::chrono::seconds(1));  // for its ranks
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-  started_[static_cast<size_t>(system)].pids.clear();
-}
-
 Conductor::~Conductor() {
   for (size_t i = 0; i < started_.size(); ++i) {
     if (started_[i].alive) (void)Give(static_cast<int>(i), Command{.action = Action::kExit});
   }
-  for (size_t i = 0; i < started_.size(); ++i) EndProcesses(static_cast<int>(i));
+  std::vector<pid_t> all;
+  for (const Started& started : started_) all.insert(all.end(), started.pids.begin(), started.pids.end());
+  EndProcesses(std::move(all), StopRequested() ? std::chrono::seconds(0) : kEndPatience);
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
 }

@@ -24,7 +24,7 @@ bool StopRequested();
 class Conductor {
  public:
   // Starts every system and waits for its ranks. A system that does not come up is left out; its reason is printed.
-  // kFailedPrecondition where ours does not.
+  // kFailedPrecondition where ours does not, kCancelled where a stop was requested.
   static absl::StatusOr<std::unique_ptr<Conductor>> Start(Transport transport, int ranks, const Options& options);
   ~Conductor();
   Conductor(const Conductor&) = delete;
@@ -35,15 +35,15 @@ class Conductor {
   const std::string& notes() const { return notes_; }
   // By slot, ours first.
   int systems() const { return static_cast<int>(starts_.size()); }
-  const System& SystemAt(int slot) const { return *starts_[static_cast<size_t>(slot)].system; }
+  const SystemEntry& SystemAt(int slot) const { return *starts_[static_cast<size_t>(slot)].system; }
   bool alive(int slot) const { return started_[static_cast<size_t>(slot)].alive; }
 
-  // Gives the system a command and waits for all of its ranks. After an error, which is printed once, the system is no
-  // longer alive.
-  absl::Status Give(int system, const measure::Command& command);
-  measure::SystemSlot& slot(int system) { return memory()->slots[system]; }
+  // Gives the system a command and waits for all of its ranks. After an error the system is no longer alive. The error
+  // is printed, unless it is kCancelled: a stop was requested.
+  absl::Status Give(int slot, const measure::Command& command);
+  measure::SystemSlot& Shared(int slot) { return memory()->slots[slot]; }
   // The slowest rank's time of each of the latest timed calls, in microseconds.
-  std::vector<double> Samples(int system, int calls);
+  std::vector<double> Samples(int slot, int calls);
 
  private:
   struct Started {
@@ -52,12 +52,11 @@ class Conductor {
   };
   Conductor() = default;
   measure::SessionMemory* memory() { return static_cast<measure::SessionMemory*>(memory_->data()); }
-  absl::Status Launch(int system);
-  absl::Status Await(int system, uint32_t answers, std::chrono::seconds patience);
-  void GiveUp(int system, const absl::Status& status);
-  size_t ProcessesEnded(int system);
-  void EndProcesses(int system);
-  std::string LogOf(int system) const { return folder_ + "/" + std::to_string(system) + ".log"; }
+  absl::Status Launch(int slot);
+  absl::Status Await(int slot, uint32_t answers, std::chrono::seconds patience);
+  void GiveUp(int slot, const absl::Status& status);
+  size_t ProcessesEnded(int slot);
+  std::string LogOf(int slot) const { return folder_ + "/" + std::to_string(slot) + ".log"; }
 
   int ranks_ = 0;
   std::string notes_;

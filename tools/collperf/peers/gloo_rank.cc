@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/measure/system.h"
+#include "tools/measure/system_rank.h"
 
 namespace cohort::collperf {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 using measure::Operation;
 using measure::SystemCall;
 
-class Gloo final : public measure::System {
+class Gloo final : public measure::SystemRank {
  public:
   Gloo(const std::string& folder, int rank, int ranks)
       : store_(folder), context_(std::make_shared<gloo::rendezvous::Context>(rank, ranks)) {

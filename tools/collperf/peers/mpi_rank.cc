@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "tools/measure/system.h"
+#include "tools/measure/system_rank.h"
 
 namespace cohort::collperf {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using measure::Operation;
 using measure::SystemCall;
 
-class Mpi final : public measure::System {
+class Mpi final : public measure::SystemRank {
  public:
   Mpi() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);

@@ -12,14 +12,14 @@
 #include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/runtime.h"
 #include "tools/collperf/call.h"
-#include "tools/measure/system.h"
+#include "tools/measure/system_rank.h"
 
 namespace cohort::collperf {
 namespace {
 
 using measure::SystemCall;
 
-class Ours final : public measure::System {
+class Ours final : public measure::SystemRank {
  public:
   Ours(runtime::Runtime& runtime, comm::Communicator& group, comm::Communicator& windows_group)
       : runtime_(runtime), private_(group), windows_group_(windows_group) {}
@@ -33,7 +33,7 @@ class Ours final : public measure::System {
     return std::string(work.Wait().message());
   }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
-    if (variant == 0) return System::Allocate(variant, buffer, bytes);
+    if (variant == 0) return SystemRank::Allocate(variant, buffer, bytes);
     auto window = windows_group_.AllocateWindow(static_cast<size_t>(bytes));
     if (!window.ok()) {
       std::fprintf(stderr, "%s\n", std::string(window.status().message()).c_str());
@@ -43,7 +43,7 @@ class Ours final : public measure::System {
     return windows_.back().data();
   }
   void Release(int variant) override {
-    if (variant == 0) return System::Release(variant);
+    if (variant == 0) return SystemRank::Release(variant);
     windows_.clear();
   }
   void Progress() override {
@@ -74,14 +74,14 @@ class Ours final : public measure::System {
   SystemCall of_;
 };
 
-absl::StatusOr<int> Serve(const std::string& path, int ranks, int place) {
+absl::StatusOr<int> Serve(const std::string& path, int ranks, int slot) {
   COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<runtime::Runtime> runtime, runtime::Runtime::Init());
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> world, comm::Communicator::World(*runtime));
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> windows_group, world->Duplicate());
   int code = 0;
   {
     Ours system(*runtime, *world, *windows_group);
-    code = measure::Serve(system, path, ranks, place);
+    code = measure::Serve(system, path, ranks, slot);
   }
   windows_group.reset();
   world.reset();
@@ -91,8 +91,8 @@ absl::StatusOr<int> Serve(const std::string& path, int ranks, int place) {
 
 }  // namespace
 
-int ServeComparison(const std::string& path, int ranks, int place) {
-  const absl::StatusOr<int> code = Serve(path, ranks, place);
+int ServeComparison(const std::string& path, int ranks, int slot) {
+  const absl::StatusOr<int> code = Serve(path, ranks, slot);
   if (code.ok()) return *code;
   std::fprintf(stderr, "%s\n", std::string(code.status().message()).c_str());
   return 1;

@@ -9,7 +9,7 @@
 namespace cohort::collperf {
 namespace {
 
-constexpr const char* kSetup = "tools/dev setup --peers installs it";
+constexpr const char* kSetup = "tools/dev setup --peers installs it, tools/dev bench peers builds its program";
 constexpr const char* kPeersFolder = "build/peers";  // as texts name it
 constexpr const char* kDebianOpenMpi = "/usr/bin/mpirun.openmpi";
 constexpr const char* kOpenMpi5 = "{peers}/openmpi/bin/mpirun";
@@ -25,7 +25,7 @@ const Settings& OpenMpiAlways() {
   return settings;
 }
 
-System DebianOpenMpi() {
+SystemEntry DebianOpenMpi() {
   return {.name = "openmpi",
           .launcher = kDebianOpenMpi,
           .program = {"compare_openmpi_rank"},
@@ -35,8 +35,8 @@ System DebianOpenMpi() {
           .tcp = {.options = {"--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"}}};
 }
 
-System DebianOpenMpiUcx() {
-  System system = DebianOpenMpi();
+SystemEntry DebianOpenMpiUcx() {
+  SystemEntry system = DebianOpenMpi();
   const Words ucx = {"--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"};
   system.name = "openmpi-ucx";
   system.uses_ucx = true;
@@ -48,8 +48,8 @@ System DebianOpenMpiUcx() {
 }
 
 // Told --oversubscribe, version 5 neither binds ranks nor lets them spin, so both are said explicitly.
-System OpenMpi5() {
-  System system = DebianOpenMpi();
+SystemEntry OpenMpi5() {
+  SystemEntry system = DebianOpenMpi();
   system.name = "openmpi5";
   system.launcher = kOpenMpi5;
   system.program = {"compare_openmpi5_rank"};
@@ -60,8 +60,8 @@ System OpenMpi5() {
 }
 
 // Its UCX finds no route over the device lo; over another device the kernel loops the packets back all the same.
-System OpenMpi5Ucx() {
-  System system = OpenMpi5();
+SystemEntry OpenMpi5Ucx() {
+  SystemEntry system = OpenMpi5();
   const Words ucx = {"--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices",
                      "any"};
   system.name = "openmpi5-ucx";
@@ -73,7 +73,7 @@ System OpenMpi5Ucx() {
 }
 
 // MPICH's ranks spin: where two start on one core they stay there, and a call takes a time slice.
-System DebianMpich() {
+SystemEntry DebianMpich() {
   return {.name = "mpich",
           .launcher = "/usr/bin/mpiexec.mpich",
           .program = {"compare_mpich_rank"},
@@ -85,8 +85,8 @@ System DebianMpich() {
 }
 
 // It has a shared memory of its own, which MPIR_CVAR_NOLOCAL turns off.
-System Mpich5() {
-  System system = DebianMpich();
+SystemEntry Mpich5() {
+  SystemEntry system = DebianMpich();
   system.name = "mpich5";
   system.launcher = "{peers}/mpich/bin/mpiexec";
   system.program = {"compare_mpich5_rank"};
@@ -96,7 +96,7 @@ System Mpich5() {
 
 // Its wheel has no libfabric: MPICH's serves. Collectives within a node go through shared memory, whatever the fabric,
 // unless they are told to use messages.
-System IntelMpi() {
+SystemEntry IntelMpi() {
   return {.name = "intelmpi",
           .launcher = "{peers}/impi-rt/bin/mpiexec.hydra",
           .program = {"compare_intelmpi_rank"},
@@ -111,7 +111,7 @@ System IntelMpi() {
 }
 
 // Its reduce-scatter overwrites its input, so that a call would have to begin with a copy. Its calls block.
-System Gloo() {
+SystemEntry Gloo() {
   return {.name = "gloo",
           .program = {"compare_gloo_rank"},
           .remedy = kSetup,
@@ -121,7 +121,7 @@ System Gloo() {
 }
 
 // Two ranks of nothing but copies and flags, or plain sockets (bare_pair.h).
-System Bare() {
+SystemEntry Bare() {
   return {.name = "bare",
           .role = Role::kFloor,
           .program = {"compare_bare_rank"},
@@ -134,7 +134,7 @@ System Bare() {
           .tcp = {.options = {"sockets"}}};
 }
 
-System Ours() {
+SystemEntry Ours() {
   return {.name = "cohort",
           .role = Role::kOurs,
           .launcher = "{bin}/dlaunch",
@@ -164,7 +164,7 @@ std::string Replaced(std::string text, std::string_view mark, std::string_view w
 }
 
 // Empty where the system can be started. Ours is: what fails then says more.
-std::string ReasonMissing(const System& system, const SessionPlace& place) {
+std::string ReasonMissing(const SystemEntry& system, const SessionPlace& place) {
   if (system.role == Role::kOurs) return "";
   if (system.is_pair && (place.ranks != 2 || runtime::Oversubscribed(place.ranks))) {
     return "it is two ranks with a CPU each";
@@ -173,14 +173,12 @@ std::string ReasonMissing(const System& system, const SessionPlace& place) {
     return "there is no " + Replaced(system.launcher, "{peers}", kPeersFolder) + "; " + system.remedy;
   }
   if (CanRun(place.bin + "/" + system.program[0])) return "";
-  return "there is no program " + system.program[0] +
-         "; tools/dev bench peers builds it, or ninja compare_peers in a build configured after tools/dev setup "
-         "--peers";
+  return "there is no program " + system.program[0] + "; " + system.remedy;
 }
 
 // The last arguments are the session's memory, its ranks and the system's slot, and for a command of one rank the
 // folder and the rank.
-StartPlan StartOf(const System& system, Transport transport, const SessionPlace& place, size_t slot) {
+StartPlan StartOf(const SystemEntry& system, Transport transport, const SessionPlace& place, size_t slot) {
   const std::string ranks = std::to_string(place.ranks);
   Settings settings = SettingsOf(system, transport, place.ranks > sysconf(_SC_NPROCESSORS_ONLN));
   for (std::string& option : settings.options) option = Replaced(option, "{ranks}", ranks);
@@ -202,20 +200,20 @@ StartPlan StartOf(const System& system, Transport transport, const SessionPlace&
 
 }  // namespace
 
-std::span<const System> Systems() {
-  static const std::vector<System> systems = {Ours(),        DebianOpenMpi(), DebianOpenMpiUcx(), OpenMpi5(),
-                                              OpenMpi5Ucx(), DebianMpich(),   Mpich5(),           IntelMpi(),
-                                              Gloo(),        Bare()};
+std::span<const SystemEntry> Systems() {
+  static const std::vector<SystemEntry> systems = {Ours(),        DebianOpenMpi(), DebianOpenMpiUcx(), OpenMpi5(),
+                                                   OpenMpi5Ucx(), DebianMpich(),   Mpich5(),           IntelMpi(),
+                                                   Gloo(),        Bare()};
   return systems;
 }
 
-std::string PeerNames() {
+std::string NamesBesideOurs() {
   std::string names;
-  for (const System& system : Systems().subspan(1)) names += (names.empty() ? "" : ", ") + system.name;
+  for (const SystemEntry& system : Systems().subspan(1)) names += (names.empty() ? "" : ", ") + system.name;
   return names;
 }
 
-Settings SettingsOf(const System& system, Transport transport, bool cpus_are_shared) {
+Settings SettingsOf(const SystemEntry& system, Transport transport, bool cpus_are_shared) {
   Settings settings = system.always;
   Append(transport == Transport::kTcp ? system.tcp : system.shared_memory, &settings);
   Append(cpus_are_shared ? system.cpus_are_shared : system.each_has_a_cpu, &settings);
@@ -237,7 +235,7 @@ std::string WithFolders(std::string text, const SessionPlace& place) {
 std::vector<StartPlan> StartPlansFor(Transport transport, const SessionPlace& place,
                                      std::vector<std::string>* missing) {
   std::vector<StartPlan> starts;
-  for (const System& system : Systems()) {
+  for (const SystemEntry& system : Systems()) {
     if (transport == Transport::kSharedMemory && !system.has_shared_memory) continue;
     const std::string reason = ReasonMissing(system, place);
     if (reason.empty()) {

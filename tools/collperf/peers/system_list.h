@@ -27,12 +27,12 @@ enum class Role {
 };
 
 // In texts "{bin}" stands for the folder of our programs, "{peers}" for that of the peers, "{ranks}" for their number.
-struct System {
+struct SystemEntry {
   std::string name;
   Role role = Role::kPeer;
   std::string launcher = {};              // starts all ranks by `-n`; empty: each rank is a command of its own
   std::vector<std::string> program = {};  // in the folder of our programs, with its first arguments
-  std::string remedy = {};                // how to get it where it is missing
+  std::string remedy = {};                // how to get it where its launcher or program is missing: printed
   bool uses_ucx = false;
   bool spins = false;  // without yielding: a call takes milliseconds where ranks share CPUs
   bool has_shared_memory = true;
@@ -48,12 +48,12 @@ struct System {
   Settings cpus_are_shared = {};
 };
 
-std::span<const System> Systems();
-// "openmpi, mpich5, ...": all but ours.
-std::string PeerNames();
+std::span<const SystemEntry> Systems();
+// "openmpi, mpich5, ..., bare": what --peers takes.
+std::string NamesBesideOurs();
 
 // The settings of a system in one case, and the same as a text of one line.
-Settings SettingsOf(const System& system, Transport transport, bool cpus_are_shared);
+Settings SettingsOf(const SystemEntry& system, Transport transport, bool cpus_are_shared);
 std::string SettingsText(const Settings& settings);
 
 // The facts that the systems' programs receive.
@@ -68,7 +68,7 @@ std::string WithFolders(std::string text, const SessionPlace& place);
 
 // A system as it is started in one case.
 struct StartPlan {
-  const System* system = nullptr;
+  const SystemEntry* system = nullptr;
   std::string settings;  // for the output
   // Variables of its processes, beside the conductor's own.
   std::vector<std::pair<std::string, std::string>> environment = {};

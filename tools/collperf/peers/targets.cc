@@ -1,4 +1,5 @@
-// The targets, with what was measured beside them.
+#include "tools/collperf/peers/targets.h"
+
 #include <cstdio>
 #include <string>
 #include <vector>

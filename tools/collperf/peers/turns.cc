@@ -28,14 +28,14 @@ int TurnsOf(const Options& options) { return options.turns > 0 ? options.turns :
 
 // A contestant under way.
 struct Running {
-  int system = 0;
+  int slot = 0;
   int variant = 0;
   int calls = 0;
   std::vector<double> samples;
   Contestant contestant;
 };
 
-bool Takes(const System& system, const Wanted& wanted) {
+bool Takes(const SystemEntry& system, const Wanted& wanted) {
   const auto& lacks = system.lacks;
   const bool has_it = std::find(lacks.begin(), lacks.end(), wanted.operation) == lacks.end();
   return has_it && (system.is_asynchronous || wanted.compute_us <= 0);
@@ -44,16 +44,16 @@ bool Takes(const System& system, const Wanted& wanted) {
 std::vector<Running> ContestantsOf(Conductor& conductor, Transport transport, const Wanted& wanted) {
   std::vector<Running> running;
   for (int slot = 0; slot < conductor.systems(); ++slot) {
-    const System& system = conductor.SystemAt(slot);
+    const SystemEntry& system = conductor.SystemAt(slot);
     if (!conductor.alive(slot) || !Takes(system, wanted)) continue;
     const bool windows =
-        system.has_windows && transport == Transport::kSharedMemory && wanted.operation != Operation::kBarrier;
+        system.has_windows && transport == Transport::kSharedMemory && measure::HasBlocks(wanted.operation);
     for (int variant = windows ? 1 : 0; variant >= 0; --variant) {
       const std::string memory = variant == 1 ? "window" : "private";
       const std::string name = system.role == Role::kOurs ? memory
                                : variant == 1             ? system.name + "-" + memory
                                                           : system.name;
-      running.push_back({.system = slot,
+      running.push_back({.slot = slot,
                          .variant = variant,
                          .samples = {},
                          .contestant = {.name = name, .system = &system, .turns = {}}});
@@ -74,13 +74,13 @@ double BytesNeeded(Operation operation, int ranks, int64_t bytes, size_t contest
 bool Fits(double bytes) { return bytes <= 0.6 * static_cast<double>(runtime::AvailableMemory()); }
 
 bool Prepare(Conductor& conductor, const Options& options, Command command, Running* running) {
-  SystemSlot& slot = conductor.slot(running->system);
-  slot.wrong.store(0);
+  SystemSlot& shared = conductor.Shared(running->slot);
+  shared.wrong.store(0);
   command.action = Action::kPrepare;
   command.variant = running->variant;
-  if (!conductor.Give(running->system, command).ok()) return false;
-  running->contestant.wrong += slot.wrong.load();
-  const double estimate_ms = static_cast<double>(slot.estimate_ps.load()) / 1e9;
+  if (!conductor.Give(running->slot, command).ok()) return false;
+  running->contestant.wrong += shared.wrong.load();
+  const double estimate_ms = static_cast<double>(shared.estimate_ps.load()) / 1e9;
   const double turn_ms = static_cast<double>(options.point_ms) / TurnsOf(options);
   const double fit = turn_ms / std::max(estimate_ms, 1e-6);
   running->calls = static_cast<int>(std::clamp(fit, double{kFewestCalls}, double{kMostCalls}));
@@ -92,39 +92,41 @@ bool RunOnce(Conductor& conductor, Command command, Running* running) {
   command.action = Action::kRun;
   command.variant = running->variant;
   command.calls = running->calls + 1;
-  if (!conductor.Give(running->system, command).ok()) return false;
-  std::vector<double> samples = conductor.Samples(running->system, command.calls);
+  if (!conductor.Give(running->slot, command).ok()) return false;
+  std::vector<double> samples = conductor.Samples(running->slot, command.calls);
   samples.erase(samples.begin());
   running->samples.insert(running->samples.end(), samples.begin(), samples.end());
-  const SystemSlot& slot = conductor.slot(running->system);
+  const SystemSlot& shared = conductor.Shared(running->slot);
   running->contestant.turns.push_back({.median_us = measure::Median(samples),
-                                       .flag_before_ns = static_cast<double>(slot.flag_before_ps.load()) / 1e3,
-                                       .flag_after_ns = static_cast<double>(slot.flag_after_ps.load()) / 1e3});
+                                       .flag_before_ns = static_cast<double>(shared.flag_before_ps.load()) / 1e3,
+                                       .flag_after_ns = static_cast<double>(shared.flag_after_ps.load()) / 1e3});
   return true;
 }
 
 void Release(Conductor& conductor, Command command, const Running& running) {
   command.action = Action::kRelease;
   command.variant = running.variant;
-  (void)conductor.Give(running.system, command);
+  (void)conductor.Give(running.slot, command);
 }
 
-// All have their buffers meanwhile; or, where `in_turn`, only the system that is measured, which prepares again each
-// time.
-void Alternate(Conductor& conductor, const Options& options, const Command& command, bool in_turn,
+// All have their buffers meanwhile; or, where `one_prepared_at_a_time`, only the system that is measured, which
+// prepares again in each turn.
+void TakeTurns(Conductor& conductor, const Options& options, const Command& command, bool one_prepared_at_a_time,
                std::vector<Running>* running) {
-  if (!in_turn) std::erase_if(*running, [&](Running& one) { return !Prepare(conductor, options, command, &one); });
+  if (!one_prepared_at_a_time)
+    std::erase_if(*running, [&](Running& one) { return !Prepare(conductor, options, command, &one); });
   for (int turn = 0; turn < TurnsOf(options); ++turn) {
     // Each comes first in turn.
     if (!running->empty()) std::rotate(running->begin(), running->begin() + 1, running->end());
     std::erase_if(*running, [&](Running& one) {
-      const bool ran = (!in_turn || Prepare(conductor, options, command, &one)) && RunOnce(conductor, command, &one);
-      if (in_turn) Release(conductor, command, one);
+      const bool ran =
+          (!one_prepared_at_a_time || Prepare(conductor, options, command, &one)) && RunOnce(conductor, command, &one);
+      if (one_prepared_at_a_time) Release(conductor, command, one);
       return !ran;
     });
   }
   for (const Running& one : *running) {
-    if (!in_turn) Release(conductor, command, one);
+    if (!one_prepared_at_a_time) Release(conductor, command, one);
   }
 }
 
@@ -192,19 +194,19 @@ PointResult MeasurePoint(Conductor& conductor, Transport transport, const Option
   result.ranks = conductor.ranks();
   const Operation operation = wanted.operation;
   std::vector<Running> running = ContestantsOf(conductor, transport, wanted);
-  const bool in_turn = !Fits(BytesNeeded(operation, conductor.ranks(), wanted.bytes, running.size()));
+  const bool one_prepared_at_a_time = !Fits(BytesNeeded(operation, conductor.ranks(), wanted.bytes, running.size()));
   const double needed = BytesNeeded(operation, conductor.ranks(), wanted.bytes, 1);
-  if (in_turn && !Fits(needed)) {
+  if (one_prepared_at_a_time && !Fits(needed)) {
     *why = "a system alone needs " + measure::BytesText(needed) + " of memory";
     return result;
   }
-  Alternate(conductor, options,
+  TakeTurns(conductor, options,
             {.operation = operation,
              .messages = wanted.messages,
              .rewrites = wanted.rewritten,
              .compute_us = wanted.compute_us,
              .bytes = wanted.bytes},
-            in_turn, &running);
+            one_prepared_at_a_time, &running);
   for (Running& one : running) {
     one.contestant.p99_us = measure::Summarize(one.samples).p99;
     result.contestants.push_back(one.contestant);

@@ -26,7 +26,7 @@ struct Turn {
 // A system in one kind of memory.
 struct Contestant {
   std::string name;  // ours: "window" and "private"; "openmpi", "bare", "bare-window", ...
-  const System* system = nullptr;
+  const SystemEntry* system = nullptr;
   std::vector<Turn> turns = {};
   double median_us = 0;  // the median of those that count; 0: none counts
   double p99_us = 0;     // of all calls

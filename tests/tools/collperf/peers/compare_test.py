@@ -6,14 +6,38 @@
 import csv
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 COLLPERF, WHO = pathlib.Path(sys.argv[1]), sys.argv[3]
 PROGRAMS = {"compare_openmpi_rank": ("openmpi", "openmpi-ucx"), "compare_mpich_rank": ("mpich",),
             "compare_gloo_rank": ("gloo",), "compare_openmpi5_rank": ("openmpi5", "openmpi5-ucx"),
             "compare_mpich5_rank": ("mpich5",), "compare_intelmpi_rank": ("intelmpi",)}
+
+
+def check_interruption():
+    """A comparison that is interrupted says so once, ends soon, and marks what it keeps."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [COLLPERF, "all_reduce", "--ranks", "2", "--bytes", "8", "--turns", "1000", "--point-ms", "100000",
+                   "--results", folder, "--peers", "bare", "--transport", "shm"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as conductor:
+            lines = []
+            while not lines or not lines[-1].startswith("# cohort: "):  # printed once all systems have started
+                lines.append(conductor.stdout.readline())
+                assert lines[-1], lines
+            conductor.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            rest, _ = conductor.communicate(timeout=60)
+        print(rest)
+        assert conductor.returncode == 1, conductor.returncode
+        assert time.monotonic() - began < 20
+        assert rest.count("interrupted") == 1 and "# interrupted after 0 of 1 points" in rest, rest
+        assert "given up" not in rest, rest
+        kept = next(pathlib.Path(folder).glob("*.txt")).read_text()
+        assert kept.startswith("# incomplete: 0 of 1 points\n"), kept
 
 
 def main():
@@ -50,6 +74,8 @@ def main():
             assert not missing - {"gloo"} or "given up" in done.stdout, (transport, missing)
         left = [name for name in os.listdir(temporary) if name.startswith("compare-")]
         assert not left, f"left behind: {left}"
+    if WHO == "ours":
+        check_interruption()
     return 0
 
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/collperf/peers/targets.h"
 #include "tools/collperf/peers/turns.h"
 #include "tools/collperf/report.h"
 
@@ -16,10 +17,10 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const System kOurs{.name = "cohort", .role = Role::kOurs};
-const System kPeer{.name = "peer"};
-const System kUcxPeer{.name = "ucx", .uses_ucx = true};
-const System kFloor{.name = "bare", .role = Role::kFloor};
+const SystemEntry kOurs{.name = "cohort", .role = Role::kOurs};
+const SystemEntry kPeer{.name = "peer"};
+const SystemEntry kUcxPeer{.name = "ucx", .uses_ucx = true};
+const SystemEntry kFloor{.name = "bare", .role = Role::kFloor};
 
 PointResult Point(double ours, double openmpi, double mpich) {
   PointResult point;
@@ -27,7 +28,7 @@ PointResult Point(double ours, double openmpi, double mpich) {
   point.ranks = 2;
   point.operation = measure::Operation::kAllReduce;
   point.bytes = 64 << 10;
-  const auto add = [&point](const std::string& name, const System& system, double us) {
+  const auto add = [&point](const std::string& name, const SystemEntry& system, double us) {
     point.contestants.push_back({.name = name,
                                  .system = &system,
                                  .turns = {{.median_us = us}, {.median_us = 2 * us}, {.median_us = us}},

@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-const System& Find(const std::string& name) {
-  for (const System& system : Systems()) {
+const SystemEntry& Find(const std::string& name) {
+  for (const SystemEntry& system : Systems()) {
     if (system.name == name) return system;
   }
   ADD_FAILURE() << "there is no system " << name;
@@ -29,7 +29,7 @@ const System& Find(const std::string& name) {
 
 TEST(SystemList, NamesAreDifferentAndAllSystemsHaveASlot) {
   std::set<std::string> names;
-  for (const System& system : Systems()) {
+  for (const SystemEntry& system : Systems()) {
     names.insert(system.name);
     EXPECT_FALSE(system.program.empty()) << system.name;
     EXPECT_TRUE(system.role == Role::kOurs || !system.remedy.empty()) << system.name;
@@ -37,7 +37,7 @@ TEST(SystemList, NamesAreDifferentAndAllSystemsHaveASlot) {
   EXPECT_EQ(Systems().front().role, Role::kOurs);
   EXPECT_THAT(names, SizeIs(Systems().size()));
   EXPECT_LE(names.size(), size_t{measure::kMostSystems});
-  EXPECT_THAT(PeerNames(), HasSubstr("mpich5, intelmpi"));
+  EXPECT_THAT(NamesBesideOurs(), HasSubstr("mpich5, intelmpi"));
 }
 
 // The session's facts come last, for a command of one rank with the folder and the rank.
@@ -51,7 +51,7 @@ TEST(SystemList, CommandsStartAllRanksOrOneEach) {
 }
 
 TEST(SystemList, SettingsAreThoseOfTheCase) {
-  const System& peer = Find("openmpi5");
+  const SystemEntry& peer = Find("openmpi5");
   const std::string own = SettingsText(SettingsOf(peer, Transport::kSharedMemory, false));
   EXPECT_EQ(own,
             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 --oversubscribe --mca pml ob1 --mca btl sm,self "
@@ -91,7 +91,10 @@ TEST(SystemList, AbsentPeersAreNamedWithWhatHelps) {
   EXPECT_THAT(missing, Each(HasSubstr("tools/dev setup --peers")));
   EXPECT_THAT(missing, Each(Not(HasSubstr("{peers}"))));
   EXPECT_THAT(missing,
-              Contains("mpich5 (there is no build/peers/mpich/bin/mpiexec; tools/dev setup --peers installs it)"));
+              Contains("mpich5 (there is no build/peers/mpich/bin/mpiexec; tools/dev setup --peers installs it, "
+                       "tools/dev bench peers builds its program)"));
+  // It has no launcher: what is missing is its program.
+  EXPECT_THAT(missing, Contains("gloo (there is no program compare_gloo_rank; " + Find("gloo").remedy + ")"));
 }
 
 }  // namespace

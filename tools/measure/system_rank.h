@@ -1,4 +1,4 @@
-// A communication system that takes part in a comparison, seen from one of its ranks.
+// One rank of a communication system that takes part in a comparison.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct SystemCall {
 // Arithmetic that takes an uninterrupted CPU so long. It makes no call of any system.
 void Compute(double us);
 
-class System {
+class SystemRank {
  public:
-  virtual ~System() = default;
+  virtual ~SystemRank() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   // Empty: done. Else what went wrong; the system is not used afterwards.
@@ -45,8 +45,8 @@ class System {
   void* memory_[2][kBuffers] = {};
 };
 
-// Carries out the conductor's commands until it says exit. `path` is the session's memory; `place` the system's slot.
+// Carries out the conductor's commands until it says exit. `path` is the session's memory; `slot` the system's.
 // Returns the process' exit code.
-int Serve(System& system, const std::string& path, int ranks, int place);
+int Serve(SystemRank& system, const std::string& path, int ranks, int slot);
 
 }  // namespace cohort::measure

@@ -1,4 +1,4 @@
-#include "tools/collperf/session.h"
+#include "tools/collperf/rank_session.h"
 
 #include <sys/random.h>
 
@@ -73,14 +73,16 @@ std::string_view SharedDeviceHint(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& transports, comm::MemoryKind memory) {
+absl::StatusOr<std::unique_ptr<RankSession>> RankSession::Start(const std::string& transports,
+                                                                comm::MemoryKind memory) {
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Runtime> runtime, runtime::Runtime::Init());
   return Start(std::move(runtime), transports, memory);
 }
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Start(std::unique_ptr<runtime::Runtime> runtime,
-                                                        const std::string& transports, comm::MemoryKind memory) {
-  std::unique_ptr<Session> session(new Session);
+absl::StatusOr<std::unique_ptr<RankSession>> RankSession::Start(std::unique_ptr<runtime::Runtime> runtime,
+                                                                const std::string& transports,
+                                                                comm::MemoryKind memory) {
+  std::unique_ptr<RankSession> session(new RankSession);
   session->transports_ = transports;
   session->runtime_ = std::move(runtime);
   if (memory == comm::MemoryKind::kCuda) COHORT_RETURN_IF_ERROR(session->OpenDevice());
@@ -95,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(std::unique_ptr<runtime:
   return session;
 }
 
-absl::Status Session::OpenDevice() {
+absl::Status RankSession::OpenDevice() {
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
   int ordinal = -1;
   for (const runtime::Device& device : runtime_->devices()) {
@@ -105,7 +107,7 @@ absl::Status Session::OpenDevice() {
   return absl::OkStatus();
 }
 
-absl::Status Session::ConnectDevices(const std::string& algorithm) {
+absl::Status RankSession::ConnectDevices(const std::string& algorithm) {
   COHORT_ASSIGN_OR_RETURN(char* const memory, device_->Allocate(sizeof(float)));
   const comm::Buffer buffer(memory, 1, comm::DataType::kFloat32, comm::MemoryKind::kCuda, device_->ordinal());
   comm::CallOptions options;
@@ -122,26 +124,26 @@ absl::Status Session::ConnectDevices(const std::string& algorithm) {
   return absl::OkStatus();
 }
 
-std::string Session::ExplainOnDevice(comm::CollectiveKind kind, comm::DataType dtype) const {
+std::string RankSession::ExplainOnDevice(comm::CollectiveKind kind, comm::DataType dtype) const {
   const std::string text = world_->Explain(kind, 1, dtype, comm::MemoryKind::kCuda);
   constexpr std::string_view kProvider = "provider nccl: ";
   const size_t at = text.find(kProvider);
   return at == std::string::npos ? text : text.substr(at + kProvider.size());
 }
 
-absl::StatusOr<std::string_view> Session::DeviceService(comm::CollectiveKind kind, comm::DataType dtype) {
+absl::StatusOr<std::string_view> RankSession::DeviceService(comm::CollectiveKind kind, comm::DataType dtype) {
   if (ranks() == 1) return "copy";
   uint64_t staged[1] = {ExplainOnDevice(kind, dtype).starts_with("through host memory") ? 1u : 0u};
   COHORT_RETURN_IF_ERROR(gate_->Max(staged));
   return staged[0] != 0 ? "staged" : "nccl";
 }
 
-std::string Session::DescribeDevice() {
+std::string RankSession::DescribeDevice() {
   return "CUDA device " + std::to_string(device_->ordinal()) + ", " +
          ExplainOnDevice(comm::CollectiveKind::kAllReduce, comm::DataType::kFloat32);
 }
 
-absl::Status Session::MakeGate() {
+absl::Status RankSession::MakeGate() {
   Offer offer;
   if (rank() == 0) {
     COHORT_ASSIGN_OR_RETURN(memory_, SharedMemory::Create(FileBytes(ranks())));
@@ -169,7 +171,7 @@ absl::Status Session::MakeGate() {
   return absl::OkStatus();
 }
 
-absl::Status Session::Look() {
+absl::Status RankSession::Look() {
   {
     runtime::EngineLock lock(runtime_->engine());
     (void)runtime_->engine().Poll();
@@ -178,7 +180,7 @@ absl::Status Session::Look() {
   return world_->status();
 }
 
-absl::StatusOr<Session::Uses> Session::UsedTransports() {
+absl::StatusOr<RankSession::Uses> RankSession::UsedTransports() {
   Uses used{};
   runtime::EngineLock lock(runtime_->engine());
   comm::TransportSet& set = comm::TransportSet::Of(*runtime_);
@@ -191,7 +193,7 @@ absl::StatusOr<Session::Uses> Session::UsedTransports() {
   return used;
 }
 
-absl::StatusOr<std::string> Session::TransportNames() {
+absl::StatusOr<std::string> RankSession::TransportNames() {
   COHORT_ASSIGN_OR_RETURN(Uses used, UsedTransports());
   COHORT_RETURN_IF_ERROR(gate_->Max(used));
   static constexpr const char* kNames[] = {"shm", "ucx", "tcp", "other"};  // as UsedTransports counts them
@@ -202,14 +204,14 @@ absl::StatusOr<std::string> Session::TransportNames() {
   return names.empty() ? "none" : names;
 }
 
-std::string Session::LatestAlgorithm() {
+std::string RankSession::LatestAlgorithm() {
   const auto record = runtime_->segment().black_box_of(runtime_->local_rank()).Latest();
   const comm::AlgorithmInfo* algorithm =
       record.has_value() ? comm::FindAlgorithm(record->signature.algorithm) : nullptr;
   return algorithm == nullptr ? "-" : std::string(algorithm->name);
 }
 
-absl::Status Session::Finish() {
+absl::Status RankSession::Finish() {
   gate_.reset();
   world_.reset();
   return runtime_->Finalize();

@@ -1,3 +1,5 @@
+#include "tools/measure/system_rank.h"
+
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
 #include <unistd.h>
 
@@ -15,7 +17,6 @@
 #include "tools/measure/pattern.h"
 #include "tools/measure/session_memory.h"
 #include "tools/measure/shared_memory.h"
-#include "tools/measure/system.h"
 #include "tools/measure/timing.h"
 
 namespace cohort::measure {
@@ -51,7 +52,7 @@ double MeasureStepsPerMicrosecond() {
 // A command's call, on buffers of the system's making.
 class CommandedCall final : public MeasuredCall {
  public:
-  CommandedCall(System& system, const Command& command, void* in, void* out)
+  CommandedCall(SystemRank& system, const Command& command, void* in, void* out)
       : system_(system),
         call_{.operation = command.operation,
               .in = static_cast<const float*>(in),
@@ -74,7 +75,7 @@ class CommandedCall final : public MeasuredCall {
   Memory memory() const override { return memory_; }
 
  private:
-  System& system_;
+  SystemRank& system_;
   SystemCall call_;
   Memory memory_;
 };
@@ -82,11 +83,11 @@ class CommandedCall final : public MeasuredCall {
 // One rank of one system.
 class Server {
  public:
-  Server(System& system, SessionMemory* session, int ranks, int place)
+  Server(SystemRank& system, SessionMemory* session, int ranks, int slot)
       : system_(system),
         session_(session),
-        slot_(session->slots[place]),
-        memory_(GateOf(session, ranks, place)),
+        shared_(session->slots[slot]),
+        memory_(GateOf(session, ranks, slot)),
         gate_(memory_, system.rank(), ranks, GateSpins(ranks)) {
     gate_.set_idle([&system] {
       system.Progress();
@@ -106,9 +107,9 @@ class Server {
     return CommandedCall(system_, command, in_[command.variant], out_[command.variant]);
   }
 
-  System& system_;
+  SystemRank& system_;
   SessionMemory* session_;
-  SystemSlot& slot_;
+  SystemSlot& shared_;  // by the conductor and the ranks of this system
   GateMemory* memory_;
   SharedMemoryGate gate_;
   uint32_t seen_ = 0;
@@ -117,8 +118,8 @@ class Server {
 };
 
 void Server::AwaitCommand() {
-  while (slot_.commands.load(std::memory_order_acquire) == seen_) {
-    runtime::FutexWait(slot_.commands, seen_, runtime::FutexScope::kShared, Deadline::After(std::chrono::seconds(2)));
+  while (shared_.commands.load(std::memory_order_acquire) == seen_) {
+    runtime::FutexWait(shared_.commands, seen_, runtime::FutexScope::kShared, Deadline::After(std::chrono::seconds(2)));
     // The conductor may have been killed.
     if (kill(session_->conductor, 0) != 0) std::_Exit(1);
   }
@@ -130,11 +131,11 @@ bool Server::ServeOne() {
   const Command command = session_->command;
   if (const absl::Status status = CarryOut(command); !status.ok()) {
     const std::string error(status.message());
-    if (slot_.failures.fetch_add(1) == 0) std::snprintf(slot_.error, sizeof slot_.error, "%s", error.c_str());
+    if (shared_.failures.fetch_add(1) == 0) std::snprintf(shared_.error, sizeof shared_.error, "%s", error.c_str());
     gate_.Break();
   }
-  slot_.answers.fetch_add(1, std::memory_order_release);
-  runtime::FutexWake(slot_.answers, runtime::FutexScope::kShared);
+  shared_.answers.fetch_add(1, std::memory_order_release);
+  runtime::FutexWake(shared_.answers, runtime::FutexScope::kShared);
   return command.action != Action::kExit;
 }
 
@@ -169,9 +170,9 @@ absl::Status Server::Prepare(const Command& command) {
                         .root = command.root,
                         .count = command.bytes / static_cast<int64_t>(sizeof(float))};
   COHORT_ASSIGN_OR_RETURN(const int64_t wrong, CountWrongOf(call, pattern, gate_));
-  slot_.wrong.fetch_add(static_cast<uint64_t>(wrong));
+  shared_.wrong.fetch_add(static_cast<uint64_t>(wrong));
   COHORT_ASSIGN_OR_RETURN(const Pace pace, WarmUp(call, {}, gate_, kWarmupCalls, kWarmupPs));
-  slot_.estimate_ps.store(static_cast<uint64_t>(pace.least_ps));
+  shared_.estimate_ps.store(static_cast<uint64_t>(pace.least_ps));
   return absl::OkStatus();
 }
 
@@ -185,8 +186,8 @@ absl::Status Server::RunAll(const Command& command) {
   }
   COHORT_ASSIGN_OR_RETURN(const double after, gate_.FlagNs());
   std::copy(took.begin(), took.end(), memory_->rows[system_.rank()].numbers);
-  slot_.flag_before_ps.store(static_cast<uint64_t>(before * 1000));
-  slot_.flag_after_ps.store(static_cast<uint64_t>(after * 1000));
+  shared_.flag_before_ps.store(static_cast<uint64_t>(before * 1000));
+  shared_.flag_after_ps.store(static_cast<uint64_t>(after * 1000));
   return absl::OkStatus();
 }
 
@@ -197,32 +198,32 @@ void Compute(double us) {
   Arithmetic(static_cast<int64_t>(us * steps));
 }
 
-void* System::Allocate(int variant, int buffer, int64_t bytes) {
+void* SystemRank::Allocate(int variant, int buffer, int64_t bytes) {
   if (bytes == 0) return nullptr;
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
   memory_[variant][buffer] = std::aligned_alloc(kAlignment, rounded);
   return memory_[variant][buffer];
 }
 
-void System::Release(int variant) {
+void SystemRank::Release(int variant) {
   for (void*& memory : memory_[variant]) {
     std::free(memory);
     memory = nullptr;
   }
 }
 
-int Serve(System& system, const std::string& path, int ranks, int place) {
+int Serve(SystemRank& system, const std::string& path, int ranks, int slot) {
   const auto memory = SharedMemory::Open(path, SessionBytes(ranks));
-  if (!memory.ok() || system.ranks() != ranks || place < 0 || place >= kMostSystems) {
+  if (!memory.ok() || system.ranks() != ranks || slot < 0 || slot >= kMostSystems) {
     std::fprintf(stderr, "a rank of a comparison cannot join it: %s\n",
                  memory.ok() ? "another number of ranks" : std::string(memory.status().message()).c_str());
     return 1;
   }
-  Server server(system, static_cast<SessionMemory*>((*memory)->data()), ranks, place);
+  Server server(system, static_cast<SessionMemory*>((*memory)->data()), ranks, slot);
   Compute(0);  // measures its pace while nothing is timed
-  auto& slot = static_cast<SessionMemory*>((*memory)->data())->slots[place];
-  slot.answers.fetch_add(1);  // here
-  runtime::FutexWake(slot.answers, runtime::FutexScope::kShared);
+  auto& shared = static_cast<SessionMemory*>((*memory)->data())->slots[slot];
+  shared.answers.fetch_add(1);  // here
+  runtime::FutexWake(shared.answers, runtime::FutexScope::kShared);
   while (server.ServeOne()) {
   }
   return 0;

@@ -17,15 +17,15 @@
 
 namespace cohort::collperf {
 
-class Session {
+class RankSession {
  public:
   // Joins the job, or a world of one. `transports` as in CommunicatorOptions. With kCuda it opens the rank's first
   // device.
-  static absl::StatusOr<std::unique_ptr<Session>> Start(const std::string& transports,
-                                                        comm::MemoryKind memory = comm::MemoryKind::kHost);
+  static absl::StatusOr<std::unique_ptr<RankSession>> Start(const std::string& transports,
+                                                            comm::MemoryKind memory = comm::MemoryKind::kHost);
   // The same in a job that `runtime` has joined.
-  static absl::StatusOr<std::unique_ptr<Session>> Start(std::unique_ptr<runtime::Runtime> runtime,
-                                                        const std::string& transports, comm::MemoryKind memory);
+  static absl::StatusOr<std::unique_ptr<RankSession>> Start(std::unique_ptr<runtime::Runtime> runtime,
+                                                            const std::string& transports, comm::MemoryKind memory);
 
   int rank() const { return world_->rank(); }
   int ranks() const { return world_->size(); }
@@ -55,7 +55,7 @@ class Session {
   // shm, ucx, tcp, others: 1 where this rank reaches a peer by it.
   using Uses = std::array<uint64_t, 4>;
 
-  Session() = default;
+  RankSession() = default;
   absl::Status OpenDevice();
   // The communicator's explanation of such a call on device memory.
   std::string ExplainOnDevice(comm::CollectiveKind kind, comm::DataType dtype) const;
