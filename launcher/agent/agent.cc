@@ -127,6 +127,7 @@ class Agent {
   LogWriter logs_{&loop_, [this](const std::string& problem) { news_.Notice(problem); }};
   runtime::FileDescriptor signals_;
 
+  bool started_ = false;  // start_ has come
   v1::NodeStart start_;
   std::unique_ptr<NodeRanks> ranks_;  // since the assignment
   runtime::CheckedState<NodeLife> node_{NodeLife::kIdle};
@@ -281,6 +282,7 @@ void Agent::OnLook(uint64_t number) {
 }
 
 void Agent::OnStart(const v1::NodeStart& start) {
+  if (std::exchange(started_, true)) return GiveUp("dlaunch sent a second start");
   start_ = start;
   std::string address = start.rendezvous_address();
   if (start.host_rendezvous()) {
@@ -346,7 +348,7 @@ void Agent::On(const RendezvousLink::Message& event) {
 }
 
 void Agent::OnAssignment(const v1::Assignment& assignment) {
-  if (orders_.ended()) return;
+  if (orders_.ended() || IsOver(job_)) return;
   if (node_ == NodeLife::kRunning) return GiveUp("the rendezvous began an epoch before the end of the one before");
   std::vector<std::optional<Supervisor::Kept>> kept;
   if (ranks_) kept = ranks_->processes().TakeStaying();

@@ -29,7 +29,7 @@ void LauncherOrders::Read() {
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (n <= 0) return End();
   reader_.Append(buffer, static_cast<size_t>(n));
-  for (v1::ToNode message;;) {
+  for (v1::ToNode message; !ended_;) {  // a handler may end it
     const absl::StatusOr<bool> next = reader_.Next(&message);
     if (!next.ok()) return handle_(Broken{std::string(next.status().message())});
     if (!*next) return;

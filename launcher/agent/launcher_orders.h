@@ -32,7 +32,7 @@ class LauncherOrders {
   bool Watch();
   // Takes what has come already, while the loop does not run.
   void TakeWaiting();
-  // No order is taken any more.
+  // No order is taken any more, nor one that has been read already.
   void End();
   // The same without the event.
   void Close();
