@@ -72,6 +72,12 @@ bool IsRankVariable(std::string_view name) {
   return std::find(std::begin(kRankVariables), std::end(kRankVariables), name) != std::end(kRankVariables);
 }
 
+bool IsJobVariable(std::string_view name) {
+  static constexpr std::string_view kJobVariables[] = {"COHORT_ENCRYPT_DATA", "COHORT_TORCH_BACKEND",
+                                                       "COHORT_TRANSPORTS", "COHORT_TUNING"};
+  return std::find(std::begin(kJobVariables), std::end(kJobVariables), name) != std::end(kJobVariables);
+}
+
 bool BelongsToAnotherLauncher(std::string_view name) {
   static constexpr std::string_view kNames[] = {"SLURM_PROCID",
                                                 "SLURM_LOCALID",

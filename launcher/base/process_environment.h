@@ -14,6 +14,10 @@ namespace cohort::launcher {
 // Pure.
 bool IsRankVariable(std::string_view name);
 
+// Returns whether all ranks of a job must have the same value of this variable of Cohort's: those that
+// runtime/README.md calls equal on all ranks. dlaunch sets it for a whole job only. Pure.
+bool IsJobVariable(std::string_view name);
+
 // Returns a variable of this process. Call it before other threads exist.
 std::optional<std::string> GetVariable(const char* name);
 // As GetVariable, or a stand-in of tests.

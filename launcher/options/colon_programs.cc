@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/python_program.h"
@@ -14,9 +15,13 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr char kForm[] =
-    "dlaunch -n 1 ./server : -n 3 ./client (where the ':' is the program's own argument: dlaunch [options] -- program "
-    "...)";
+std::string Form() { return std::string("dlaunch -n 1 ./server : -n 3 ./client (") + kColonOfProgram + ")"; }
+
+// For an error in the part of a line that begins behind a ':'.
+absl::Status InPlace(const std::string& where, const absl::Status& status) {
+  if (status.ok() || where.empty()) return status;
+  return {status.code(), where + ": " + std::string(status.message())};
+}
 
 // The words of one program, and those behind the ':' after it.
 struct Words {
@@ -51,7 +56,7 @@ absl::StatusOr<Words> SplitWords(const CommandParser& parser, bool is_first) {
 
 absl::Status CheckCommand(const std::vector<std::string>& command, const std::string& where) {
   if (command.empty() && !where.empty()) {
-    return absl::InvalidArgumentError(where + " is missing: one stands before and behind each ':', as in " + kForm);
+    return absl::InvalidArgumentError(where + " is missing: one stands before and behind each ':', as in " + Form());
   }
   if (command.empty()) {
     return absl::InvalidArgumentError(
@@ -67,7 +72,7 @@ absl::Status ReadPart(const CommandParser& parser, RankProgram* program) {
   static constexpr const char* kOwn[] = {"--np", "--env", "--module"};
   for (const std::string& option : parser.Given()) {
     if (std::find(std::begin(kOwn), std::end(kOwn), option) != std::end(kOwn)) continue;
-    return absl::InvalidArgumentError(program->where + ": " + option +
+    return absl::InvalidArgumentError(option +
                                       " is for the whole job: give it before the first program; behind a ':' stand -n, "
                                       "--env and -m alone");
   }
@@ -76,9 +81,10 @@ absl::Status ReadPart(const CommandParser& parser, RankProgram* program) {
   }
   COHORT_RETURN_IF_ERROR(ReadEnvironment(parser.raw().environment, &program->environment));
   for (const auto& [name, value] : program->environment) {
-    if (name != "COHORT_ENCRYPT_DATA" && name != "COHORT_TORCH_BACKEND") continue;
-    return absl::InvalidArgumentError(program->where + ": --env " + name +
-                                      " is for the whole job: give it before the first program");
+    if (!IsJobVariable(name)) continue;
+    return absl::InvalidArgumentError("--env " + name +
+                                      " is for the whole job: give it before the first program, since all ranks must "
+                                      "have the same");
   }
   return absl::OkStatus();
 }
@@ -92,7 +98,7 @@ absl::Status OnePartMayLackItsCount(const CommandParser& first, const std::vecto
           without->where + " (" + without->command[0] + ") and " + programs[i].where + " (" + programs[i].command[0] +
           ") have no -n: one program may leave it out, and gets the ranks that the others "
           "leave, as in " +
-          kForm);
+          Form());
     }
     without = &programs[i];
   }
@@ -108,15 +114,19 @@ absl::StatusOr<std::vector<RankProgram>> ReadColonPrograms(const CommandParser& 
   const CommandParser* parser = &first;
   while (true) {
     const bool is_first = programs.empty();
-    COHORT_ASSIGN_OR_RETURN(Words words, SplitWords(*parser, is_first));
     RankProgram& program = programs.emplace_back();
-    if (!is_first || words.rest) program.where = "program " + std::to_string(programs.size());
-    COHORT_RETURN_IF_ERROR(CheckCommand(words.program, program.where));
-    if (!is_first) COHORT_RETURN_IF_ERROR(ReadPart(*parser, &program));
-    program.command = AsPythonProgram(std::move(words.program), parser->raw().module);
-    if (!words.rest) break;
+    const std::string place = "program " + std::to_string(programs.size());
+    absl::StatusOr<Words> words = SplitWords(*parser, is_first);
+    if (!words.ok()) return InPlace(is_first ? "" : place, words.status());
+    if (!is_first || words->rest) program.where = place;
+    COHORT_RETURN_IF_ERROR(CheckCommand(words->program, program.where));
+    if (!is_first) COHORT_RETURN_IF_ERROR(InPlace(place, ReadPart(*parser, &program)));
+    program.command = AsPythonProgram(std::move(words->program), parser->raw().module);
+    if (!words->rest) break;
     later = std::make_unique<CommandParser>();
-    COHORT_ASSIGN_OR_RETURN(*print, later->Parse(*std::move(words.rest)));
+    const absl::StatusOr<std::optional<std::string>> text = later->Parse(*std::move(words->rest));
+    if (!text.ok()) return InPlace("program " + std::to_string(programs.size() + 1), text.status());
+    *print = *text;
     if (*print) return programs;
     parser = later.get();
   }

@@ -167,7 +167,7 @@ absl::Status CommandParser::UnknownOption(const std::string& word) const {
                                     " (dlaunch --help lists the options; options of the program follow its name)");
 }
 
-// Writes -np and the like as --np, and refuses what CLI11 would misread before the program: a word after one dash
+// Writes all forms of -n as --np, and refuses what CLI11 would misread before the program: a word after one dash
 // (-hosts for -h, and -npernode for -n with a strange value), and "--np=" without a value, for which it would take the
 // next word.
 absl::Status CommandParser::CheckWords(std::vector<std::string>* words) const {
@@ -178,8 +178,7 @@ absl::Status CommandParser::CheckWords(std::vector<std::string>* words) const {
     const bool is_long = argument[1] == '-';
     const std::string name = is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
     const bool has_value = argument.size() > name.size();
-    const bool is_number = argument.find_first_not_of("0123456789", 2) == std::string::npos;
-    if (!is_long && has_value && (name != "-n" || !is_number)) return UnknownOption(argument);
+    if (!is_long && has_value) return UnknownOption(argument);
     const CLI::Option* const option = app_->get_option_no_throw(name);
     if (option == nullptr) return absl::OkStatus();
     const bool takes_value = option->get_items_expected_min() > 0;

@@ -162,12 +162,13 @@ absl::Status ReadBind(const std::string& text, Bind* bind) {
 }
 
 std::string WithLongCount(std::string argument) {
-  if (argument == "-np") return "--np";
-  for (const std::string_view form : {"-np=", "-n="}) {
-    if (argument.starts_with(form)) return "--np=" + argument.substr(form.size());
+  for (const std::string_view form : {"-np", "-n"}) {  // "-np" begins with "-n"
+    if (!argument.starts_with(form)) continue;
+    const std::string value = argument.substr(form.size());
+    if (value.empty() || value[0] == '=') return "--np" + value;
+    if (value.find_first_not_of("0123456789") == std::string::npos) return "--np=" + value;
   }
-  const bool glued = argument.starts_with("-np") && argument.find_first_not_of("0123456789", 3) == std::string::npos;
-  return glued ? "--np=" + argument.substr(3) : argument;
+  return argument;
 }
 
 absl::Status ReadStopped(const std::string& text, Stopped* stopped) {

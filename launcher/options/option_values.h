@@ -36,7 +36,8 @@ absl::Status ReadMetrics(const std::string& text, std::string* address);
 absl::Status ReadRankOrder(const std::string& text, Options* options);
 // --bind: "core", "numa", "none".
 absl::Status ReadBind(const std::string& text, Bind* bind);
-// "--np=2" for "-np2", "-np=2" and "-n=2", and "--np" for "-np"; any other word as it is.
+// The forms of -n as one: "--np=2" for "-n2", "-np2", "-n=2" and "-np=2", and "--np" for "-n" and "-np", whose value is
+// the next word. Any other word stays as it is.
 std::string WithLongCount(std::string argument);
 // --stopped: "kill", "wait".
 absl::Status ReadStopped(const std::string& text, Stopped* stopped);

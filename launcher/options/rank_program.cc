@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "cohort/launcher/options/option_values.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -16,21 +18,15 @@ bool IsCount(const std::string& word) {
   return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// How many words from `i` on are a program's own count or variable: "-n 3", "-np=3", "-n3", "--env A=1"; 0: none are.
+// How many words from `i` on are a program's own count or variable: "-n 3", "-np=3", "--env A=1"; 0: none are.
 size_t OwnOption(const std::vector<std::string>& words, size_t i) {
   if (i >= words.size()) return 0;
-  const std::string& word = words[i];
+  const std::string word = WithLongCount(words[i]);
   const bool value_follows = i + 1 < words.size();
   if (word == "--env") return value_follows && words[i + 1].find('=') != std::string::npos ? 2 : 0;
   if (word.starts_with("--env=")) return word.find('=', 6) != std::string::npos ? 1 : 0;
-  for (const char* form : {"--np", "-np", "-n"}) {  // "-np" before "-n", with which it begins
-    if (word == form) return value_follows && IsCount(words[i + 1]) ? 2 : 0;
-    if (!word.starts_with(form)) continue;
-    const std::string value = word.substr(std::string(form).size());
-    if (value[0] == '=') return IsCount(value.substr(1)) ? 1 : 0;
-    if (word[1] != '-') return IsCount(value) ? 1 : 0;
-  }
-  return 0;
+  if (word == "--np") return value_follows && IsCount(words[i + 1]) ? 2 : 0;
+  return word.starts_with("--np=") && IsCount(word.substr(5)) ? 1 : 0;
 }
 
 // Whether options of a program's own and the program follow the ':' at `i`: "-n 3 client", "-m --env A=1 module".
@@ -76,7 +72,7 @@ absl::Status GiveCounts(int size, std::vector<RankProgram>* programs) {
       return absl::InvalidArgumentError(
           program.where + " (" + program.command[0] +
           ") has no -n and gets the ranks that the others leave, which are none of the job's " + std::to_string(size) +
-          ": raise --nproc-per-node, or give it -n N");
+          ": raise --nproc-per-node, or give it -n N; " + kColonOfProgram);
     }
     const int count = program.count.value_or(static_cast<int>(left));
     if (count > size - next) {  // the placement has given the ranks that were asked for

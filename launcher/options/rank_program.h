@@ -20,6 +20,10 @@ struct RankSpan {
   bool operator==(const RankSpan&) const = default;
 };
 
+// The remedy where a ':' was taken for the end of a program: "expr abc : abc".
+inline constexpr char kColonOfProgram[] =
+    "where the ':' is the program's own argument: dlaunch [options] -- program ...";
+
 struct RankProgram {
   // The program and its arguments, never empty. A byte 0 and a 't' in an argument stand for the rank that runs it, a
   // byte 0 and an 'o' for its place among `ranks`.

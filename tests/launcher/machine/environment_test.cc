@@ -32,6 +32,20 @@ std::vector<int> Indices(const std::vector<v1::Device>& devices) {
   return indices;
 }
 
+TEST(JobVariables, TheTableCallsExactlyTheseEqualOnAllRanks) {
+  const char* const source = std::getenv("COHORT_TEST_SOURCE_DIR");
+  ASSERT_NE(source, nullptr);
+  std::ifstream page(std::string(source) + "/runtime/README.md");
+  int rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| `COHORT_")) continue;
+    const std::string name = line.substr(3, line.find('`', 3) - 3);
+    EXPECT_EQ(IsJobVariable(name), line.find("equal on all ranks") != std::string::npos) << name;
+    ++rows;
+  }
+  EXPECT_GT(rows, 10);
+}
+
 TEST(CudaDevices, VisibleDevicesFollowTheVariable) {
   EXPECT_EQ(Indices(*SelectVisibleDevices(kFour, std::nullopt)), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(Indices(*SelectVisibleDevices(kFour, "3,1")), (std::vector<int>{3, 1}));

@@ -15,18 +15,24 @@
 namespace cohort::launcher {
 namespace {
 
+// The last program's words are the end of what was typed, behind those that start Python for it.
+void CheckEnd(const std::vector<std::string>& command, const std::vector<std::string>& argv) {
+  size_t typed = 0;
+  while (typed < std::min(command.size(), argv.size() - 1) &&
+         command[command.size() - 1 - typed] == argv[argv.size() - 1 - typed]) {
+    ++typed;
+  }
+  FuzzCheck(typed > 0);
+  const std::vector<std::string> added(command.begin(), command.end() - static_cast<std::ptrdiff_t>(typed));
+  const std::vector<std::string> python = {"python3", "-u", "-m"};
+  FuzzCheck(added.size() <= python.size() && std::equal(added.begin(), added.end(), python.begin()));
+}
+
 void CheckOptions(const Options& options, const std::vector<std::string>& argv) {
   FuzzCheck(options.programs.empty() == !options.program_file.empty());
   for (const RankProgram& program : options.programs)
     FuzzCheck(!program.command.empty() && !program.command[0].empty());
-  // The last program's part is the end of what was typed, as it was typed.
-  if (!options.programs.empty()) {
-    const std::vector<std::string>& command = options.programs.back().command;
-    FuzzCheck(command.size() < argv.size());
-    for (size_t i = 0; i < command.size(); ++i) {
-      FuzzCheck(command[command.size() - 1 - i] == argv[argv.size() - 1 - i]);
-    }
-  }
+  if (!options.programs.empty()) CheckEnd(options.programs.back().command, argv);
   const auto within = [](const std::optional<int>& value, int most) {
     return !value || (*value >= 1 && *value <= most);
   };

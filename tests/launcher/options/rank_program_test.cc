@@ -64,7 +64,8 @@ TEST(ColonPrograms, OneMayTakeTheRanksThatTheOthersLeave) {
     EXPECT_THAT(options.programs[1].ranks, ElementsAre(RankSpan{3, 3}));
   }
   Options none = OptionsOf({"-n", "3", "a", ":", "b"});
-  EXPECT_THAT(string(GiveRanks(3, &none.programs).message()), HasSubstr("program 2 (b) has no -n"));
+  EXPECT_THAT(string(GiveRanks(3, &none.programs).message()),
+              testing::AllOf(HasSubstr("program 2 (b) has no -n"), HasSubstr("dlaunch [options] -- program")));
   EXPECT_THAT(ErrorOf({"./a", ":", "./b"}), HasSubstr("program 1 (./a) and program 2 (./b) have no -n"));
 }
 
@@ -121,10 +122,27 @@ TEST(ColonPrograms, OptionsOfTheWholeJobBehindAColonAreRefused) {
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "0", "b"}), HasSubstr("--np '0'"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "--env", "COHORT_ENCRYPT_DATA=0", "b"}),
               HasSubstr("program 2: --env COHORT_ENCRYPT_DATA is for the whole job"));
+  EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "--env", "COHORT_TUNING=x", "b"}),
+              HasSubstr("program 2: --env COHORT_TUNING is for the whole job"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "-x", "A", "b"}), HasSubstr("--env NAME=VALUE"));
   EXPECT_THAT(ErrorOf({"-n", "1", "a", ":", "-n", "1", "--env", "RANK=1", "b"}), HasSubstr("dlaunch sets RANK itself"));
   EXPECT_THAT(ErrorOf({"--nnodes", "1:2", "a", ":", "-n", "1", "b"}), HasSubstr("use --nnodes 2"));
   EXPECT_THAT(ErrorOf({"-n", "60000000", "a", ":", "-n", "60000000", "b"}), HasSubstr("120000000 ranks together"));
+}
+
+TEST(ColonPrograms, AnErrorBehindAColonSaysWhichProgramHasIt) {
+  const std::pair<Words, const char*> cases[] = {
+      {{"-n", "1", "a", ":", "-n", "0", "b"}, "program 2: --np '0'"},
+      {{"-n", "1", "a", ":", "-n", "1", "b", ":", "-n=x", "c"}, "program 3: --np 'x'"},
+      {{"-n", "1", "a", ":", "-n", "1", "--env", "A", "b"}, "program 2: --env 'A'"},
+      {{"-n", "1", "a", ":", "-n", "1", "--frobnicate", "b"}, "program 2: unknown option '--frobnicate'"},
+      {{"-n", "1", "a", ":", "-n", "1", "b", ":", "-npernode", "1", "c"}, "program 3: unknown option"},
+      {{"-n", "1", "a", ":", "-n", "1", "-n", "2", "b"}, "program 2: --np is given twice"},
+      {{"-n", "1", "a", ":", "-n", "1", "--wdir", "x", "b"}, "program 2: option '--wdir' is none of dlaunch's"},
+  };
+  for (const auto& [words, says] : cases) {
+    EXPECT_THAT(ErrorOf(words), testing::StartsWith(says)) << testing::PrintToString(words);
+  }
 }
 
 TEST(RankPrograms, RanksAreNamedInWords) {
