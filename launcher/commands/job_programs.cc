@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/text_file.h"
@@ -23,33 +23,76 @@ absl::Status ReadProgramFile(Options* options) {
   COHORT_ASSIGN_OR_RETURN(options->programs, ReadMultiProg(text, options->program_file));
   const bool counted = options->ranks || options->ranks_per_node || options->gpus_per_rank;
   const std::optional<int64_t> named = CountRanks(options->programs);
-  if (!counted && named) options->ranks = static_cast<int>(*named);
+  if (counted || !named) return absl::OkStatus();
+  options->ranks = static_cast<int>(*named);
+  options->ranks_of_file = true;
   return absl::OkStatus();
+}
+
+// Finds programs by their names, each once: a file may name one for every rank.
+class Finder {
+ public:
+  Finder(const std::string& path, const std::string& working_directory, const std::string& own_folder)
+      : path_(path), working_directory_(working_directory), own_folder_(own_folder) {}
+
+  const absl::StatusOr<Program>& Find(const std::string& name) {
+    auto found = found_.find(name);
+    if (found == found_.end()) {
+      found = found_.emplace(name, FindProgram(name, path_, working_directory_, own_folder_)).first;
+    }
+    return found->second;
+  }
+  // A folder that Python runs.
+  bool IsPythonFolder(const std::string& name) const {
+    std::error_code error;
+    return std::filesystem::exists(name + "/__main__.py", error);
+  }
+
+ private:
+  const std::string& path_;
+  const std::string& working_directory_;
+  const std::string& own_folder_;
+  std::map<std::string, absl::StatusOr<Program>> found_;
+};
+
+// Advice for a program that is not there. `name` is as it was typed.
+std::string Advice(const std::string& name, const RankProgram& program, bool in_file) {
+  if (!program.where.empty()) return in_file ? "" : std::string("; ") + kColonOfProgram;
+  return MeantCommand(name).empty() ? "" : "; or did you mean dlaunch " + MeantCommand(name) + "?";
 }
 
 }  // namespace
 
 absl::Status FindPrograms(const std::string& path, const std::string& working_directory, const std::string& own_folder,
                           Options* options) {
-  if (!options->program_file.empty()) COHORT_RETURN_IF_ERROR(ReadProgramFile(options));
+  const bool in_file = !options->program_file.empty();
+  if (in_file) COHORT_RETURN_IF_ERROR(ReadProgramFile(options));
+  Finder finder(path, working_directory, own_folder);
   for (RankProgram& program : options->programs) {
     const std::string name = program.command[0];
-    absl::StatusOr<Program> found = FindProgram(name, path, working_directory, own_folder);
+    const absl::StatusOr<Program>* found = &finder.Find(name);
     const std::string before = program.where.empty() ? "" : program.where + ": ";
-    if (absl::IsNotFound(found.status()) && before.empty() && !MeantCommand(name).empty()) {
-      return absl::NotFoundError(std::string(found.status().message()) + "; or did you mean dlaunch " +
-                                 MeantCommand(name) + "?");
-    }
-    std::error_code error;
-    if (!found.ok() && std::filesystem::exists(name + "/__main__.py", error)) {  // a folder that Python runs
+    if (!found->ok() && finder.IsPythonFolder(name)) {
       program.command.insert(program.command.begin(), {"python3", "-u"});
-      found = FindProgram("python3", path, working_directory, own_folder);
+      found = &finder.Find("python3");
     }
-    if (!found.ok()) return {found.status().code(), before + std::string(found.status().message())};
-    program.command[0] = std::move(found->path);
-    program.found = std::move(found->where);
+    if (!found->ok()) {
+      const bool absent = absl::IsNotFound(found->status());
+      return {found->status().code(),
+              before + std::string(found->status().message()) + (absent ? Advice(name, program, in_file) : "")};
+    }
+    program.command[0] = (*found)->path;
+    program.found = (*found)->where;
   }
   return absl::OkStatus();
+}
+
+std::string DescribeRanksWanted(const Options& options) {
+  if (!options.ranks) return "";
+  const std::string ranks = std::to_string(*options.ranks) + (*options.ranks == 1 ? " rank" : " ranks");
+  if (options.ranks_of_file) return options.program_file + " names " + ranks;
+  if (options.program_file.empty() && options.programs.size() > 1) return "the programs have " + ranks + " together";
+  return "-n " + std::to_string(*options.ranks);
 }
 
 std::string DescribePrograms(const std::vector<RankProgram>& programs) {

@@ -16,6 +16,10 @@ namespace cohort::launcher {
 absl::Status FindPrograms(const std::string& path, const std::string& working_directory, const std::string& own_folder,
                           Options* options);
 
+// The words for what asks for options.ranks: "-n 4", "the programs have 4 ranks together", "programs.conf names 4
+// ranks". Empty: nothing does.
+std::string DescribeRanksWanted(const Options& options);
+
 // "/opt/train (in PATH)"; of several "rank 0: ./server; ranks 1-3: /opt/client (in PATH)".
 std::string DescribePrograms(const std::vector<RankProgram>& programs);
 

@@ -59,9 +59,9 @@ absl::Status LeaveOutIdleNodes(Job* job) {
   const size_t idle = job->nodes.nodes.size() - used;
   if (idle == 0) return absl::OkStatus();
   if (job->options.nodes) {
-    return absl::InvalidArgumentError("-n " + std::to_string(*job->options.ranks) + " leaves " + std::to_string(idle) +
-                                      " of " + std::to_string(*job->options.nodes) +
-                                      " nodes without a rank; use --nnodes " + std::to_string(used) + ", or raise -n");
+    return absl::InvalidArgumentError(DescribeRanksWanted(job->options) + ": " + std::to_string(idle) + " of " +
+                                      std::to_string(*job->options.nodes) + " nodes would have no rank; use --nnodes " +
+                                      std::to_string(used) + ", or raise it");
   }
   job->nodes.source = std::to_string(used) + " of " + job->nodes.source;
   job->nodes.nodes.resize(used);
@@ -110,14 +110,11 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   }
   const std::vector<NodeResources> idle(nodes.end() - options.spares, nodes.end());
   nodes.resize(nodes.size() - spares);
-  absl::StatusOr<Placement> placement = Place(nodes, {.ranks = options.ranks,
-                                                      .ranks_per_node = options.ranks_per_node,
-                                                      .devices_per_rank = options.gpus_per_rank,
-                                                      .bind = options.bind});
-  if (!placement.ok() && options.programs.size() > 1) {
-    return {placement.status().code(), "the programs together: " + std::string(placement.status().message())};
-  }
-  COHORT_ASSIGN_OR_RETURN(job->placement, std::move(placement));
+  COHORT_ASSIGN_OR_RETURN(job->placement, Place(nodes, {.ranks = options.ranks,
+                                                        .ranks_by = DescribeRanksWanted(options),
+                                                        .ranks_per_node = options.ranks_per_node,
+                                                        .devices_per_rank = options.gpus_per_rank,
+                                                        .bind = options.bind}));
   COHORT_RETURN_IF_ERROR(GiveRanks(job->placement.world_size, &job->options.programs));
   COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
   TellOfOtherRanks(*job);

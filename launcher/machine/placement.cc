@@ -146,8 +146,9 @@ absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& n
   } else if (devices) {
     remedy = "let ranks share a node's GPUs, with --nproc-per-node and without --gpus-per-rank";
   }
-  return absl::InvalidArgumentError("-n " + std::to_string(wanted) + ": the nodes take " +
-                                    std::to_string(wanted - left) + " ranks; lower it, get more nodes, or " + remedy);
+  const std::string by = options.ranks_by.empty() ? "-n " + std::to_string(wanted) : options.ranks_by;
+  return absl::InvalidArgumentError(by + ": the nodes take " + std::to_string(wanted - left) +
+                                    " ranks; lower it, get more nodes, or " + remedy);
 }
 
 // The part of `parts` that belongs to rank `local` of `ranks`: an even share, or one part that others have as well.

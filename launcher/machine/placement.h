@@ -25,6 +25,7 @@ struct NodeResources {
 
 struct PlacementOptions {
   std::optional<int> ranks = {};  // of the whole job
+  std::string ranks_by = {};      // what asks for them, for messages; empty: -n
   std::optional<int> ranks_per_node;
   std::optional<int> devices_per_rank;
   Bind bind = Bind::kCore;

@@ -22,7 +22,7 @@ absl::Status WrongFile(const std::string& where, const std::string& text) {
   return absl::InvalidArgumentError(where + ": " + text);
 }
 
-// Cuts a line into words as a shell does, without its expansions.
+// Cuts a line into words as srun does: single quotes and backslashes keep what follows, double quotes mean nothing.
 class WordReader {
  public:
   explicit WordReader(std::string_view line) : line_(line) {}
@@ -32,11 +32,14 @@ class WordReader {
     while (!line_.empty() && IsBlank(line_[0])) line_.remove_prefix(1);
     if (line_.empty()) return std::nullopt;
     std::string word;
-    for (; !line_.empty() && (quote_ != 0 || !IsBlank(line_[0])); Take(&word)) {
+    double_quotes_ = 0;
+    for (; !line_.empty() && (in_quote_ || !IsBlank(line_[0])); Take(&word)) {
     }
-    return quote_ != 0 ? std::nullopt : std::optional(std::move(word));
+    return in_quote_ ? std::nullopt : std::optional(std::move(word));
   }
-  bool in_quote() const { return quote_ != 0; }
+  bool in_quote() const { return in_quote_; }
+  // Whether the word has a double quote without its fellow: what a shell would take for one word came apart.
+  bool halves_quote() const { return double_quotes_ % 2 == 1; }
 
  private:
   static bool IsBlank(char character) {
@@ -46,24 +49,24 @@ class WordReader {
   void Take(std::string* word) {
     const char character = line_[0];
     const char next = line_.size() > 1 ? line_[1] : '\0';
-    if (quote_ != 0 ? character == quote_ : character == '\'' || character == '"') {
-      quote_ = quote_ != 0 ? '\0' : character;
+    if (character == '\'') {
+      in_quote_ = !in_quote_;
       return line_.remove_prefix(1);
     }
-    if (character == '%' && quote_ != '\'' && (next == 't' || next == 'o')) {
+    if (!in_quote_ && character == '%' && (next == 't' || next == 'o')) {
       *word += '\0';
       *word += next;
       return line_.remove_prefix(2);
     }
-    const bool escapes =
-        character == '\\' && line_.size() > 1 &&
-        (quote_ == 0 || (quote_ == '"' && std::string_view("\"\\%").find(next) != std::string_view::npos));
+    const bool escapes = !in_quote_ && character == '\\' && line_.size() > 1;
+    if (!in_quote_ && character == '"') ++double_quotes_;
     *word += escapes ? next : character;
     line_.remove_prefix(escapes ? 2 : 1);
   }
 
   std::string_view line_;
-  char quote_ = '\0';
+  bool in_quote_ = false;
+  size_t double_quotes_ = 0;  // of the word, that were not escaped
 };
 
 // "0-2,5"
@@ -83,6 +86,12 @@ std::optional<std::vector<RankSpan>> ReadRanks(const std::string& text) {
   return ranks;
 }
 
+void ReplacePlaces(std::string* word) {
+  for (size_t i = 0; i + 1 < word->size(); ++i) {
+    if ((*word)[i] == '\0') (*word)[i + 1] = 't';
+  }
+}
+
 absl::StatusOr<RankProgram> ReadLine(std::string_view line, const std::string& where) {
   WordReader reader(line);
   RankProgram program;
@@ -99,7 +108,16 @@ absl::StatusOr<RankProgram> ReadLine(std::string_view line, const std::string& w
                          "' are no ranks: a line begins with numbers and ranges such as 0-2,5, or with * for all "
                          "others; then come the program and its arguments");
   }
-  while ((word = reader.Next())) program.command.push_back(*std::move(word));
+  while ((word = reader.Next())) {
+    if (reader.halves_quote()) {
+      return WrongFile(where, "double quotes mean nothing here, as for srun, and '" +
+                                  Printable(Typed(*std::move(word)), kMostShown) +
+                                  "' has one alone: put what belongs together into single quotes, or a \\ before it");
+    }
+    program.command.push_back(*std::move(word));
+    // srun's place of a rank in a line of '*' is the rank.
+    if (program.takes_others) ReplacePlaces(&program.command.back());
+  }
   if (reader.in_quote()) return WrongFile(where, "a quote is not closed; close it, or put a \\ before it");
   if (program.command.empty() || program.command[0].empty()) {
     return WrongFile(where, "there is no program behind the ranks " + ranks + "; give one, or leave the line out");
@@ -147,7 +165,7 @@ absl::StatusOr<std::vector<RankProgram>> ReadMultiProg(const std::string& text, 
       begin = end + 1;
       if (line.ends_with('\r')) line.pop_back();
       goes_on = line.ends_with('\\');
-      if (goes_on) line.back() = ' ';
+      if (goes_on) line.pop_back();  // as srun joins them: without a blank
     }
     const size_t content = line.find_first_not_of(" \t\r\v\f");
     if (content == std::string::npos || line[content] == '#') continue;

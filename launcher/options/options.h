@@ -55,6 +55,7 @@ struct Options {
   int spares = 0;                // --spares: idle nodes beyond `nodes`, for the places of lost ones
   int standbys = 0;              // --standby: nodes that can take over for the rendezvous' host
   std::optional<int> ranks;      // -n: of the whole job, several programs' together
+  bool ranks_of_file = false;    // it is the number of ranks that program_file names
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;
   std::string launcher;                           // a name in environments.def; empty: the first that applies

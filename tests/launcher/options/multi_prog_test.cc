@@ -56,16 +56,29 @@ TEST(MultiProg, AStarTakesTheRanksThatNoLineNames) {
   EXPECT_TRUE(programs[1].ranks.empty());
 }
 
-TEST(MultiProg, QuotesBackslashesAndLongLinesWorkAsInAShell) {
+TEST(MultiProg, QuotesBackslashesAndLongLinesWorkAsForSrun) {
   const std::vector<RankProgram> programs =
-      ProgramsOf("0 a 'b %t' \"c %t \\\" \\x\" d\\ e \\%t '' 50% \\\n   last\r\n1 run.py %o\n2 /opt/%t x\n");
+      ProgramsOf("0 a 'b %t' x'\\'y d\\ e \\%t '' 50% ab\\\ncd \\\n   last\r\n1 run.py %o\n2 /opt/%t x\n");
   ASSERT_EQ(programs.size(), 3u);
-  EXPECT_THAT(programs[0].command,
-              ElementsAre("a", "b %t", "c " + kRankMark + " \" \\x", "d e", "%t", "", "50%", "last"));
+  EXPECT_THAT(programs[0].command, ElementsAre("a", "b %t", "x\\y", "d e", "%t", "", "50%", "abcd", "last"));
   EXPECT_THAT(programs[1].command, ElementsAre("python3", "-u", "run.py", kPlaceMark));
-  EXPECT_EQ(programs[1].where, "line 3 of f");
+  EXPECT_EQ(programs[1].where, "line 4 of f");
   EXPECT_THAT(programs[2].command, ElementsAre("/opt/%t", "x")) << "a program has no marks";
   EXPECT_EQ(Typed(kRankMark + "5"), "%t5");
+}
+
+TEST(MultiProg, DoubleQuotesAreCharactersUnlessOneIsAlone) {
+  const std::vector<RankProgram> programs = ProgramsOf("0 a {\"lr\":%t} \\\" '\"' \"\"\n");
+  ASSERT_EQ(programs.size(), 1u);
+  EXPECT_THAT(programs[0].command, ElementsAre("a", "{\"lr\":" + kRankMark + "}", "\"", "\"", "\"\""));
+  EXPECT_THAT(WhyNot("0 a\n1 b \"two words\"\n"), HasSubstr("line 2 of f: double quotes mean nothing here"));
+  EXPECT_THAT(WhyNot("1 b \"two words\"\n"), HasSubstr("'\"two' has one alone: put what belongs together into single"));
+}
+
+TEST(MultiProg, ThePlaceInALineOfAStarIsTheRank) {
+  const std::vector<RankProgram> programs = ProgramsOf("1,3 a %o\n* b %o %t\n");
+  EXPECT_THAT(programs[0].command, ElementsAre("a", kPlaceMark));
+  EXPECT_THAT(programs[1].command, ElementsAre("b", kRankMark, kRankMark));
 }
 
 TEST(MultiProg, AWrongLineIsNamedWithTheRemedy) {
@@ -83,6 +96,7 @@ TEST(MultiProg, AWrongLineIsNamedWithTheRemedy) {
       {"0 ''\n", "there is no program behind"},
       {"0 a 'b\n", "a quote is not closed"},
       {"0 'a\n", "a quote is not closed"},
+      {"0 a 'b \\' c'\n", "a quote is not closed"},
       {"0-2 a\n4 b\n1,3 c\n", "line 3 of f: rank 1 has its program by line 1 of f already"},
       {"0,0 a\n", "rank 0 has its program by line 1 of f already"},
       {"* a\n* b\n", "line 2 of f: * stands for all other ranks already in line 1 of f"},
