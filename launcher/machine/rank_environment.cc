@@ -43,8 +43,10 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
   variables["COHORT_AGENT"] = rank.agent_address;
   variables["COHORT_JOB_ID"] = job.job().job_id();
   variables["COHORT_LOCAL_RANK"] = std::to_string(rank.rank->local_rank());
-  variables["RANK"] = std::to_string(rank.rank->rank());
-  variables["WORLD_SIZE"] = std::to_string(job.world_size());
+  for (const char* const prefix : {"", "COHORT_"}) {  // programs give their children other RANKs
+    variables[std::string(prefix) + "RANK"] = std::to_string(rank.rank->rank());
+    variables[std::string(prefix) + "WORLD_SIZE"] = std::to_string(job.world_size());
+  }
   variables["LOCAL_RANK"] = std::to_string(rank.rank->local_rank());
   variables["LOCAL_WORLD_SIZE"] = std::to_string(job.placement().ranks_size());
   variables["GROUP_RANK"] = node;

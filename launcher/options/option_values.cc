@@ -90,8 +90,9 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts,
       return absl::InvalidArgumentError("--env '" + text + "': dlaunch sets " + name +
                                         " itself, by which a rank finds its agent");
     }
-    static constexpr std::string_view kOfTheEpoch[] = {"TORCHELASTIC_RUN_ID", "COHORT_EPOCH",
-                                                       "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"};
+    static constexpr std::string_view kOfTheEpoch[] = {
+        "TORCHELASTIC_RUN_ID",       "COHORT_EPOCH", "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS", "COHORT_RANK",  "COHORT_WORLD_SIZE"};
     if (IsRankVariable(name) ||
         std::find(std::begin(kOfTheEpoch), std::end(kOfTheEpoch), name) != std::end(kOfTheEpoch)) {
       return absl::InvalidArgumentError("--env '" + text + "': dlaunch sets " + name +

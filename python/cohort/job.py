@@ -20,6 +20,14 @@ def is_rank():
     return bool(variables.get("COHORT_AGENT")) and variables.get("TORCHELASTIC_RUN_ID", job) == job
 
 
+def place():
+    """(rank, size) of the rank of dlaunch that this process belongs to, whatever RANK and WORLD_SIZE the program has given
+    it; None outside of a job."""
+    if not is_rank():
+        return None
+    return int(os.environ["COHORT_RANK"]), int(os.environ["COHORT_WORLD_SIZE"])
+
+
 def runtime(**options):
     """Joins the job at the first call, or the first one after finalize(), and returns the Runtime. Options of that call:
     timeout (seconds), progress_thread (operations go on while the program computes)."""

@@ -152,6 +152,80 @@ def launched():
                         "launched"], check=True)
 
 
+def spawned(rank, size, method):
+    """A process that a rank has started: one of a world of its own."""
+    import torch
+    import torch.distributed as dist
+
+    if method == "env":
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    place = {} if method == "env" else {"init_method": method, "rank": rank, "world_size": size}
+    dist.init_process_group("gloo", timeout=LIMIT, **place)
+    value = torch.tensor([rank + 1.0])
+    dist.all_reduce(value)
+    assert is_ours() and value == size * (size + 1) / 2, value
+    some = dist.new_group([0, size - 1], timeout=LIMIT)
+    if rank in (0, size - 1):
+        dist.all_reduce(value, group=some)
+        assert value == size * (size + 1), value
+    dist.destroy_process_group()
+
+
+def spawns():
+    """torch.multiprocessing.spawn makes a world within a rank, as it does over Gloo; the rank keeps its place."""
+    import socket
+    import tempfile
+
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with tempfile.TemporaryDirectory(prefix="cohort-spawns-") as folder:
+        for method in (f"tcp://127.0.0.1:{port}", f"file://{folder}/store", "env"):
+            if method == "env":  # as launchers in a program do: before they start their processes
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="4")
+            mp.spawn(spawned, args=(4, method), nprocs=4)
+    os.environ.update(WORLD_SIZE=str(SIZE))
+    dist.init_process_group("gloo", timeout=LIMIT, init_method="cohort://")
+    assert is_ours() and sums(None)
+    dist.destroy_process_group()
+
+
+def installed():
+    """The package beside dlaunch serves where another one is installed, whether torch or the program imports it first."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="cohort-installed-") as folder:
+        for path, text in (("cohort/__init__.py", "OLD = True"), ("cohort/_comm.abi3.so", ""),
+                           ("cohort/torch/__init__.py", "def register(): pass"),
+                           ("cohort-0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: cohort\nVersion: 0.0\n"),
+                           ("cohort-0.0.dist-info/entry_points.txt",
+                            "[torch.backends]\ncohort = cohort.torch:register\n")):
+            os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+            with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
+                file.write(text)
+        environment = {**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"].replace(":", f":{folder}:", 1)}
+        assert folder in environment["PYTHONPATH"], environment["PYTHONPATH"]
+        check = "import torch.distributed as d; assert not hasattr(cohort, 'OLD'); assert 'COHORT' in d.Backend._plugins"
+        for order in ("import torch, cohort", "import cohort, torch"):
+            subprocess.run([sys.executable, "-c", f"{order}; {check}"], env=environment, check=True)
+
+
+def namesake():
+    """A program that has a module cohort of its own learns so; without torch it is left alone."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="cohort-namesake-") as folder:
+        with open(os.path.join(folder, "cohort.py"), "w", encoding="utf-8") as file:
+            file.write("OWN = True")
+        for order in ("import torch, cohort", "import cohort, torch"):
+            ran = subprocess.run([sys.executable, "-c", order], cwd=folder, capture_output=True, text=True, check=False)
+            assert ran.returncode == 1 and f"{folder}/cohort.py, which hides Cohort's package" in ran.stderr, ran
+        subprocess.run([sys.executable, "-c", "import cohort; assert cohort.OWN"], cwd=folder, check=True)
+
+
 def off():
     """Unless it is asked for, gloo is Gloo's."""
     import torch.distributed as dist

@@ -8,6 +8,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(_HERE)
 
 
 def _leave_path():
@@ -31,11 +32,34 @@ def _run_next():
 def _found(name, path=None, target=None):
     """Asks the other finders."""
     for finder in list(sys.meta_path):
-        if not isinstance(finder, _TorchFinder) and hasattr(finder, "find_spec"):
+        if not isinstance(finder, (_TorchFinder, _PackageFinder)) and hasattr(finder, "find_spec"):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 return spec
     return None
+
+
+def _namesake():
+    """The file of the program's own module called cohort; None without one. Cohort's package may be installed."""
+    spec = getattr(sys.modules.get("cohort"), "__spec__", None) or _found("cohort")
+    if spec is None or spec.origin is None:
+        return None
+    folders = [folder for folder in spec.submodule_search_locations or () if os.path.isdir(folder)]
+    is_ours = any(name.startswith("_comm.") for folder in folders for name in os.listdir(folder))
+    return None if is_ours else spec.origin
+
+
+class _PackageFinder:
+    """Finds the package cohort beside this folder, which is the one of this dlaunch. Another one may be installed, and
+    torch imports that by its entry point. A program's own module of the name is left alone."""
+
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002
+        if name != "cohort" or _namesake() is not None:
+            return None
+        import importlib.util
+
+        return importlib.util.spec_from_file_location("cohort", os.path.join(_PACKAGE, "__init__.py"),
+                                                      submodule_search_locations=[_PACKAGE])
 
 
 class _TorchFinder:
@@ -72,20 +96,11 @@ class _TorchLoader:
 
 
 def _register():
-    """The package beside this folder serves, so that it is the one of this dlaunch, wherever Python looks for modules."""
+    other = _namesake()
+    if other is not None:
+        raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the program has a module called cohort of its own, {other}, "
+                           "which hides Cohort's package: rename it, or leave out --torch-backend cohort")
     try:
-        if "cohort" not in sys.modules:
-            import importlib.util
-
-            package = os.path.dirname(_HERE)
-            spec = importlib.util.spec_from_file_location("cohort", os.path.join(package, "__init__.py"),
-                                                          submodule_search_locations=[package])
-            sys.modules["cohort"] = importlib.util.module_from_spec(spec)
-            try:
-                spec.loader.exec_module(sys.modules["cohort"])
-            except BaseException:
-                del sys.modules["cohort"]
-                raise
         from cohort.torch.registration import register
     except ImportError as error:
         raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the package cohort cannot be imported by {sys.executable} "
@@ -96,5 +111,5 @@ def _register():
 
 _leave_path()
 if os.environ.get("COHORT_TORCH_BACKEND") == "cohort" and "torch" not in sys.modules:
-    sys.meta_path.insert(0, _TorchFinder())
+    sys.meta_path[:0] = [_TorchFinder(), _PackageFinder()]
 _run_next()

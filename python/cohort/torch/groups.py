@@ -33,7 +33,7 @@ def _world_of(options):
             _world = Communicator(_runtime)
         if (_world.rank, _world.size) != (rank, size):
             raise _comm.FailedPreconditionError(
-                f"init_process_group was told rank {rank} of {size}, and this process is rank {_world.rank} of "
+                f"init_process_group was told rank {rank} of {size}, and this process has joined as rank {_world.rank} of "
                 f"{_world.size}: leave rank and world_size to the environment")
         return _world
 
@@ -45,8 +45,9 @@ def _has(store, key):
 
 
 def _meeting(store, rank, size):
-    """Under dlaunch the agent says who this rank is. Under another launcher the ranks meet through torch's store."""
-    if job.is_rank() or (size == 1 and not os.environ.get("COHORT_AGENT")):
+    """A rank of dlaunch takes its place in the job. Processes of another launcher, and those that a rank has started to be
+    a world of their own (torch.multiprocessing.spawn), meet through torch's store."""
+    if job.place() == (rank, size) or (size == 1 and not os.environ.get("COHORT_AGENT")):
         return {}
 
     def put(key, value):

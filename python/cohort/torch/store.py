@@ -206,11 +206,10 @@ def instead_of(env_handler):
 
 def _is_job(url):
     variables = os.environ
-    if not job.is_rank() or variables.get("COHORT_TORCH_STORE") == "tcp":
+    here = job.place()
+    if here is None or variables.get("COHORT_TORCH_STORE") == "tcp":
         return False
-    try:
-        here = (int(variables["RANK"]), int(variables["WORLD_SIZE"]))
-    except (KeyError, ValueError):
+    if (variables.get("RANK"), variables.get("WORLD_SIZE")) != tuple(map(str, here)):
         return False
     given = _first_environment()
     named = any(variables.get(name) != given.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))

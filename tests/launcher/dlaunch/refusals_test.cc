@@ -158,6 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--on-failure", "end", "--max-restarts", "1", "true"}, 2, {"contradict"}},
         Refusal{{"--on-failure", "restart", "--max-restarts", "0", "true"}, 2, {"contradict"}},
         Refusal{{"--env", "COHORT_EPOCH=3", "true"}, 2, {"dlaunch sets COHORT_EPOCH itself"}},
+        Refusal{{"--env", "COHORT_RANK=3", "true"}, 2, {"dlaunch sets COHORT_RANK itself"}},
         Refusal{{"--grace", "soon", "true"}, 2, {"'soon'", "seconds"}},
         Refusal{{"--grace", "-1", "true"}, 2, {"seconds"}}, Refusal{{"--grace", "nan", "true"}, 2, {"seconds"}},
         Refusal{{"--env", "NOVALUE", "true"}, 2, {"NAME=VALUE"}}, Refusal{{"--env", "=x", "true"}, 2, {"NAME=VALUE"}},

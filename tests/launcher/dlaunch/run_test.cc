@@ -69,6 +69,8 @@ TEST(Run, GivesEveryRankItsVariables) {
     auto variables = VariablesOf(job.out(), rank);
     EXPECT_EQ(variables["RANK"], std::to_string(rank));
     EXPECT_EQ(variables["WORLD_SIZE"], "6");
+    EXPECT_EQ(variables["COHORT_RANK"], variables["RANK"]);
+    EXPECT_EQ(variables["COHORT_WORLD_SIZE"], variables["WORLD_SIZE"]);
     EXPECT_EQ(variables["LOCAL_RANK"], std::to_string(rank % 3));
     EXPECT_EQ(variables["LOCAL_WORLD_SIZE"], "3");
     EXPECT_EQ(variables["NODE_RANK"], std::to_string(rank / 3));
