@@ -6,7 +6,7 @@
 namespace cohort::comm::c {
 
 // Null, or a negative line, gives the place that messages leave out. The name is copied once, and lives as long as the
-// process. At most 65,536 places are kept; later ones are left out of messages.
+// process. Places beyond the bound of runtime/base/source_places.h are left out of messages.
 std::source_location CallSite(const char* file, int line);
 
 }  // namespace cohort::comm::c
