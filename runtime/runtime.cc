@@ -1,6 +1,7 @@
 #include "cohort/runtime/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <string>
@@ -123,7 +124,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   std::unique_ptr<Segment> segment;  // the others refer to it
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Engine> engine;
-  bool finalized = false;
+  std::atomic<bool> finalized{false};  // other threads may be in Put or Get
   Ways ways;
   const ForkWatch forks;
 

@@ -129,7 +129,7 @@ cohort_status Blocks::Read(const char* function, const char* name, const int64_t
   for (size_t i = 0; i < blocks->counts_.size(); ++i) {
     const int64_t place = displacements != nullptr ? blocks->places_[i] : end;
     if (__builtin_add_overflow(place, blocks->counts_[i], &end)) end = kMostElements;
-    blocks->extent_ = std::max(blocks->extent_, end);
+    if (blocks->counts_[i] != 0) blocks->extent_ = std::max(blocks->extent_, end);
   }
   return COHORT_OK;
 }

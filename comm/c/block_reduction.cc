@@ -3,9 +3,13 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cohort/comm/group/mix_hash.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::comm::c {
 namespace {
@@ -23,8 +27,9 @@ class Combiner {
         options_(prepared.options),
         size_(group.size()),
         rank_(group.rank()),
-        bytes_(prepared.elements.block_bytes) {
-    options_.algorithm.clear();  // its name is one of a reduction
+        bytes_(prepared.elements.block_bytes),
+        deadline_(runtime::Deadline::After(prepared.options.timeout)) {
+    options_.tag = Identity();
   }
 
   cohort_status Run(runtime::Work* work, Kept* needs);
@@ -32,6 +37,8 @@ class Combiner {
  private:
   bool ToAll() const { return reduction_.kind == CollectiveKind::kAllReduce; }
   bool Scatters() const { return !ToAll() && reduction_.kind != CollectiveKind::kReduce; }
+  uint64_t Identity() const;
+  absl::Status Explained(const absl::Status& status) const;
   void CutIntoParts();
   absl::Status Collect(bool whole);
   absl::Status Combine(int64_t blocks);
@@ -44,12 +51,33 @@ class Combiner {
   const int size_;
   const int rank_;
   const int64_t bytes_;  // of a block
+  const runtime::Deadline deadline_;
   // The parts of the input in bytes; rank r combines part r.
   std::vector<int64_t> part_bytes_;
   std::vector<int64_t> part_places_;
   int64_t in_bytes_ = 0;
   std::shared_ptr<std::byte[]> operands_;  // one after another, in the order of ranks; the first becomes the result
 };
+
+// The members' calls below are compared by kind, bytes and tag. So the tag stands for all that makes this reduction.
+uint64_t Combiner::Identity() const {
+  uint64_t hash = MixHash(prepared_.options.tag, static_cast<uint64_t>(reduction_.kind));
+  hash = MixHash(hash, static_cast<uint64_t>(bytes_));
+  hash = MixHash(hash, static_cast<uint64_t>(int64_t{reduction_.root}));
+  hash = MixHash(hash, prepared_.user->ForNumbers()->commutative ? 1 : 2);
+  for (const char character : prepared_.user->name()) hash = MixHash(hash, static_cast<unsigned char>(character));
+  return hash;
+}
+
+// Says beside the call below which reduction it belongs to.
+absl::Status Combiner::Explained(const absl::Status& status) const {
+  if (!absl::IsFailedPrecondition(status)) return status;
+  const uint64_t tag = prepared_.options.tag;
+  std::string text = std::string(status.message()) + "; on this rank it is a part of cohort_" + reduction_.function +
+                     "(" + prepared_.user->name() + ", blocks of " + std::to_string(bytes_) + " bytes";
+  if (tag != 0) text += ", tag " + std::to_string(tag >> 32) + "/" + std::to_string(tag & 0xffffffff);
+  return absl::FailedPreconditionError(text + ")");
+}
 
 void Combiner::CutIntoParts() {
   int64_t place = 0;
@@ -73,8 +101,7 @@ absl::Status Combiner::Collect(bool whole) {
   const int64_t own = whole ? in_bytes_ : part_bytes_[static_cast<size_t>(rank_)];
   const bool wanted = !whole || ToAll() || rank_ == reduction_.root;
   int64_t all = 0;
-  if (__builtin_mul_overflow(own, int64_t{size_}, &all))
-    return absl::ResourceExhaustedError("no memory for the operands");
+  if (__builtin_mul_overflow(own, int64_t{size_}, &all)) throw std::bad_alloc();
   if (wanted) operands_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(all));
   const Buffer operands(operands_.get(), wanted ? all : 0, DataType::kUint8);
   if (whole && ToAll()) return group_.AllGather(BytesOfIn(), operands, options_, prepared_.site).Wait();
@@ -105,7 +132,7 @@ absl::Status Combiner::Combine(int64_t blocks) {
 cohort_status Combiner::Run(runtime::Work* work, Kept* needs) {
   CutIntoParts();
   const bool whole = !Scatters() && in_bytes_ <= kShortBytes / size_;
-  if (const absl::Status collected = Collect(whole); !collected.ok()) return Fail(collected);
+  if (const absl::Status collected = Collect(whole); !collected.ok()) return Fail(Explained(collected));
   const int64_t own = whole ? in_bytes_ : part_bytes_[static_cast<size_t>(rank_)];
   if (operands_ == nullptr) return COHORT_OK;  // the result is wanted elsewhere
   if (const absl::Status combined = Combine(own / bytes_); !combined.ok()) return Fail(combined);
@@ -117,6 +144,7 @@ cohort_status Combiner::Run(runtime::Work* work, Kept* needs) {
   const ConstBuffer part(operands_.get(), own, DataType::kUint8);
   const Buffer out(reduction_.out, in_bytes_, DataType::kUint8);
   const BlockLayout parts{part_bytes_, part_places_};
+  options_.timeout = deadline_.left();  // both calls have the time of one
   *work = ToAll() ? group_.AllGatherV(part, out, parts, options_, prepared_.site)
                   : group_.GatherV(part, out, parts, reduction_.root, options_, prepared_.site);
   return COHORT_OK;
@@ -157,8 +185,17 @@ cohort_status ReduceBlocks(Communicator& group, const BlockReduction& reduction,
   if (prepared.memory != MemoryKind::kHost) {
     return Invalid(reduction.function, "functions of cohort_op_create combine host memory only");
   }
+  if (!prepared.options.algorithm.empty()) {
+    return Invalid(reduction.function, "options->algorithm is " + prepared.options.algorithm +
+                                           ", and blocks of other than 1, 2, 4 or 8 bytes are reduced in one way");
+  }
   if (const absl::Status right = Check(group, reduction, prepared); !right.ok()) return Fail(right);
-  return Combiner(group, reduction, prepared).Run(work, needs);
+  try {
+    return Combiner(group, reduction, prepared).Run(work, needs);
+  } catch (const std::bad_alloc&) {
+    group.Abort("it has no memory for a reduction of blocks");  // the others would wait for it
+    throw;
+  }
 }
 
 }  // namespace cohort::comm::c

@@ -29,7 +29,8 @@ struct BlockReduction {
 };
 
 // Blocks until the other ranks have called, in the caller's thread. `work` is that of the last call, which reads memory
-// that is added to `needs`. Returns the error of the arguments or of a call before the last.
+// that is added to `needs`. Returns the error of the arguments or of a call before the last. Without memory it aborts
+// the group and throws.
 cohort_status ReduceBlocks(Communicator& group, const BlockReduction& reduction, const PreparedOptions& prepared,
                            runtime::Work* work, Kept* needs);
 

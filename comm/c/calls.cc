@@ -1,21 +1,35 @@
 #include "cohort/comm/c/calls.h"
 
-namespace cohort::comm::c {
+#include <new>
 
-cohort_status Finish(const char* function, Held<cohort_comm>* held, runtime::Work started, Kept needs,
+namespace cohort::comm::c {
+namespace {
+
+// Keeps `needs` until the operation is done. Without memory for that it waits instead.
+void KeepUntilDone(runtime::Work& work, const Kept& needs) {
+  if (needs.empty() || work.Done()) return;
+  try {
+    work.Then([needs](const absl::Status&) {});
+  } catch (const std::bad_alloc&) {
+    (void)work.Wait();
+  }
+}
+
+}  // namespace
+
+cohort_status Finish(Held<cohort_comm>* held, runtime::Work started, const Kept& needs, Reserved<cohort_work>* place,
                      cohort_work* work) {
-  if (started.Done()) needs.clear();
-  WorkObject object{(*held)->membership, std::move(started), std::move(needs)};
+  if (work == nullptr && started.Done()) return Fail(started.status());
+  if (work != nullptr) KeepUntilDone(started, needs);
+  WorkObject object{(*held)->membership, std::move(started)};
   held->Release();
   if (work == nullptr) return Fail(object.work.Wait());
   if (object.work.Done()) {
     // A call that was refused, or that found its group failed, has no work.
     if (const absl::Status status = object.work.status(); !status.ok()) return Fail(status);
   }
-  const WorkObject kept = object.needs.empty() ? WorkObject() : object;  // goes on when there is no place for a handle
-  const cohort_status given = Give<cohort_work>(function, std::move(object), work);
-  if (given != COHORT_OK) Detach(kept);
-  return given;
+  Fill<cohort_work>(place, std::move(object), work);
+  return COHORT_OK;
 }
 
 }  // namespace cohort::comm::c

@@ -11,9 +11,33 @@
 
 namespace cohort::comm::c {
 
-// Hands out a work, or waits for it where `work` is null. `held` is let go before the wait.
-cohort_status Finish(const char* function, Held<cohort_comm>* held, runtime::Work started, Kept needs,
+// Hands out a work at `place`, or waits for it where `work` is null. `held` is let go before the wait. `needs` stay
+// until the operation is done.
+cohort_status Finish(Held<cohort_comm>* held, runtime::Work started, const Kept& needs, Reserved<cohort_work>* place,
                      cohort_work* work);
+
+// Notes a call in the open batch. One that is refused refuses the batch.
+template <typename Start>
+cohort_status Note(const CallText& text, CommunicatorObject& object, bool has_work, Start start) {
+  NotedCalls& batch = object.batch;
+  const bool first = batch.refused == COHORT_OK;
+  if (first) batch.refused = COHORT_RESOURCE_EXHAUSTED;  // stays where an exception ends this function
+  const cohort_status noted = [&]() -> cohort_status {
+    PreparedOptions prepared;
+    if (const cohort_status read = Prepare(text, &prepared); read != COHORT_OK) return read;
+    if (has_work) return Invalid(text.function, "work must be null in a batch; cohort_batch_end has one for all");
+    if (prepared.by_blocks) {
+      return Fail(COHORT_UNIMPLEMENTED, std::string("cohort_") + text.function +
+                                            ": blocks of other than 1, 2, 4 or 8 bytes are not reduced in a batch; "
+                                            "make this call after cohort_batch_end");
+    }
+    if (prepared.user != nullptr) batch.needs.push_back(prepared.user);
+    return start(*batch.calls, prepared, *object.communicator, nullptr);
+  }();
+  if (first) batch.refused = noted;
+  if (first && noted != COHORT_OK) batch.refusal = cohort_last_error();
+  return noted;
+}
 
 // Serves a call. `start(target, prepared, group, &work)` calls one function of `target`, which is the communicator
 // `group` or its open batch. `by_blocks(group, prepared, &work, &needs)` makes a reduction of blocks. Both return
@@ -24,27 +48,22 @@ cohort_status Serve(const CallText& text, cohort_comm comm, cohort_work* work, S
     if (work != nullptr) *work = nullptr;
     Held<cohort_comm> held;
     if (const cohort_status found = Hold(text.function, comm, &held); found != COHORT_OK) return found;
+    if (held->batch.open) return Note(text, *held, work != nullptr, std::move(start));
     PreparedOptions prepared;
     if (const cohort_status read = Prepare(text, &prepared); read != COHORT_OK) return read;
+    Reserved<cohort_work> place;
+    if (work != nullptr) {
+      if (const cohort_status reserved = Reserve<cohort_work>(text.function, &place); reserved != COHORT_OK)
+        return reserved;
+    }
     Kept needs;
     if (prepared.user != nullptr) needs.push_back(prepared.user);
-    if (held->batch_open) {
-      if (work != nullptr)
-        return Invalid(text.function, "work must be null in a batch; cohort_batch_end has one for all");
-      if (prepared.by_blocks) {
-        return Fail(COHORT_UNIMPLEMENTED, std::string("cohort_") + text.function +
-                                              ": blocks of other than 1, 2, 4 or 8 bytes are not reduced in a batch; "
-                                              "make this call after cohort_batch_end");
-      }
-      held->batch_needs.insert(held->batch_needs.end(), needs.begin(), needs.end());
-      return start(*held->batch, prepared, *held->communicator, nullptr);
-    }
     runtime::Work started;
     const cohort_status called = prepared.by_blocks
                                      ? by_blocks(*held->communicator, prepared, &started, &needs)
                                      : start(*held->communicator, prepared, *held->communicator, &started);
     if (called != COHORT_OK) return called;
-    return Finish(text.function, &held, std::move(started), std::move(needs), work);
+    return Finish(&held, std::move(started), needs, &place, work);
   });
 }
 

@@ -19,7 +19,7 @@
  *   COHORT_INVALID_ARGUMENT     an argument is wrong. It was decided here: nothing was sent, and the group goes on
  *   COHORT_INVALID_HANDLE       a handle is null, of another kind, or was freed
  *   COHORT_BUSY                 another thread is using this handle, or this thread in a reduction function
- *   COHORT_RESOURCE_EXHAUSTED   no memory, or 2^20 handles of a kind exist
+ *   COHORT_RESOURCE_EXHAUSTED   no memory, or 2^20 handles of a kind exist: nothing was begun
  *   COHORT_INTERNAL             an exception of a reduction function, or a defect in Cohort
  *
  * and these from operations, collective calls and everything that communicates, after which the group has failed:
@@ -34,7 +34,14 @@
  * always detected, also when its place is in use again. COHORT_NULL (NULL) is no handle.
  *
  * Threads. One thread at a time uses a handle. A second one gets COHORT_BUSY and nothing else happens. Different
- * handles may be used by different threads. A wait uses its work alone, so another thread may start calls meanwhile.
+ * handles may be used by different threads. A wait uses its work alone, so another thread may start calls meanwhile; so
+ * it may while a blocking operation waits, which uses its communicator only until it has begun. Several threads may use
+ * one runtime, except to finalize it. A thread that is cancelled (pthread_cancel) ends after the call that it is in.
+ *
+ * Forks. In a child of fork the handles of its parent are the parent's: operations are refused
+ * (COHORT_FAILED_PRECONDITION), and handles may be freed there. A child may call cohort_init for itself where its
+ * parent has not. A child that was forked while another thread was in a function of this library must end by exec or
+ * _exit.
  *
  * Lifetime. Communicators, windows and works keep their runtime alive inside. They may be freed in any order, also
  * after cohort_finalize, which makes their calls fail.
@@ -81,8 +88,9 @@ enum {
   COHORT_INTERNAL = 13
 };
 
-/* The type of elements. COHORT_BLOCK(n) is an opaque block of n bytes, 1 to 16777216, such as a struct. Blocks are
- * moved by every call, and combined by functions of the caller's (cohort_op_create). */
+/* The type of elements. COHORT_BLOCK(n) is an opaque block of n bytes, 1 to 16777216, such as a struct; with another n
+ * it is no type. It evaluates n more than once. Blocks are moved by every call, and combined by functions of the
+ * caller's (cohort_op_create). */
 typedef int32_t cohort_type;
 enum {
   COHORT_INT8 = 1,
@@ -101,7 +109,8 @@ enum {
   COHORT_FLOAT8_E5M2 = 14,
   COHORT_BLOCK_BASE = 0x40000000
 };
-#define COHORT_BLOCK(bytes) ((cohort_type)(COHORT_BLOCK_BASE + (int32_t)(bytes)))
+#define COHORT_BLOCK(bytes) \
+  ((cohort_type)((bytes) > 0 && (bytes) <= 16777216 ? COHORT_BLOCK_BASE + (int32_t)(bytes) : COHORT_BLOCK_BASE))
 
 /* Levels of cohort_call_options.determinism (comm/REFERENCE.md). 0 is the communicator's own level. */
 enum { COHORT_FAST = 1, COHORT_REPRODUCIBLE = 2, COHORT_ORDER_INVARIANT = 3 };
@@ -129,9 +138,12 @@ typedef struct cohort_op_handle* cohort_op; /* of cohort_op_create, or one of th
 /* Options begin with their size in bytes, so that later versions can add members. Fill them from the INIT macro. A size
  * that is larger than the library's is accepted while the members beyond are zero (else COHORT_UNIMPLEMENTED). */
 
-/* A key-value store by which ranks meet that another launcher started, such as MPI, a scheduler or a server. The
- * functions are called from any thread until cohort_init has returned. They return 0, or anything else for failure.
- * Keys are ASCII text of at most 1024 bytes, values have at most 49152 bytes, and each key is put once. */
+/* A key-value store by which ranks meet that another launcher started, such as MPI, a scheduler or a server. It serves
+ * one cohort_init of each rank: a second one needs new keys, such as a prefix. The functions are called from any
+ * thread, also several at once, until cohort_finalize has returned and the communicators and windows of the runtime are
+ * freed: to join, when a call reaches a peer for the first time, and for cohort_put and cohort_get. They return 0, or
+ * anything else for failure. Keys are ASCII text of at most 1034 bytes, values have at most 49152 bytes, and each key
+ * is put once. */
 typedef struct cohort_store {
   size_t size;   /* sizeof(cohort_store) */
   int32_t rank;  /* of this process, below `ranks` */
@@ -145,7 +157,7 @@ typedef struct cohort_store {
 typedef struct cohort_init_options {
   size_t size;
   int64_t timeout_ns;         /* 0: one minute */
-  const cohort_store* store;  /* null: join as the environment says. The store outlives the runtime */
+  const cohort_store* store;  /* null: join as the environment says. Copied */
   int32_t progress_thread;    /* 1: operations progress while the program computes */
   int32_t no_deadlock_checks; /* 1: this rank may sleep for minutes before its first call (runtime/runtime.h) */
 } cohort_init_options;
@@ -202,8 +214,8 @@ const char* cohort_version(void);
 int32_t cohort_has_feature(const char* name);
 /* "invalid argument", ...; "unknown status" for other numbers. Lives as long as the process. */
 const char* cohort_status_name(cohort_status status);
-/* The text of the last error that a function returned to this thread; "" before the first. It stays valid until the
- * next error in this thread, which replaces it. */
+/* The text of the last error that a function returned to this thread, at most 4095 bytes; "" before the first. It stays
+ * valid until the next error in this thread, which replaces it. May be asked until the process ends. */
 const char* cohort_last_error(void);
 /* Bytes of one element; 0 for a number that is no type. */
 int64_t cohort_type_bytes(cohort_type type);
@@ -211,7 +223,8 @@ int64_t cohort_type_bytes(cohort_type type);
 /* ---- Runtime: the membership of this process in its job --------------------------------------------------------- */
 
 /* Joins the job: under dlaunch as the rank that it started, with `options->store` among the ranks that meet there, else
- * as a world of one. Blocks until this rank knows its place. May be called again after cohort_finalize. A process that
+ * as a world of one. Blocks until this rank knows its place, and until another thread that joins or leaves without a
+ * store has done so. May be called again after cohort_finalize. A process that
  * has joined without a store gets another handle of the same membership, with the options of the first: libraries that
  * know nothing of each other each call it, and make worlds of their own, in the same order on all ranks. Errors:
  * COHORT_DEADLINE_EXCEEDED, COHORT_UNAVAILABLE (no peer, no agent), COHORT_FAILED_PRECONDITION (another launcher's
@@ -220,12 +233,13 @@ int64_t cohort_type_bytes(cohort_type type);
 cohort_status cohort_init(const cohort_init_options* options, cohort_runtime* runtime);
 /* Frees the handle. The last handle of a membership ends this rank's part in order, without waiting for others: its
  * communicators then refuse calls (COHORT_FAILED_PRECONDITION) and must still be freed. Returns a failure that no call
- * has reported yet; the handle is freed then too. */
+ * has reported yet; the handle is freed then too. COHORT_BUSY: another thread is in a function of this runtime. */
 cohort_status cohort_finalize(cohort_runtime runtime);
 /* Fills *info up to info->size bytes, and sets info->size to the number of bytes that it has filled. Local. */
 cohort_status cohort_get_info(cohort_runtime runtime, cohort_runtime_info* info);
 /* Writes a value of at most 49152 bytes into the job's store, for addresses. Each key, a text of 1 to 1024 bytes, is
- * put once. Blocks for `timeout_ns` at most. Errors: COHORT_DEADLINE_EXCEEDED, COHORT_UNAVAILABLE. */
+ * put once. Blocks for `timeout_ns` at most, or as long as cohort_store.put of the program does. Errors:
+ * COHORT_DEADLINE_EXCEEDED, COHORT_UNAVAILABLE. */
 cohort_status cohort_put(cohort_runtime runtime, const char* key, const void* value, size_t bytes, int64_t timeout_ns);
 /* Waits until a rank has put the key, for `timeout_ns` at most, and copies its value. *bytes is the value's length,
  * also when it is larger than `capacity`: COHORT_INVALID_ARGUMENT, nothing is copied. Errors: COHORT_NOT_FOUND (nobody
@@ -343,12 +357,12 @@ cohort_status cohort_receive(cohort_comm comm, void* out, int64_t count, cohort_
 
 /* ---- Batches: several calls as one, as between ncclGroupStart and ncclGroupEnd ----------------------------------- */
 
-/* Calls on `comm` from here on are noted (arguments are checked by cohort_batch_end). COHORT_FAILED_PRECONDITION: a
- * batch is open. */
+/* Calls on `comm` from here on are noted (most arguments are checked by cohort_batch_end). COHORT_FAILED_PRECONDITION:
+ * a batch is open. */
 cohort_status cohort_batch_begin(cohort_comm comm);
-/* Starts the noted calls together; sends and receives among them never block each other. All or none: a wrong argument
- * refuses the batch. `work` as above; its result is that of the first call that failed. Closes the batch in any case.
- */
+/* Starts the noted calls together; sends and receives among them never block each other. All or none: a call that was
+ * refused, here or when it was to be noted, refuses the batch. `work` as above; its result is that of the first call
+ * that failed. Closes the batch in any case. */
 cohort_status cohort_batch_end(cohort_comm comm, cohort_work* work);
 /* Closes the batch without starting anything. */
 cohort_status cohort_batch_cancel(cohort_comm comm);
@@ -376,8 +390,10 @@ typedef void (*cohort_reduce_function)(void* out, const void* a, const void* b, 
  * calls are compared. `commutative` 0: operands are combined in the order of ranks. Local.
  *
  * Elements may be COHORT_BLOCK(n). Blocks of 1, 2, 4 and 8 bytes are reduced as numbers are. Other blocks are combined
- * in the order of ranks by two calls: the function waits for the other ranks even when it is given a work, and such a
- * call cannot be part of a batch (COHORT_UNIMPLEMENTED). Needs extra memory of one input. */
+ * in the order of ranks by two calls, for which no algorithm can be forced: the function waits for the other ranks even
+ * when it is given a work, and such a call cannot be part of a batch (COHORT_UNIMPLEMENTED). It needs extra memory for
+ * the parts of all ranks that this rank combines, one input where parts are equal. A rank without that memory aborts
+ * the group. */
 cohort_status cohort_op_create(cohort_reduce_function function, void* context, const char* name, int32_t commutative,
                                cohort_op* op);
 /* Frees the operation. Calls under way keep what they need; `context` must stay valid until they are done. */

@@ -1,5 +1,6 @@
 // Communicators and batches of cohort.h.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,12 +14,16 @@
 namespace cohort::comm::c {
 namespace {
 
-// Hands out a communicator. One that is null, of a rank without a group, is COHORT_NULL.
-cohort_status GiveGroup(const char* function, std::shared_ptr<Membership> membership,
-                        absl::StatusOr<std::unique_ptr<Communicator>> made, cohort_comm* out) {
+// Makes a group and hands it out. One that is null, of a rank without a group, is COHORT_NULL.
+template <typename Make>
+cohort_status GiveGroup(const char* function, std::shared_ptr<Membership> membership, cohort_comm* out, Make make) {
+  Reserved<cohort_comm> place;
+  if (const cohort_status reserved = Reserve<cohort_comm>(function, &place); reserved != COHORT_OK) return reserved;
+  absl::StatusOr<std::unique_ptr<Communicator>> made = make();
   if (!made.ok()) return Fail(made.status());
   if (*made == nullptr) return COHORT_OK;
-  return Give<cohort_comm>(function, {std::move(membership), std::shared_ptr<Communicator>(*std::move(made))}, out);
+  Fill<cohort_comm>(&place, {std::move(membership), std::shared_ptr<Communicator>(*std::move(made))}, out);
+  return COHORT_OK;
 }
 
 // A function that makes a group from another. `make(communicator)` may block.
@@ -29,11 +34,11 @@ cohort_status MakeFrom(const char* function, cohort_comm comm, cohort_comm* out,
     *out = nullptr;
     Held<cohort_comm> held;
     if (const cohort_status found = Hold(function, comm, &held); found != COHORT_OK) return found;
-    if (held->batch_open) {
+    if (held->batch.open) {
       return Fail(COHORT_FAILED_PRECONDITION,
                   std::string("cohort_") + function + ": a batch is open on this communicator; end it first");
     }
-    return GiveGroup(function, held->membership, make(*held->communicator), out);
+    return GiveGroup(function, held->membership, out, [&] { return make(*held->communicator); });
   });
 }
 
@@ -47,32 +52,40 @@ cohort_status AskOf(const char* function, cohort_comm comm, Ask ask) {
   });
 }
 
+// Holds a communicator with an open batch.
+cohort_status HoldBatch(const char* function, cohort_comm comm, Held<cohort_comm>* held) {
+  if (const cohort_status found = Hold(function, comm, held); found != COHORT_OK) return found;
+  if ((*held)->batch.open) return COHORT_OK;
+  return Fail(COHORT_FAILED_PRECONDITION,
+              std::string("cohort_") + function + ": no batch is open on this communicator");
+}
+
 }  // namespace
 }  // namespace cohort::comm::c
 
 namespace c = cohort::comm::c;
 using cohort::comm::Communicator;
 
+namespace {
+constexpr std::chrono::seconds kLongestQuestion(10);
+}
+
 cohort_status cohort_world(cohort_runtime runtime, const cohort_comm_options* options, cohort_comm* comm) {
-  return c::Guarded("world", [&]() -> cohort_status {
+  if (comm != nullptr) *comm = nullptr;
+  return c::WithRuntime("world", runtime, [=](const std::shared_ptr<c::Membership>& membership) -> cohort_status {
     if (comm == nullptr) return c::Invalid("world", "comm is null");
-    *comm = nullptr;
-    if (c::InReduction()) return c::FailInReduction("world");
-    std::shared_ptr<c::Membership> membership;
-    cohort_status found = c::Peek("world", runtime, &c::RuntimeObject::membership, &membership);
-    if (found != COHORT_OK) return found;
     cohort_comm_options given = COHORT_COMM_OPTIONS_INIT;
-    found = c::ReadSized("world", "options", options, &given);
-    if (found != COHORT_OK) return found;
+    if (const cohort_status read = c::ReadSized("world", "options", options, &given); read != COHORT_OK) return read;
     cohort::comm::CommunicatorOptions wanted;
     if (given.transports != nullptr) wanted.transports = given.transports;
     if (given.tuning != nullptr) wanted.tuning = given.tuning;
+    if (given.reserved != 0) return c::Invalid("world", "options->reserved is not 0");
     if (given.determinism < 0 || given.determinism >= cohort::comm::kDeterminismLevels) {
       return c::Invalid("world", "options->determinism is " + std::to_string(given.determinism) +
                                      "; it is 0 or one of COHORT_FAST, COHORT_REPRODUCIBLE, COHORT_ORDER_INVARIANT");
     }
     if (given.determinism != 0) wanted.determinism = static_cast<cohort::comm::Determinism>(given.determinism);
-    return c::GiveGroup("world", membership, Communicator::World(*membership->runtime, wanted), comm);
+    return c::GiveGroup("world", membership, comm, [&] { return Communicator::World(*membership->runtime, wanted); });
   });
 }
 
@@ -111,10 +124,11 @@ cohort_status cohort_comm_free(cohort_comm comm) {
     c::Held<cohort_comm> held;
     if (const cohort_status found = c::Hold("comm_free", comm, &held); found != COHORT_OK) return found;
     c::CommunicatorObject object = held.Take();
-    object.batch.reset();
+    object.batch = {};
     // Another thread may be asking or aborting, for microseconds. It may be inside of a callback of this group, where
-    // the communicator must not end: so it ends here.
-    while (object.communicator.use_count() > 1) std::this_thread::yield();
+    // the communicator must not end: so it ends here, unless that thread stands still.
+    const auto deadline = cohort::runtime::Deadline::After(kLongestQuestion);
+    while (object.communicator.use_count() > 1 && !deadline.passed()) std::this_thread::yield();
     object.communicator.reset();
     return COHORT_OK;
   });
@@ -164,11 +178,12 @@ cohort_status cohort_batch_begin(cohort_comm comm) {
   return c::Guarded("batch_begin", [&]() -> cohort_status {
     c::Held<cohort_comm> held;
     if (const cohort_status found = c::Hold("batch_begin", comm, &held); found != COHORT_OK) return found;
-    if (held->batch_open) {
+    c::NotedCalls& batch = held->batch;
+    if (batch.open) {
       return c::Fail(COHORT_FAILED_PRECONDITION, "cohort_batch_begin: a batch is open on this communicator");
     }
-    if (held->batch == nullptr) held->batch = std::make_unique<cohort::comm::Batch>(*held->communicator);
-    held->batch_open = true;
+    if (batch.calls == nullptr) batch.calls = std::make_unique<cohort::comm::Batch>(*held->communicator);
+    batch.open = true;
     return COHORT_OK;
   });
 }
@@ -177,26 +192,28 @@ cohort_status cohort_batch_end(cohort_comm comm, cohort_work* work) {
   return c::Guarded("batch_end", [&]() -> cohort_status {
     if (work != nullptr) *work = nullptr;
     c::Held<cohort_comm> held;
-    if (const cohort_status found = c::Hold("batch_end", comm, &held); found != COHORT_OK) return found;
-    if (!held->batch_open) {
-      return c::Fail(COHORT_FAILED_PRECONDITION, "cohort_batch_end: no batch is open on this communicator");
+    if (const cohort_status found = c::HoldBatch("batch_end", comm, &held); found != COHORT_OK) return found;
+    c::NotedCalls batch = std::exchange(held->batch, {});
+    if (batch.refused != COHORT_OK) {
+      return c::Fail(batch.refused,
+                     "cohort_batch_end: nothing was started, since a call was refused: " + batch.refusal);
     }
-    held->batch_open = false;
-    c::Kept needs = std::exchange(held->batch_needs, {});
-    return c::Finish("batch_end", &held, held->batch->Submit(), std::move(needs), work);
+    c::Reserved<cohort_work> place;
+    if (work != nullptr) {
+      const cohort_status reserved = c::Reserve<cohort_work>("batch_end", &place);
+      if (reserved != COHORT_OK) return reserved;
+    }
+    cohort::runtime::Work started = batch.calls->Submit();
+    held->batch.calls = std::move(batch.calls);
+    return c::Finish(&held, std::move(started), batch.needs, &place, work);
   });
 }
 
 cohort_status cohort_batch_cancel(cohort_comm comm) {
   return c::Guarded("batch_cancel", [&]() -> cohort_status {
     c::Held<cohort_comm> held;
-    if (const cohort_status found = c::Hold("batch_cancel", comm, &held); found != COHORT_OK) return found;
-    if (!held->batch_open) {
-      return c::Fail(COHORT_FAILED_PRECONDITION, "cohort_batch_cancel: no batch is open on this communicator");
-    }
-    held->batch_open = false;
-    held->batch.reset();
-    held->batch_needs.clear();
+    if (const cohort_status found = c::HoldBatch("batch_cancel", comm, &held); found != COHORT_OK) return found;
+    held->batch = {};
     return COHORT_OK;
   });
 }

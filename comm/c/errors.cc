@@ -1,12 +1,18 @@
 #include "cohort/comm/c/errors.h"
 
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
 namespace cohort::comm::c {
 namespace {
 
-std::string& LastError() {
-  thread_local std::string text;
-  return text;
-}
+// The last error of this thread. It has no destructor: what runs at a thread's or the process' end may make calls.
+struct LastError {
+  char text[kMostErrorBytes];
+};
+static_assert(std::is_trivially_destructible_v<LastError>);
+constinit thread_local LastError last_error = {};
 
 cohort_status NumberOfCode(absl::StatusCode code) {
   switch (code) {
@@ -40,7 +46,9 @@ cohort_status NumberOfCode(absl::StatusCode code) {
 }  // namespace
 
 cohort_status Fail(cohort_status status, const std::string& text) {
-  LastError() = text;
+  const size_t bytes = std::min(text.size(), kMostErrorBytes - 1);
+  std::memcpy(last_error.text, text.data(), bytes);
+  last_error.text[bytes] = '\0';
   return status;
 }
 
@@ -54,7 +62,7 @@ cohort_status Invalid(const char* function, const std::string& text) {
 
 }  // namespace cohort::comm::c
 
-const char* cohort_last_error(void) { return cohort::comm::c::LastError().c_str(); }
+const char* cohort_last_error(void) { return cohort::comm::c::last_error.text; }
 
 const char* cohort_status_name(cohort_status status) {
   static constexpr const char* kNames[] = {"ok",

@@ -1,6 +1,9 @@
 // Errors of the C interface: numbers outside, a text for each thread, and the border that no exception crosses.
 #pragma once
 
+#include <pthread.h>
+
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <string>
@@ -10,6 +13,9 @@
 
 namespace cohort::comm::c {
 
+// The bytes that are kept of an error's text, with its end.
+inline constexpr size_t kMostErrorBytes = 4096;
+
 // Keeps the text for cohort_last_error in this thread, and returns `status`.
 cohort_status Fail(cohort_status status, const std::string& text);
 // The same for an error of the layers below. COHORT_OK for an OK status.
@@ -17,9 +23,22 @@ cohort_status Fail(const absl::Status& status);
 // COHORT_INVALID_ARGUMENT of the function "cohort_" + `function`.
 cohort_status Invalid(const char* function, const std::string& text);
 
+// A thread that is cancelled (pthread_cancel) within a call ends behind it: no frame of the library is unwound.
+class CancelledLater {
+ public:
+  CancelledLater() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~CancelledLater() { pthread_setcancelstate(before_, nullptr); }
+  CancelledLater(const CancelledLater&) = delete;
+  CancelledLater& operator=(const CancelledLater&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 // Runs the body of a function of the interface.
 template <typename Body>
 cohort_status Guarded(const char* function, Body body) noexcept {
+  const CancelledLater later;
   try {
     try {
       return body();

@@ -22,14 +22,16 @@ enum class HandleKind : uint64_t { kRuntime = 1, kCommunicator, kWork, kWindow, 
 enum class Lookup { kFound, kNull, kOtherKind, kNeverMade, kFreed, kBusy };
 
 // A number is kind (4 bits), generation (28 bits), place (32 bits). A place whose generations are used up is not used
-// again, so a number never comes back. Objects move, and their destructors run outside of the table. The table of a
-// process is never destroyed.
+// again, so a number never comes back. Objects move, and their destructors run outside of the table.
 template <typename T>
 class HandleTable {
  public:
   explicit HandleTable(HandleKind kind) : kind_(static_cast<uint64_t>(kind)) {}
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
+  ~HandleTable() {
+    for (std::atomic<Slot*>& chunk : chunks_) delete[] chunk.load(std::memory_order_relaxed);
+  }
 
   // The caller's exclusive use of one object, until it is destroyed.
   class Held {
@@ -56,8 +58,27 @@ class HandleTable {
     uint32_t generation_ = 0;
   };
 
-  // Returns the object's number, or 0 when the table is full.
-  uint64_t Add(T object) COHORT_EXCLUDES(mutex_) {
+  // A place for an object to come. It goes back to the table unless it is filled.
+  class Reserved {
+   public:
+    Reserved() = default;
+    Reserved(const Reserved&) = delete;
+    Reserved& operator=(const Reserved&) = delete;
+    ~Reserved() {
+      if (table_ != nullptr) table_->GiveBack(place_);
+    }
+
+    // Puts the object there, and returns its number. Called once; cannot fail.
+    uint64_t Fill(T object) { return std::exchange(table_, nullptr)->Put(place_, std::move(object)); }
+
+   private:
+    friend class HandleTable;
+    HandleTable* table_ = nullptr;
+    uint32_t place_ = 0;
+  };
+
+  // False when the table is full.
+  bool Reserve(Reserved* reserved) COHORT_EXCLUDES(mutex_) {
     runtime::MutexLock lock(mutex_);
     uint32_t place;
     if (!free_.empty()) {
@@ -65,18 +86,22 @@ class HandleTable {
       free_.pop_back();
     } else {
       place = used_.load(std::memory_order_relaxed);
-      if (place == kPlaces) return 0;
+      if (place == kPlaces) return false;
       if (place % kChunk == 0) {
         free_.reserve(place + kChunk);  // so that Remove allocates nothing
         chunks_[place / kChunk].store(new Slot[kChunk], std::memory_order_release);
       }
       used_.store(place + 1, std::memory_order_release);
     }
-    Slot& slot = SlotAt(place);
-    slot.object.emplace(std::move(object));
-    const uint32_t generation = slot.state.load(std::memory_order_relaxed) / kConditions;
-    slot.state.store(StateOf(generation, kIdle), std::memory_order_release);
-    return kind_ << 60 | uint64_t{generation} << 32 | place;
+    reserved->table_ = this;
+    reserved->place_ = place;
+    return true;
+  }
+
+  // Returns the object's number, or 0 when the table is full.
+  uint64_t Add(T object) {
+    Reserved reserved;
+    return Reserve(&reserved) ? reserved.Fill(std::move(object)) : 0;
   }
 
   // Begins exclusive use.
@@ -147,6 +172,19 @@ class HandleTable {
     if (state / kConditions > generation) return Lookup::kFreed;
     // The generation that comes next has not been given out.
     return state % kConditions == kEmpty ? Lookup::kNeverMade : Lookup::kBusy;
+  }
+
+  uint64_t Put(uint32_t place, T object) {
+    Slot& slot = SlotAt(place);
+    slot.object.emplace(std::move(object));
+    const uint32_t generation = slot.state.load(std::memory_order_relaxed) / kConditions;
+    slot.state.store(StateOf(generation, kIdle), std::memory_order_release);
+    return kind_ << 60 | uint64_t{generation} << 32 | place;
+  }
+
+  void GiveBack(uint32_t place) COHORT_EXCLUDES(mutex_) {
+    runtime::MutexLock lock(mutex_);
+    free_.push_back(place);
   }
 
   T Remove(Slot* slot, uint32_t place, uint32_t generation) COHORT_EXCLUDES(mutex_) {

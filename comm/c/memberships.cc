@@ -90,15 +90,15 @@ cohort_status Join(runtime::RuntimeOptions options, Membership* membership) {
   return COHORT_OK;
 }
 
-// A function that uses a runtime, which other threads may use at the same time.
-template <typename Use>
-cohort_status WithRuntime(const char* function, cohort_runtime handle, Use use) {
-  return Guarded(function, [&]() -> cohort_status {
-    if (InReduction()) return FailInReduction(function);
-    std::shared_ptr<Membership> membership;
-    const cohort_status found = Peek(function, handle, &RuntimeObject::membership, &membership);
-    return found == COHORT_OK ? use(*membership) : found;
-  });
+// Ends the use of a handle, and with the last one the membership.
+cohort_status Leave(Held<cohort_runtime>* held) {
+  Membership& membership = *(*held)->membership;
+  if (membership.handles == 1 && membership.calls.load() > 0) {
+    return Fail(COHORT_BUSY, "cohort_finalize: another thread is in a function of this runtime");
+  }
+  const RuntimeObject object = held->Take();
+  if (--membership.handles > 0) return COHORT_OK;
+  return Fail(membership.runtime->Finalize());
 }
 
 cohort_status CheckKey(const char* function, const char* key) {
@@ -122,6 +122,9 @@ cohort_status cohort_init(const cohort_init_options* options, cohort_runtime* ru
     if (c::InReduction()) return c::FailInReduction("init");
     cohort_init_options given = COHORT_INIT_OPTIONS_INIT;
     if (const cohort_status read = c::ReadSized("init", "options", options, &given); read != COHORT_OK) return read;
+    c::Reserved<cohort_runtime> place;
+    if (const cohort_status reserved = c::Reserve<cohort_runtime>("init", &place); reserved != COHORT_OK)
+      return reserved;
     auto membership = std::make_shared<c::Membership>();
     cohort::runtime::RuntimeOptions wanted;
     if (given.timeout_ns != 0) wanted.init_timeout = c::TimeoutOf(given.timeout_ns);
@@ -130,19 +133,20 @@ cohort_status cohort_init(const cohort_init_options* options, cohort_runtime* ru
     if (given.store != nullptr) {
       cohort_status joined = c::UseStore(given.store, membership.get(), &wanted);
       if (joined == COHORT_OK) joined = c::Join(std::move(wanted), membership.get());
-      return joined == COHORT_OK ? c::Give<cohort_runtime>("init", {std::move(membership)}, runtime) : joined;
+      if (joined == COHORT_OK) c::Fill<cohort_runtime>(&place, {std::move(membership)}, runtime);
+      return joined;
     }
     c::Joined& process = c::OfThisProcess();
     cohort::runtime::MutexLock lock(process.mutex);
     if (std::shared_ptr<c::Membership> live = process.Live(); live != nullptr) {
-      const cohort_status given_out = c::Give<cohort_runtime>("init", {live}, runtime);
-      if (given_out == COHORT_OK) ++live->handles;
-      return given_out;
+      ++live->handles;
+      membership = std::move(live);
+    } else {
+      if (const cohort_status joined = c::Join(std::move(wanted), membership.get()); joined != COHORT_OK) return joined;
+      process.latest = membership;
     }
-    const cohort_status joined = c::Join(std::move(wanted), membership.get());
-    if (joined != COHORT_OK) return joined;
-    process.latest = membership;
-    return c::Give<cohort_runtime>("init", {std::move(membership)}, runtime);
+    c::Fill<cohort_runtime>(&place, {std::move(membership)}, runtime);
+    return COHORT_OK;
   });
 }
 
@@ -150,22 +154,21 @@ cohort_status cohort_finalize(cohort_runtime runtime) {
   return c::Guarded("finalize", [&]() -> cohort_status {
     c::Held<cohort_runtime> held;
     if (const cohort_status found = c::Hold("finalize", runtime, &held); found != COHORT_OK) return found;
+    if (held->membership->store != nullptr) return c::Leave(&held);  // waits for no other library of the process
     cohort::runtime::MutexLock lock(c::OfThisProcess().mutex);
-    const c::RuntimeObject object = held.Take();
-    if (--object.membership->handles > 0) return COHORT_OK;
-    return c::Fail(object.membership->runtime->Finalize());
+    return c::Leave(&held);
   });
 }
 
 cohort_status cohort_get_info(cohort_runtime runtime, cohort_runtime_info* info) {
-  return c::WithRuntime("get_info", runtime, [=](c::Membership& membership) {
+  return c::WithRuntime("get_info", runtime, [=](const std::shared_ptr<c::Membership>& membership) {
     constexpr size_t kLeastBytes = c::kFirstSize<cohort_runtime_info>;
     if (info == nullptr) return c::Invalid("get_info", "info is null");
     if (info->size < kLeastBytes) {
       return c::Invalid("get_info", "info->size is " + std::to_string(info->size) + "; it must be sizeof *info, " +
                                         std::to_string(kLeastBytes) + " here");
     }
-    const Runtime& joined = *membership.runtime;
+    const Runtime& joined = *membership->runtime;
     cohort_runtime_info known = COHORT_RUNTIME_INFO_INIT;
     known.rank = joined.rank();
     known.world_size = joined.world_size();
@@ -182,7 +185,7 @@ cohort_status cohort_get_info(cohort_runtime runtime, cohort_runtime_info* info)
 }
 
 cohort_status cohort_put(cohort_runtime runtime, const char* key, const void* value, size_t bytes, int64_t timeout_ns) {
-  return c::WithRuntime("put", runtime, [=](c::Membership& membership) {
+  return c::WithRuntime("put", runtime, [=](const std::shared_ptr<c::Membership>& membership) {
     if (const cohort_status right = c::CheckKey("put", key); right != COHORT_OK) return right;
     if (bytes > c::kMostValueBytes || (value == nullptr && bytes > 0)) {
       return c::Invalid("put",
@@ -191,17 +194,17 @@ cohort_status cohort_put(cohort_runtime runtime, const char* key, const void* va
                             "; it has at most 49152 bytes");
     }
     const std::string_view text(static_cast<const char*>(value), bytes);
-    return c::Fail(membership.runtime->Put(key, text, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns))));
+    return c::Fail(membership->runtime->Put(key, text, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns))));
   });
 }
 
 cohort_status cohort_get(cohort_runtime runtime, const char* key, void* value, size_t capacity, size_t* bytes,
                          int64_t timeout_ns) {
-  return c::WithRuntime("get", runtime, [=](c::Membership& membership) {
+  return c::WithRuntime("get", runtime, [=](const std::shared_ptr<c::Membership>& membership) {
     if (const cohort_status right = c::CheckKey("get", key); right != COHORT_OK) return right;
     if (bytes == nullptr || (value == nullptr && capacity > 0)) return c::Invalid("get", "value or bytes is null");
     const absl::StatusOr<std::string> found =
-        membership.runtime->Get(key, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns)));
+        membership->runtime->Get(key, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns)));
     if (!found.ok()) return c::Fail(found.status());
     *bytes = found->size();
     if (found->size() > capacity) {
@@ -214,13 +217,13 @@ cohort_status cohort_get(cohort_runtime runtime, const char* key, void* value, s
 }
 
 cohort_status cohort_on_preemption(cohort_runtime runtime, uint64_t step, int64_t timeout_ns, int32_t* stop) {
-  return c::WithRuntime("on_preemption", runtime, [=](c::Membership& membership) {
+  return c::WithRuntime("on_preemption", runtime, [=](const std::shared_ptr<c::Membership>& membership) {
     if (stop == nullptr) return c::Invalid("on_preemption", "stop is null");
-    if (membership.in_preemption.exchange(true)) {
+    if (membership->in_preemption.exchange(true)) {
       return c::Fail(COHORT_BUSY, "cohort_on_preemption: another thread is in this function");
     }
-    const absl::StatusOr<bool> stops = membership.runtime->OnPreemption(step, c::TimeoutOf(timeout_ns));
-    membership.in_preemption.store(false);
+    const std::shared_ptr<void> asking(nullptr, [&](void*) { membership->in_preemption.store(false); });
+    const absl::StatusOr<bool> stops = membership->runtime->OnPreemption(step, c::TimeoutOf(timeout_ns));
     if (!stops.ok()) return c::Fail(stops.status());
     *stop = *stops ? 1 : 0;
     return cohort_status{COHORT_OK};

@@ -69,15 +69,4 @@ cohort_status FailInReduction(const char* function) {
                                ": called within a reduction function, which may only ask for rank and size and abort");
 }
 
-void Detach(WorkObject work) {
-  if (work.needs.empty() || work.work.Done()) return;
-  work.work.Then([needs = std::move(work.needs)](const absl::Status&) {});
-}
-
-cohort_status GiveRuntime(std::shared_ptr<runtime::Runtime> runtime, cohort_runtime* handle) {
-  auto membership = std::make_shared<Membership>();
-  membership->runtime = std::move(runtime);
-  return Give<cohort_runtime>("init", {std::move(membership)}, handle);
-}
-
 }  // namespace cohort::comm::c

@@ -26,7 +26,8 @@ namespace cohort::comm::c {
 struct Membership {
   std::unique_ptr<runtime::KeyValueStore> store;  // outlives the runtime
   std::shared_ptr<runtime::Runtime> runtime;
-  int handles = 1;                         // that are not finalized; under the lock of memberships.cc
+  int handles = 1;            // that are not finalized; under the lock of memberships.cc, but for a store's
+  std::atomic<int> calls{0};  // that are using the runtime (WithRuntime)
   std::atomic<bool> in_preemption{false};  // Runtime::OnPreemption serves one thread
 };
 
@@ -65,17 +66,22 @@ using Kept = std::vector<std::shared_ptr<const void>>;
 struct RuntimeObject {
   std::shared_ptr<Membership> membership;
 };
+// The batch of a communicator: calls between cohort_batch_begin and cohort_batch_end.
+struct NotedCalls {
+  std::unique_ptr<Batch> calls = nullptr;  // null until there is one; kept for its memory
+  bool open = false;
+  Kept needs = {};
+  cohort_status refused = COHORT_OK;  // the first error of a call, which refuses all of them
+  std::string refusal = {};           // its text
+};
 struct CommunicatorObject {
   std::shared_ptr<Membership> membership;
   std::shared_ptr<Communicator> communicator;  // never null, and never replaced
-  std::unique_ptr<Batch> batch = nullptr;      // null until there is one; kept for its memory
-  bool batch_open = false;
-  Kept batch_needs = {};
+  NotedCalls batch = {};
 };
 struct WorkObject {
   std::shared_ptr<Membership> membership;
   runtime::Work work;
-  Kept needs = {};
 };
 struct WindowObject {
   std::shared_ptr<Membership> membership;
@@ -125,6 +131,8 @@ template <typename Handle>
 using TableOf = HandleTable<typename ObjectOf<Handle>::Type>;
 template <typename Handle>
 using Held = typename TableOf<Handle>::Held;
+template <typename Handle>
+using Reserved = typename TableOf<Handle>::Reserved;
 
 template <typename Handle>
 TableOf<Handle>& Table() {
@@ -158,22 +166,48 @@ cohort_status Peek(const char* function, Handle handle, Member ObjectOf<Handle>:
   return found == Lookup::kFound ? COHORT_OK : FailLookup(function, ObjectOf<Handle>::kName, found);
 }
 
-// Makes a handle. COHORT_RESOURCE_EXHAUSTED: the table is full.
+// Reserves a handle before the object is made: what has begun cannot be refused any more. COHORT_RESOURCE_EXHAUSTED:
+// the table is full.
 template <typename Handle>
-cohort_status Give(const char* function, typename ObjectOf<Handle>::Type object, Handle* handle) {
-  const uint64_t number = Table<Handle>().Add(std::move(object));
-  if (number == 0) {
-    return Fail(COHORT_RESOURCE_EXHAUSTED, std::string("cohort_") + function + ": 2^20 handles of this kind exist (" +
-                                               ObjectOf<Handle>::kName + "); free those that are not needed");
-  }
-  *handle = reinterpret_cast<Handle>(static_cast<uintptr_t>(number));
-  return COHORT_OK;
+cohort_status Reserve(const char* function, Reserved<Handle>* place) {
+  if (Table<Handle>().Reserve(place)) return COHORT_OK;
+  return Fail(COHORT_RESOURCE_EXHAUSTED, std::string("cohort_") + function + ": 2^20 handles of this kind exist (" +
+                                             ObjectOf<Handle>::kName + "); free those that are not needed");
 }
 
-// Ends the use of a work by its handle: what it needs stays until it is done.
-void Detach(WorkObject work);
+// Makes the handle. Cannot fail.
+template <typename Handle>
+void Fill(Reserved<Handle>* place, typename ObjectOf<Handle>::Type object, Handle* handle) {
+  *handle = reinterpret_cast<Handle>(static_cast<uintptr_t>(place->Fill(std::move(object))));
+}
 
-// A handle of a runtime that somebody in C++ made.
-cohort_status GiveRuntime(std::shared_ptr<runtime::Runtime> runtime, cohort_runtime* handle);
+// Both, for objects that communicate with nobody.
+template <typename Handle>
+cohort_status Give(const char* function, typename ObjectOf<Handle>::Type object, Handle* handle) {
+  Reserved<Handle> place;
+  const cohort_status reserved = Reserve<Handle>(function, &place);
+  if (reserved == COHORT_OK) Fill<Handle>(&place, std::move(object), handle);
+  return reserved;
+}
+
+// Runs a function that uses a runtime. Several threads may do so at the same time; cohort_finalize does not.
+template <typename Use>
+cohort_status WithRuntime(const char* function, cohort_runtime handle, Use use) {
+  return Guarded(function, [&]() -> cohort_status {
+    if (InReduction()) return FailInReduction(function);
+    struct Call {
+      ~Call() {
+        if (membership != nullptr) membership->calls.fetch_sub(1);
+      }
+      std::shared_ptr<Membership> membership;
+    } call;
+    std::shared_ptr<Membership> membership;
+    const cohort_status found = Peek(function, handle, &RuntimeObject::membership, &membership);
+    if (found != COHORT_OK) return found;
+    membership->calls.fetch_add(1);
+    call.membership = std::move(membership);
+    return use(call.membership);
+  });
+}
 
 }  // namespace cohort::comm::c

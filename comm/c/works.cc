@@ -82,7 +82,7 @@ cohort_status cohort_work_free(cohort_work work) {
   return c::Guarded("work_free", [&]() -> cohort_status {
     c::Held<cohort_work> held;
     if (const cohort_status found = c::Hold("work_free", work, &held); found != COHORT_OK) return found;
-    c::Detach(held.Take());
+    (void)held.Take();
     return COHORT_OK;
   });
 }
@@ -97,10 +97,14 @@ cohort_status cohort_window_allocate(cohort_comm comm, size_t bytes, const cohor
     c::PreparedOptions prepared;
     const cohort_status read = c::Prepare({"window_allocate", options}, &prepared);
     if (read != COHORT_OK) return read;
+    c::Reserved<cohort_window> place;
+    const cohort_status reserved = c::Reserve<cohort_window>("window_allocate", &place);
+    if (reserved != COHORT_OK) return reserved;
     absl::StatusOr<cohort::comm::Window> made =
         held->communicator->AllocateWindow(bytes, prepared.options, prepared.site);
     if (!made.ok()) return c::Fail(made.status());
-    return c::Give<cohort_window>("window_allocate", {held->membership, *std::move(made)}, window);
+    c::Fill<cohort_window>(&place, {held->membership, *std::move(made)}, window);
+    return COHORT_OK;
   });
 }
 

@@ -52,6 +52,20 @@ TEST(HandleTableTest, NumbersThatWereNeverGivenOutAreNotFound) {
   EXPECT_EQ(Look(table, number), Lookup::kFound);
 }
 
+TEST(HandleTableTest, AReservedPlaceIsNoHandleUntilItIsFilled) {
+  Table table(HandleKind::kWork);
+  uint64_t number = 0;
+  {
+    Table::Reserved reserved;
+    Table::Reserved given_back;
+    ASSERT_TRUE(table.Reserve(&reserved) && table.Reserve(&given_back));
+    number = reserved.Fill(std::make_unique<int>(4));
+    EXPECT_EQ(Look(table, number), Lookup::kFound);
+    EXPECT_EQ(Look(table, number + 1), Lookup::kNeverMade);
+  }
+  EXPECT_EQ(table.Add(nullptr), number + 1) << "the place that was given back";
+}
+
 TEST(HandleTableTest, ASecondUserIsRefusedAndAPeekIsNot) {
   Table table(HandleKind::kWork);
   const uint64_t number = table.Add(std::make_unique<int>(3));

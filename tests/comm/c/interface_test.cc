@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "cohort/cohort.h"
 #include "cohort/comm/c/objects.h"
+#include "tests/comm/c/c_ranks.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::testing {
@@ -38,30 +38,6 @@ struct Alone {
   cohort_runtime runtime = nullptr;
   cohort_comm world = nullptr;
 };
-
-std::string Explained(cohort_status status) {
-  return status == COHORT_OK ? "" : std::string(cohort_status_name(status)) + ": " + cohort_last_error();
-}
-
-// Runs `program` on ranks that have a world of the interface.
-void OnRanks(int ranks, const std::function<std::string(ProcessRank&, cohort_runtime, cohort_comm)>& program) {
-  ProcessClusterOptions options;
-  options.ranks = ranks;
-  for (const RankResult& result : RunProcesses(options, [&](ProcessRank& rank) -> std::string {
-         cohort_runtime handle = nullptr;
-         cohort_comm world = nullptr;
-         const std::shared_ptr<runtime::Runtime> shared(rank.runtime, [](runtime::Runtime*) {});
-         if (comm::c::GiveRuntime(shared, &handle) != COHORT_OK) return cohort_last_error();
-         if (cohort_world(handle, nullptr, &world) != COHORT_OK) return cohort_last_error();
-         std::string wrong = program(rank, handle, world);
-         (void)cohort_comm_free(world);
-         return wrong;
-       })) {
-    EXPECT_EQ(result.text, "");
-    EXPECT_EQ(result.signal, 0);
-    EXPECT_FALSE(result.hung);
-  }
-}
 
 void Keep(void* out, const void* a, const void*, int64_t count, cohort_type type, void*) {
   std::memmove(out, a, static_cast<size_t>(count * cohort_type_bytes(type)));
@@ -107,6 +83,99 @@ TEST(CInterfaceTest, ErrorsHaveATextForEachThreadAlone) {
   std::thread([] { EXPECT_STREQ(cohort_last_error(), ""); }).join();
   EXPECT_EQ(cohort_comm_size(alone.world, nullptr), COHORT_INVALID_ARGUMENT);
   EXPECT_STREQ(cohort_last_error(), "cohort_comm_size: size is null");
+}
+
+TEST(CInterfaceTest, ErrorsHaveATextUntilTheirThreadHasEnded) {
+  static std::string seen;
+  struct Last {
+    int calls = 0;
+    ~Last() {
+      (void)cohort_comm_size(nullptr, nullptr);
+      seen = cohort_last_error();
+    }
+  };
+  std::thread([] {
+    thread_local Last last;  // ends after all thread-local objects that are made later
+    last.calls += cohort_comm_free(nullptr);
+  }).join();
+  EXPECT_EQ(seen, "cohort_comm_size: the communicator is null");
+}
+
+TEST(CInterfaceTest, ABlockOfAWrongSizeIsNoType) {
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{16777217}, (uint64_t{1} << 32) + 24, ~uint64_t{0}}) {
+    EXPECT_EQ(cohort_type_bytes(COHORT_BLOCK(bytes)), 0) << bytes;
+  }
+  EXPECT_EQ(cohort_type_bytes(COHORT_BLOCK(16777216)), 16777216);
+}
+
+TEST(CInterfaceTest, ReservedOptionsAreZero) {
+  const Alone alone;
+  cohort_comm_options options = COHORT_COMM_OPTIONS_INIT;
+  options.reserved = 1;
+  cohort_comm none = nullptr;
+  EXPECT_EQ(cohort_world(alone.runtime, &options, &none), COHORT_INVALID_ARGUMENT);
+  EXPECT_STREQ(cohort_last_error(), "cohort_world: options->reserved is not 0");
+}
+
+TEST(CInterfaceTest, ARefusedCallRefusesItsBatch) {
+  const Alone alone;
+  int32_t sum = 7;
+  int32_t out = 0;
+  const auto add = [&] {
+    return cohort_all_reduce(alone.world, &sum, &out, 1, COHORT_INT32, COHORT_SUM, nullptr, nullptr);
+  };
+  ASSERT_EQ(cohort_batch_begin(alone.world), COHORT_OK);
+  EXPECT_EQ(add(), COHORT_OK);
+  EXPECT_EQ(cohort_send(alone.world, &sum, 1, 77, 0, nullptr, nullptr), COHORT_INVALID_ARGUMENT);
+  EXPECT_EQ(cohort_barrier(alone.world, nullptr, nullptr), COHORT_UNIMPLEMENTED);
+  EXPECT_EQ(add(), COHORT_OK);
+  cohort_work work = nullptr;
+  EXPECT_EQ(cohort_batch_end(alone.world, &work), COHORT_INVALID_ARGUMENT);
+  const std::string text = cohort_last_error();
+  const std::string begin =
+      "cohort_batch_end: nothing was started, since a call was refused: cohort_send: the type is 77";
+  EXPECT_EQ(text.find(begin), 0u) << text;
+  EXPECT_EQ(work, nullptr);
+  EXPECT_EQ(out, 0);
+  ASSERT_EQ(cohort_batch_begin(alone.world), COHORT_OK) << "the refusal is over";
+  EXPECT_EQ(add(), COHORT_OK);
+  EXPECT_EQ(cohort_batch_end(alone.world, nullptr), COHORT_OK);
+  EXPECT_EQ(out, 7);
+}
+
+TEST(CInterfaceTest, ACallWithoutAPlaceForItsWorkDoesNotBegin) {
+  const Alone alone;
+  auto& works = comm::c::Table<cohort_work>();
+  std::vector<uint64_t> numbers;
+  while (const uint64_t number = works.Add({})) numbers.push_back(number);
+  cohort_work work = nullptr;
+  int32_t first = 1;
+  int32_t second = 2;
+  int32_t received = 0;
+  EXPECT_EQ(cohort_send(alone.world, &first, 1, COHORT_INT32, 0, nullptr, &work), COHORT_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(work, nullptr);
+  for (const uint64_t number : numbers) {
+    comm::c::Held<cohort_work> held;
+    ASSERT_EQ(works.Hold(number, &held), comm::c::Lookup::kFound);
+    (void)held.Take();
+  }
+  ASSERT_EQ(cohort_send(alone.world, &second, 1, COHORT_INT32, 0, nullptr, &work), COHORT_OK) << cohort_last_error();
+  ASSERT_EQ(cohort_receive(alone.world, &received, 1, COHORT_INT32, 0, nullptr, nullptr), COHORT_OK);
+  EXPECT_EQ(received, 2);
+  EXPECT_EQ(cohort_work_wait(work, 20'000'000'000), COHORT_OK);
+  EXPECT_EQ(cohort_work_free(work), COHORT_OK);
+}
+
+TEST(CInterfaceTest, EmptyBlocksMayLieAnywhere) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    const int64_t counts[] = {1, 0};
+    const int64_t places[] = {1, int64_t{1} << 60};
+    int32_t out[2] = {0, 0};
+    const int32_t in = 5;
+    const cohort_status gathered =
+        cohort_all_gather_v(world, rank.rank == 0 ? &in : nullptr, out, counts, places, COHORT_INT32, nullptr, nullptr);
+    return gathered != COHORT_OK ? Explained(gathered) : out[1] == 5 ? "" : "not gathered";
+  });
 }
 
 TEST(CInterfaceTest, MessagesNameThePlaceOfTheOptions) {
@@ -316,49 +385,6 @@ TEST(CInterfaceTest, CallsThatDifferNameBothPlaces) {
     const bool both = text.find("solver.c:100") != std::string::npos && text.find("solver.c:101") != std::string::npos;
     return both ? "" : text;
   });
-}
-
-// A store of a launcher of the program's own, in the memory of the only rank.
-struct MapStore {
-  std::map<std::string, std::string> values;
-  static int Put(void* context, const char* key, const void* value, size_t bytes) {
-    static_cast<MapStore*>(context)->values[key] = std::string(static_cast<const char*>(value), bytes);
-    return 0;
-  }
-  static int Get(void* context, const char* key, int64_t, void* value, size_t capacity, size_t* bytes) {
-    const auto& values = static_cast<MapStore*>(context)->values;
-    const auto found = values.find(key);
-    if (found == values.end() || found->second.size() > capacity) return 1;
-    *bytes = found->second.size();
-    std::memcpy(value, found->second.data(), found->second.size());
-    return 0;
-  }
-};
-
-TEST(CInterfaceTest, ARankJoinsThroughTheProgramsStore) {
-  MapStore memory;
-  cohort_store store = {sizeof(cohort_store), 0, 1, &MapStore::Put, &MapStore::Get, &memory};
-  cohort_init_options options = COHORT_INIT_OPTIONS_INIT;
-  options.store = &store;
-  cohort_runtime runtime = nullptr;
-  ASSERT_EQ(cohort_init(&options, &runtime), COHORT_OK) << cohort_last_error();
-  EXPECT_EQ(cohort_put(runtime, "key", "value", 5, 1'000'000'000), COHORT_OK) << cohort_last_error();
-  char value[8] = {};
-  size_t bytes = 0;
-  EXPECT_EQ(cohort_get(runtime, "key", value, sizeof value, &bytes, 1'000'000'000), COHORT_OK) << cohort_last_error();
-  EXPECT_EQ(std::string(value, bytes), "value");
-  EXPECT_EQ(cohort_get(runtime, "key", value, 3, &bytes, 1'000'000'000), COHORT_INVALID_ARGUMENT);
-  EXPECT_EQ(bytes, 5u);
-  EXPECT_EQ(cohort_get(runtime, "no such key", value, 3, &bytes, 1'000'000), COHORT_NOT_FOUND);
-  EXPECT_EQ(cohort_finalize(runtime), COHORT_OK);
-
-  store.rank = 1;
-  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
-  EXPECT_EQ(runtime, nullptr);
-  store = {sizeof(cohort_store), 0, 1, nullptr, &MapStore::Get, &memory};
-  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
-  store.size = 3;
-  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
 }
 
 TEST(CInterfaceTest, AForkedChildIsRefusedAndItsParentGoesOn) {

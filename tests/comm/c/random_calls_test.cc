@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cohort/comm/c/cohort.h"
-#include "cohort/comm/c/objects.h"
+#include "tests/comm/c/c_ranks.h"
 #include "tests/comm/c/wrong_calls.h"
 #include "tests/support/nightly.h"
 #include "tests/support/process_cluster.h"
@@ -288,6 +288,9 @@ class Caller {
         COHORT_INVALID_ARGUMENT) {
       return "a work in a batch";
     }
+    if (cohort_batch_end(handles_.comm, nullptr) != COHORT_UNIMPLEMENTED) return "a batch with a refused call";
+    status = cohort_batch_begin(handles_.comm);
+    if (status != COHORT_OK) return Text(status);
     status = cohort_send(handles_.comm, sent.data(), 10, kAffine, next, nullptr, nullptr);
     if (status == COHORT_OK) {
       status = cohort_receive(handles_.comm, received.data(), 10, kAffine, previous, nullptr, nullptr);
@@ -366,8 +369,7 @@ void ExpectAllWell(int ranks, int nodes, int64_t seed, int steps) {
   options.nodes = nodes;
   const auto program = [&](ProcessRank& rank) -> std::string {
     cohort_runtime handle = nullptr;
-    const std::shared_ptr<runtime::Runtime> shared(rank.runtime, [](runtime::Runtime*) {});
-    if (comm::c::GiveRuntime(shared, &handle) != COHORT_OK) return cohort_last_error();
+    if (GiveRuntime(rank, &handle) != COHORT_OK) return cohort_last_error();
     return Caller(handle, static_cast<uint64_t>(seed)).Run(steps);
   };
   for (const RankResult& result : RunProcesses(options, program)) {
