@@ -59,31 +59,32 @@ bool LeftBehind::HasFilters(size_t index) { return IsAnyFilter(search_->Of(index
 void LeftBehind::Begin(size_t index, Clock::time_point now) {
   SupervisedRank& rank = (*ranks_)[index];
   if (rank.handle().output() != nullptr) rank.handle().output()->Drain(false);
-  const bool failed = *rank.ended() != 0 && !rank.signals().asked();
+  const bool failed = *rank.wait_status() != 0 && !rank.signals().asked();
   const bool others_may_live = !failed && !rank.signals().told();
   if (others_may_live || NothingIsLeft(rank)) return Report(index);
   const RankMembers& members = search_->Of(index, kFresh);
   if (members.empty()) return Report(index);
   if (rank.signals().asked()) {
-    left_[index] = {.why = Left::Why::kTold, .since = now, .until = rank.signals().kill_at().value_or(now + grace_)};
-  } else if (IsOrder(*rank.ended()) && !rank.signals().told()) {
-    left_[index] = {.why = Left::Why::kTold, .since = now, .until = now + grace_};
+    left_[index] = {
+        .why = Left::Why::kTold, .reading_begin = now, .filters_end = rank.signals().kill_at().value_or(now + grace_)};
+  } else if (IsOrder(*rank.wait_status()) && !rank.signals().told()) {
+    left_[index] = {.why = Left::Why::kTold, .reading_begin = now, .filters_end = now + grace_};
     rank.signals().TellFamily(now, false);
     if (!IsAnyFilter(members)) Report(index);
   } else if (!rank.signals().told() && !OutputIsOver(rank)) {
-    left_[index] = {.why = Left::Why::kFailed, .since = now, .until = now + kTime};
+    left_[index] = {.why = Left::Why::kFailed, .reading_begin = now, .filters_end = now + kTime};
   } else {
     Kill(members, true);
     Report(index);
   }
 }
 
-bool LeftBehind::Remains(Clock::time_point now) {
+bool LeftBehind::AwaitOutputs(Clock::time_point now) {
   for (size_t i = 0; i < ranks_->size(); ++i) {
     const SupervisedRank& rank = (*ranks_)[i];
     if (rank.staying() || left_.contains(i) || rank.signals().told()) continue;
-    if (rank.ended() && *rank.ended() == 0 && !OutputIsOver(rank)) {
-      left_[i] = {.why = Left::Why::kEnded, .since = now, .until = now + kTime};
+    if (rank.wait_status() && *rank.wait_status() == 0 && !OutputIsOver(rank)) {
+      left_[i] = {.why = Left::Why::kEnded, .reading_begin = now, .filters_end = now + kTime};
     }
   }
   return waits();
@@ -96,10 +97,10 @@ bool LeftBehind::Look(Clock::time_point now, Clock::duration stalled, Clock::dur
     const auto found = left_.find(i);
     if (found == left_.end()) continue;
     if (Left& left = found->second; left.why != Left::Why::kTold) {
-      left.since += stalled + unread;
-      left.until += stalled + unread;
-      left.began += stalled;
-      left.others += stalled;
+      left.reading_begin += stalled + unread;
+      left.filters_end += stalled + unread;
+      left.begin += stalled;
+      left.others_end += stalled;
     }
     over |= LookAt(i, now);
   }
@@ -122,18 +123,18 @@ bool LeftBehind::IsOver(const Left& left, const SupervisedRank& rank, const Rank
 bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
   const SupervisedRank& rank = (*ranks_)[index];
   const Left& left = left_.at(index);
-  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - left.began) / 10);
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>((now - left.begin) / 10);
   const RankMembers& members = search_->Of(index, std::clamp(age, kFresh, std::chrono::milliseconds(200)));
   if (IsOver(left, rank, members)) {
     if (left.why == Left::Why::kFailed) Kill(members, true);
     End(index);
     return true;
   }
-  if (now >= left.until || (now >= left.others && !EndOthers(index, members))) {
+  if (now >= left.filters_end || (now >= left.others_end && !EndOthers(index, members))) {
     EndNow(index, search_->Of(index));
     return true;
   }
-  if (left.why == Left::Why::kFailed && now - left.began >= kBecomesFilter) {
+  if (left.why == Left::Why::kFailed && now - left.begin >= kBecomesFilter) {
     Kill(members, false);  // they would hold on to its devices
   }
   if (!rank.signals().asked() && HasSpoken(left, members, now)) Report(index);
@@ -141,14 +142,14 @@ bool LeftBehind::LookAt(size_t index, Clock::time_point now) {
 }
 
 bool LeftBehind::HasSpoken(const Left& left, const RankMembers& members, Clock::time_point now) {
-  const auto time = now - left.since;
-  return time >= kLastWords || now - left.began >= kUnreadWords || (time >= kBecomesFilter && !IsAnyFilter(members));
+  const auto time = now - left.reading_begin;
+  return time >= kLastWords || now - left.begin >= kUnreadWords || (time >= kBecomesFilter && !IsAnyFilter(members));
 }
 
 bool LeftBehind::EndOthers(size_t index, const RankMembers& members) {
   if (!IsAnyFilter(members)) return false;
   Left& left = left_.at(index);
-  left.others += kTime;  // of what filters have started meanwhile
+  left.others_end += kTime;  // of what filters have started meanwhile
   RankMembers others;
   std::copy_if(members.begin(), members.end(), std::back_inserter(others),
                [](const RankMember& member) { return !IsFilter(member); });
@@ -198,7 +199,7 @@ void LeftBehind::Shorten(Clock::time_point until, Clock::time_point now) {
   for (size_t i = 0; i < ranks_->size(); ++i) {
     const auto found = left_.find(i);
     if (found == left_.end()) continue;
-    found->second.until = std::min(found->second.until, until);
+    found->second.filters_end = std::min(found->second.filters_end, until);
     if (until > now) continue;
     Kill(search_->Of(i, kFresh), true);
     End(i);

@@ -40,8 +40,9 @@ class LeftBehind {
   void set_grace(std::chrono::milliseconds grace) { grace_ = grace; }
   // The first process has been reaped.
   void Begin(size_t index, Clock::time_point now);
-  // All first processes have ended. Returns whether there is something to wait for.
-  bool Remains(Clock::time_point now);
+  // All first processes have ended. Begins to wait for the outputs that are still open of ranks that ended with 0.
+  // Returns whether anything is waited for.
+  bool AwaitOutputs(Clock::time_point now);
   // Every 20 ms or so. Returns whether something that was waited for is over. Of the time since the last look `stalled`
   // does not count, since this process did not run; `unread` does not count for filters, since nobody took what ranks
   // printed.
@@ -58,10 +59,10 @@ class LeftBehind {
   struct Left {
     enum class Why { kTold, kFailed, kEnded };
     Why why = Why::kEnded;
-    Clock::time_point since{};         // without the time in which nobody read what ranks printed
-    Clock::time_point until{};         // of filters, since that time does not count for them
-    Clock::time_point began = since;   // with that time
-    Clock::time_point others = until;  // of all others
+    Clock::time_point reading_begin{};           // moved by the time in which nobody reads what ranks print
+    Clock::time_point filters_end{};             // moved as well: that time does not count for filters
+    Clock::time_point begin = reading_begin;     // of the wait
+    Clock::time_point others_end = filters_end;  // of all but filters
   };
   static constexpr std::chrono::seconds kTime{2};
   static constexpr std::chrono::seconds kLastWords{1};

@@ -16,7 +16,7 @@ std::vector<EvidenceRank> RanksToAsk(const SupervisedRanks& ranks) {
     asked.push_back({.rank = rank.rank(),
                      .group = rank.handle().pid(),
                      .environment = rank.command().environment,
-                     .program = rank.running() ? rank.handle().program_pid() : 0,
+                     .program = rank.has_process() ? rank.handle().program_pid() : 0,
                      .working_directory = rank.command().working_directory});
   }
   return asked;
@@ -80,7 +80,7 @@ void RankEvidence::HoldBack(SupervisedRanks* ranks, std::chrono::milliseconds li
     for (SupervisedRank& rank : *ranks) rank.signals().EndHoldBack();
   };
   const bool asks = at_stop_->Gather(QuestionOf(*ranks, limit, EvidenceTime::kBeforeEnd), done);
-  for (SupervisedRank& rank : *ranks) rank.signals().HoldBack(asks && rank.running());
+  for (SupervisedRank& rank : *ranks) rank.signals().HoldBack(asks && rank.has_process());
 }
 
 bool RankEvidence::LookBack(const SupervisedRanks& ranks, std::chrono::milliseconds limit,

@@ -31,7 +31,7 @@ void Begin(RankMemberSearch* search, const SupervisedRanks& ranks) {
 // Whether those of all ranks that do not stay are.
 bool FirstProcessesGone(const SupervisedRanks& ranks) {
   return std::none_of(ranks.begin(), ranks.end(),
-                      [](const SupervisedRank& rank) { return rank.running() && !rank.staying(); });
+                      [](const SupervisedRank& rank) { return rank.has_process() && !rank.staying(); });
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup
       start_(loop, &ranks_, &streams_, exec_limit,
              [this](v1::RanksStarted started) { OnStartKnown(std::move(started)); }),
       left_behind_(&ranks_, &search_,
-                   {.on_end = [this](size_t index) { Report(index, *ranks_[index].ended()); },
+                   {.on_end = [this](size_t index) { Report(index, *ranks_[index].wait_status()); },
                     .on_notice = [this](const std::string& text) { TellUser(text); }}) {}
 
 Supervisor::~Supervisor() { loop_->Cancel(look_timer_); }
@@ -104,7 +104,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<RankS
 void Supervisor::OnStartKnown(v1::RanksStarted started) {
   handle_(Started{std::move(started)});
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].ended()) left_behind_.Begin(i, EventLoop::Clock::now());
+    if (ranks_[i].wait_status()) left_behind_.Begin(i, EventLoop::Clock::now());
   }
   loop_->Post([this] { CheckAllGone(); });
 }
@@ -181,7 +181,7 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
 void Supervisor::PassOn(int signal) {
   if (signal != SIGUSR1 && signal != SIGUSR2) return;
   for (SupervisedRank& rank : ranks_) {
-    if (rank.running() && !rank.signals().told()) rank.signals().PassOn(signal);
+    if (rank.has_process() && !rank.signals().told()) rank.signals().PassOn(signal);
   }
 }
 
@@ -192,7 +192,7 @@ void Supervisor::OnStays(int local_rank) {
 std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
   std::vector<std::optional<Kept>> kept(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (!ranks_[i].running()) continue;
+    if (!ranks_[i].has_process()) continue;
     kept[i] = ranks_[i].Keep();
     if (!kept[i].has_value()) sentinel_->LeaderEnded(ranks_[i].handle().pid());
   }
@@ -211,7 +211,7 @@ void Supervisor::OnChildStopped(pid_t pid) {
 bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     SupervisedRank& rank = ranks_[i];
-    if (!rank.running() || rank.handle().pid() != pid) continue;
+    if (!rank.has_process() || rank.handle().pid() != pid) continue;
     const bool stayed = rank.staying();
     rank.MarkReaped();
     sentinel_->LeaderEnded(pid);
@@ -250,7 +250,7 @@ bool Supervisor::all_gone() const {
 
 void Supervisor::CheckAllGone() {
   if (told_all_gone_ || !start_.done() || !FirstProcessesGone(ranks_)) return;
-  if (left_behind_.Remains(EventLoop::Clock::now()) || !all_gone()) return;
+  if (left_behind_.AwaitOutputs(EventLoop::Clock::now()) || !all_gone()) return;
   const auto tell = [this](const std::string& text) { TellUser(text); };
   const auto again = [this] { CheckAllGone(); };
   if (ended_badly_ && evidence_.LookBack(ranks_, kEvidenceWithin, tell, again)) return;
@@ -266,7 +266,7 @@ std::vector<v1::RankView> Supervisor::View() const {
     const SupervisedRank& rank = ranks_[i];
     views[i].set_rank(rank.rank());
     const auto use = uses.find(rank.handle().pid());
-    if (!rank.running() || use == uses.end()) continue;
+    if (!rank.has_process() || use == uses.end()) continue;
     views[i].set_pid(rank.handle().program_pid());
     views[i].set_stopped(use->second.stopped || rank.stop().state() == StopWatch::State::kStopped);
     views[i].set_processes(use->second.processes);
@@ -286,7 +286,7 @@ void Supervisor::GatherStacks(const v1::StacksWanted& wanted, const std::functio
     v1::RankStack stack;
     stack.set_number(wanted.number());
     stack.set_rank(rank.rank());
-    if (!rank.running()) {
+    if (!rank.has_process()) {
       stack.set_text("  has ended\n");
       add(std::move(stack));
       continue;
@@ -310,7 +310,7 @@ std::vector<pid_t> Supervisor::staying() const {
 std::vector<pid_t> Supervisor::pids() const {
   std::vector<pid_t> pids;
   for (const SupervisedRank& rank : ranks_) {
-    if (rank.running()) pids.push_back(rank.handle().pid());
+    if (rank.has_process()) pids.push_back(rank.handle().pid());
   }
   return pids;
 }

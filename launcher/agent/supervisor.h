@@ -122,10 +122,12 @@ class Supervisor {
   RankStreams& streams() { return streams_; }
 
   // 0 when it is not running.
-  pid_t GroupOf(int local_rank) const { return ranks_[local_rank].running() ? ranks_[local_rank].handle().pid() : 0; }
+  pid_t GroupOf(int local_rank) const {
+    return ranks_[local_rank].has_process() ? ranks_[local_rank].handle().pid() : 0;
+  }
   // The debugger that has stopped the rank ("gdb, pid 4711"), or empty. Reads /proc.
   std::string HeldBy(int local_rank) const {
-    return ranks_[local_rank].running() ? ranks_[local_rank].handle().HeldBy() : "";
+    return ranks_[local_rank].has_process() ? ranks_[local_rank].handle().HeldBy() : "";
   }
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;

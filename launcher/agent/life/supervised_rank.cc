@@ -71,10 +71,10 @@ void SupervisedRank::OnProgramJoined(pid_t program, bool may_stay) {
 
 void SupervisedRank::OnProgramVanished(pid_t program) {
   handle_.set_program(0);
-  if (!running() || signals_.told() || handle_.pid() == program) return;
+  if (!has_process() || signals_.told() || handle_.pid() == program) return;
   loop_->Cancel(vanished_timer_);
   vanished_timer_ = loop_->After(std::chrono::seconds(1), [this, program] {
-    if (!running() || signals_.told()) return;
+    if (!has_process() || signals_.told()) return;
     const auto state = ReadProcessState(program);
     if (state && !state->exiting) return OnProgramVanished(program);  // it does without its agent: look again
     signals_.KillFor("its program (pid " + std::to_string(program) +
@@ -83,7 +83,7 @@ void SupervisedRank::OnProgramVanished(pid_t program) {
 }
 
 void SupervisedRank::Stop(std::chrono::milliseconds grace, EventLoop::Clock::time_point now, bool restarting) {
-  if (!running() || (restarting && staying())) return;
+  if (!has_process() || (restarting && staying())) return;
   signals_.Give(grace, now, /*spared=*/restarting && may_stay_ && !signals_.told());
 }
 

@@ -45,15 +45,15 @@ class SupervisedRank {
   const StopWatch& stop() const { return stop_; }
 
   // A process that is not reaped.
-  bool running() const { return HasProcess(life_); }
+  bool has_process() const { return HasProcess(life_); }
   // Its process runs, and its end is not known.
-  bool watched() const { return running() && life_ != RankLife::kReported; }
+  bool watched() const { return has_process() && life_ != RankLife::kReported; }
   bool staying() const { return life_ == RankLife::kStaying; }
   // It is reaped, and its end not reported yet.
   bool reaped() const { return life_ == RankLife::kReaped; }
   bool reported() const { return life_ == RankLife::kReported || life_ == RankLife::kGone; }
   // The wait status of its first process, from MarkEnded on.
-  const std::optional<int>& ended() const { return ended_; }
+  const std::optional<int>& wait_status() const { return wait_status_; }
 
   absl::Status Fork();
   // Takes over the processes of a rank that has stayed.
@@ -61,9 +61,9 @@ class SupervisedRank {
   // Its program runs: output and input begin, or go on.
   void Begin(RankOutput::Options options, bool paused, const RankInput::Want& want);
   // Its end is told, or why it has never run. Nothing more is.
-  void MarkReported() { life_.Enter(running() ? RankLife::kReported : RankLife::kGone); }
+  void MarkReported() { life_.Enter(has_process() ? RankLife::kReported : RankLife::kGone); }
   void MarkReaped();
-  void MarkEnded(int wait_status) { ended_ = wait_status; }
+  void MarkEnded(int wait_status) { wait_status_ = wait_status; }
   // It leaves the epoch and waits for the next one. False: it is to end.
   bool Stay();
   // Hands its processes over to the next epoch. Nothing: it is to end, and was killed.
@@ -86,7 +86,7 @@ class SupervisedRank {
   RankSignals::Life life_{RankLife::kNone};
   RankSignals signals_;
   StopWatch stop_;
-  std::optional<int> ended_;
+  std::optional<int> wait_status_;
   bool may_stay_ = false;  // as it said in its hello
   EventLoop::TimerId vanished_timer_ = 0;
 };
