@@ -10,7 +10,8 @@ namespace cohort::launcher {
 
 class HostedRendezvous {
  public:
-  // Receives messages for dlaunch while the job goes on: restart, lost_node, members, standbys.
+  // Receives messages for dlaunch while the job goes on: ranks_lost, restart, node_lost,
+  // members, standbys.
   using OnNews = std::function<void(v1::FromNode)>;
   // Called once, after the agents were told. It must return soon and not destroy the rendezvous.
   using OnFinished = std::function<void(v1::JobReport)>;

@@ -11,10 +11,10 @@ v1::FromNode NewsOf(Action action) {
     *news.mutable_restart() = std::move(restart->restart);
     news.set_number(restart->number);
   } else if (RanksLost* const ranks = std::get_if<RanksLost>(&action)) {
-    news.set_lost(std::move(ranks->text));
+    news.set_ranks_lost(std::move(ranks->text));
     news.set_number(ranks->number);
   } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
-    *news.mutable_lost_node() = std::move(lost->lost);
+    *news.mutable_node_lost() = std::move(lost->lost);
     news.set_number(lost->number);
   } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
     *news.mutable_members() = std::move(changed->members);

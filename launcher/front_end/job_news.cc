@@ -27,14 +27,14 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kNotice:
       parts_.turns->Announce(message.notice());
       break;
-    case v1::FromNode::kLost:
-      parts_.failures->OnLost(message.lost());
+    case v1::FromNode::kRanksLost:
+      parts_.failures->OnLost(message.ranks_lost());
       break;
     case v1::FromNode::kRestart:
       OnRestart(message.restart());
       break;
-    case v1::FromNode::kLostNode:
-      OnLostNode(message.lost_node());
+    case v1::FromNode::kNodeLost:
+      OnLostNode(message.node_lost());
       break;
     case v1::FromNode::kMembers:
       OnMembers(index, message.members());

@@ -122,7 +122,7 @@ v1::FromNode TakeFromNode(FuzzInput* input) {
       message.set_notice(input->Text());
       break;
     case 5:
-      message.set_lost(input->Text());
+      message.set_ranks_lost(input->Text());
       break;
     case 6:
       TakeReport(input, message.mutable_restart()->mutable_report());
@@ -131,8 +131,8 @@ v1::FromNode TakeFromNode(FuzzInput* input) {
       message.mutable_restart()->set_spares(input->Number32());
       break;
     case 7:
-      message.mutable_lost_node()->set_agent(input->Number32());
-      message.mutable_lost_node()->set_text(input->Text());
+      message.mutable_node_lost()->set_agent(input->Number32());
+      message.mutable_node_lost()->set_text(input->Text());
       break;
     case 8:
       TakeMembership(input, message.mutable_members());
