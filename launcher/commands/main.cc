@@ -158,7 +158,7 @@ absl::Status CheckThisMachine(const Job& job) {
   if (forwarded && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
     return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
   }
-  const bool here = job.nodes.spawner == "local";
+  const bool here = job.nodes.spawner == SpawnerKind::kLocal;
   COHORT_RETURN_IF_ERROR(
       CheckOpenFiles(here ? most_ranks : 0, job.options.log_directory.empty() ? 0 : 2, job.nodes.nodes.size()));
   if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
@@ -171,7 +171,7 @@ void WarnOfManyAgents(const Job& job) {
   constexpr size_t kAgentsPerCpu = 100;
   const size_t agents = job.nodes.nodes.size();
   const size_t cpus = AvailableCpus().size();
-  if (job.nodes.spawner != "local" || agents <= kAgentsPerCpu * cpus) return;
+  if (job.nodes.spawner != SpawnerKind::kLocal || agents <= kAgentsPerCpu * cpus) return;
   Say(std::to_string(agents) + " agents start on " + Plural(cpus, "CPU") +
       " of this machine: one that gets no answer for 3.4 s ends the job; if that comes, take fewer nodes with more "
       "ranks each (--nproc-per-node)");
@@ -180,11 +180,11 @@ void WarnOfManyAgents(const Job& job) {
 // Scripts that run here and there give what only matters there: it does no harm, and may be a slip.
 void TellOfIdleOptions(const Job& job) {
   const Options& options = job.options;
-  const bool other_hosts = job.nodes.spawner != "local";
+  const bool other_hosts = job.nodes.spawner != SpawnerKind::kLocal;
   const std::pair<bool, const char*> idle[] = {
       {!options.interface.empty() && !job.nodes.across_hosts, "--iface"},
       {!options.agent_path.empty() && !other_hosts, "--agent-path"},
-      {options.ssh_command != Options().ssh_command && job.nodes.spawner != "ssh", "--ssh"},
+      {options.ssh_command != Options().ssh_command && job.nodes.spawner != SpawnerKind::kSsh, "--ssh"},
   };
   for (const auto& [given, name] : idle) {
     if (given) Say(std::string(name) + " changes nothing here: this job is on " + job.nodes.source);
@@ -270,7 +270,7 @@ std::string DescribeOrder(const Options& options) {
 // How it came to the plan.
 std::string Explanation(const Job& job) {
   std::string text = "sources of nodes, the first that applies is used (*):\n" + ExplainSources(job.options);
-  text += "agents are started by: " + job.nodes.spawner + "\n";
+  text += "agents are started by: " + SpawnerName(job.nodes.spawner) + "\n";
   text += "order of the nodes: ";
   text += DescribeOrder(job.options) + "\n";
   text += "CPUs of a rank: " + DescribeBinding(job.options.bind) + "\n";

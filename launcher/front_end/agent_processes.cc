@@ -58,9 +58,9 @@ absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& tol
   if (!alone) {
     COHORT_ASSIGN_OR_RETURN(authority, JobAuthority::Create());
   }
-  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
+  const std::unique_ptr<Spawner> spawner = MakeSpawner(job_.nodes.spawner, job_.options);
   agents_.resize(job_.nodes.nodes.size());
-  bool in_turn = job_.nodes.spawner != "local";
+  bool in_turn = job_.nodes.spawner != SpawnerKind::kLocal;
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
     if (in_turn && i >= kAtOnce) {
@@ -79,7 +79,7 @@ absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& tol
       agent.here = true;
     } else {
       COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
-      agent.here = job_.nodes.spawner == "local";
+      agent.here = job_.nodes.spawner == SpawnerKind::kLocal;
     }
     agent.writer = std::make_unique<MessageWriter>(loop_, std::move(agent.process.input));
     agent.reader.SkipUntil(agent.process.preamble);

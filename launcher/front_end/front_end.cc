@@ -430,7 +430,7 @@ int RunJob(const Job& job) {
   for (const int signal : kHandledSignals) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
   // Before any thread as well.
-  const bool alone = job.nodes.nodes.size() == 1 && !job.nodes.across_hosts && job.nodes.spawner == "local";
+  const bool alone = job.nodes.nodes.size() == 1 && !job.nodes.across_hosts && job.nodes.spawner == SpawnerKind::kLocal;
   std::optional<AgentProcess> forked;
   if (alone) forked = ForkOnlyAgent(job.options);
   std::unique_ptr<FrontEnd> front_end;

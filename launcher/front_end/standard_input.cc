@@ -84,9 +84,9 @@ void StandardInput::ReadOnce() {
 void TellOfUnreadInput(const Job& job, EventLoop* loop, LineTurns* turns) {
   if (job.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
   const auto tell = [&job, turns] {
-    const bool joined = job.nodes.spawner == "local";
+    const bool joined = job.nodes.spawner == SpawnerKind::kLocal;
     turns->Announce("rank 0 is on " + job.nodes.nodes[0].name + ", " +
-                    (joined ? "which joined" : "started by " + job.nodes.spawner) +
+                    (joined ? "which joined" : "started by " + SpawnerName(job.nodes.spawner)) +
                     ", and does not get the standard input; give --stdin rank0 if it should, or --stdin none");
   };
   struct stat input{};

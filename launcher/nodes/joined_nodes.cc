@@ -89,7 +89,7 @@ absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, 
     return absl::DeadlineExceededError(absl::StrCat(joined.status().message(), remedy));
   }
   COHORT_RETURN_IF_ERROR(joined.status());
-  JobNodes found{.spawner = "local", .across_hosts = true};
+  JobNodes found{.spawner = SpawnerKind::kLocal, .across_hosts = true};
   found.reached = std::make_shared<std::map<std::string, AgentProcess>>();
   std::set<std::string> names = {own.name};
   found.nodes.push_back(std::move(own));

@@ -26,6 +26,7 @@ class Kubernetes : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
   bool RunsElsewhere(const Options& options) const override;
+  bool SharesSecret() const override { return true; }
   // See GatherMembers. kInvalidArgument also where neither --nnodes nor a variable tells the number of pods, or both do
   // and differ.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;

@@ -38,6 +38,7 @@ class Members : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
   bool RunsElsewhere(const Options& options) const override;
+  bool SharesSecret() const override { return true; }
   // See GatherMembers. kInvalidArgument also where --nnodes is another number than the variables tell.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };

@@ -185,7 +185,7 @@ absl::StatusOr<JobNodes> Lsf::Find(const Options& options) const {
   }
   COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ReadHostsOfLsf(name));
   return AskAllocation(options, {.name = job, .hosts = std::move(hosts), .program = "blaunch"},
-                       {.spawner = "blaunch",
+                       {.spawner = SpawnerKind::kBlaunch,
                         .command = &BlaunchCommand,
                         .source = "of " + job,
                         .trial = "blaunch HOST true",

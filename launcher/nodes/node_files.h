@@ -27,6 +27,7 @@ class NodeFile : public NodeSource {
  public:
   explicit NodeFile(const NodeFileSystem& system) : system_(system) {}
   Detection Detect(const Options& options) const override;
+  bool IsScheduler() const override { return true; }
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 
  private:
@@ -51,6 +52,7 @@ struct Cobalt : NodeFile {
 class MpiHostFile : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
+  bool IsScheduler() const override { return true; }
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };
 
@@ -62,6 +64,7 @@ absl::StatusOr<std::vector<HostEntry>> ParseHostsAndSlots(const std::string& tex
 class Lsf : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
+  bool IsScheduler() const override { return true; }
   // The first --nnodes hosts of LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS or LSB_HOSTS, or all. See AskAllocation.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };

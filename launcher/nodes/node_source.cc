@@ -30,9 +30,9 @@ struct NamedSource {
 
 std::vector<NamedSource> AllSources() {
   std::vector<NamedSource> sources;
-#define COHORT_ENVIRONMENT(name, Source) sources.push_back({name, std::make_unique<Source>()});
-#include "cohort/launcher/nodes/environments.def"
-#undef COHORT_ENVIRONMENT
+#define COHORT_NODE_SOURCE(name, Source) sources.push_back({name, std::make_unique<Source>()});
+#include "cohort/launcher/nodes/node_sources.def"
+#undef COHORT_NODE_SOURCE
   return sources;
 }
 
@@ -56,14 +56,6 @@ absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Opt
   return absl::InvalidArgumentError("--launcher '" + options.launcher + "': give one of " + names);
 }
 
-// Sources that variables alone ask for, and that name the machines themselves.
-bool IsScheduler(const std::string& name) {
-  for (const char* other : {"simulated", "ssh", "kubernetes", "members", "join", "local"}) {
-    if (name == other) return false;
-  }
-  return true;
-}
-
 // Variables beside those of the chosen scheduler. A second scheduler is named. Where the first one has one machine and
 // nobody asked for one, variables that name more are refused: the job would be smaller than was meant.
 absl::Status HeedOtherVariables(const std::vector<NamedSource>& sources, size_t chosen, const Options& options,
@@ -72,7 +64,7 @@ absl::Status HeedOtherVariables(const std::vector<NamedSource>& sources, size_t 
   for (size_t i = chosen + 1; i < sources.size(); ++i) {
     const Detection other = sources[i].source->Detect(options);
     if (!other.applies) continue;
-    if (IsScheduler(sources[i].name)) {
+    if (sources[i].source->IsScheduler()) {
       Say(other.because + ", but the nodes are those of " + found.source + "; --launcher " + sources[i].name +
           " takes the others");
     } else if (sources[i].name == "members" && alone) {
@@ -96,14 +88,13 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   COHORT_ASSIGN_OR_RETURN(const size_t chosen, Choose(sources, options));
   if (by_itself && sources[chosen].name == "local") COHORT_RETURN_IF_ERROR(RefuseUnreachableMachines(GetVariable));
   // A user who gives them expects that they keep strangers out.
-  const bool shares_secret = sources[chosen].name == "kubernetes" || sources[chosen].name == "members";
-  if (!shares_secret && (options.insecure || !options.token_file.empty())) {
+  if (!sources[chosen].source->SharesSecret() && (options.insecure || !options.token_file.empty())) {
     return absl::InvalidArgumentError((options.insecure ? "--insecure" : "--token-file " + options.token_file) +
                                       " is for pods and machines that run the same command, and the nodes come from: " +
                                       sources[chosen].name + " (see --explain); leave it out");
   }
   COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
-  if (by_itself && IsScheduler(sources[chosen].name) && !found.instead) {
+  if (by_itself && sources[chosen].source->IsScheduler() && !found.instead) {
     COHORT_RETURN_IF_ERROR(HeedOtherVariables(sources, chosen, options, found));
   }
   COHORT_RETURN_IF_ERROR(OrderNodes(options, &found.nodes));

@@ -1,4 +1,4 @@
-// Finds the job's nodes. A source is one file and one line in environments.def; the first that applies to the
+// Finds the job's nodes. A source is one file and one line in node_sources.def; the first that applies to the
 // options or the surroundings is used (--launcher names another), and is printed. Nothing falls back silently to
 // another source.
 #pragma once
@@ -17,9 +17,9 @@
 namespace cohort::launcher {
 
 struct JobNodes {
-  std::string source = {};    // in words: "this machine", "2 simulated nodes of this machine"
-  std::string spawner = {};   // the name in spawners.def by which agents are started there
-  bool share_host = false;    // all nodes are this machine
+  std::string source = {};                    // in words: "this machine", "2 simulated nodes of this machine"
+  SpawnerKind spawner = SpawnerKind::kLocal;  // by which agents are started there
+  bool share_host = false;                    // all nodes are this machine
   bool across_hosts = false;  // other machines, with environments of their own, must reach the rendezvous
   // Does something instead of running the job, which another process of the same command runs: the others of srun's
   // tasks, pods but the first. Returns the process' exit status.
@@ -43,12 +43,16 @@ class NodeSource {
   virtual Detection Detect(const Options& options) const = 0;
   // Whether another process of the same command runs the job: JobNodes::instead. As quick, and only where it applies.
   virtual bool RunsElsewhere(const Options&) const { return false; }
+  // Whether variables alone ask for it and name the machines themselves, as a scheduler's do.
+  virtual bool IsScheduler() const { return false; }
+  // Whether its machines all run the same command, and keep strangers out by a secret of theirs (--token-file).
+  virtual bool SharesSecret() const { return false; }
   // The nodes and what each has, in the order in which the source has them. Quick (well below a second) unless other
   // hosts must be asked. kInvalidArgument names the option that would work. Called only where the source applies.
   virtual absl::StatusOr<JobNodes> Find(const Options& options) const = 0;
 };
 
-// Asks the first source of environments.def that applies, or the one that --launcher names; then puts the nodes into
+// Asks the first source of node_sources.def that applies, or the one that --launcher names; then puts the nodes into
 // the order that --rank-order asks for (node_order.h). kInvalidArgument: --launcher names none, or one that does not
 // apply here.
 absl::StatusOr<JobNodes> FindNodes(const Options& options);

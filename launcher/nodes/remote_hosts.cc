@@ -47,8 +47,8 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
   const std::string words = said.empty() ? "" : ": " + said;
   if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
   if (WIFSIGNALED(result.wait_status)) {
-    return "could not be asked: " + way.spawner + " was killed by " + SignalName(WTERMSIG(result.wait_status)) + words +
-           "; try: " + trial;
+    return "could not be asked: " + SpawnerName(way.spawner) + " was killed by " +
+           SignalName(WTERMSIG(result.wait_status)) + words + "; try: " + trial;
   }
   const int code = WEXITSTATUS(result.wait_status);
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
@@ -74,9 +74,10 @@ absl::Status CheckIsHere(const std::string& command, const RemoteWay& way) {
   if (found.ok()) return absl::OkStatus();
   if (absl::IsPermissionDenied(found.status()))
     return absl::InvalidArgumentError(std::string(found.status().message()));
-  return absl::InvalidArgumentError(
-      "there is no " + command + (by_path ? "" : " in PATH") + " on this machine, by which hosts are reached; " +
-      (way.spawner == "ssh" ? "install it, or name another with --ssh" : "add the folder where it lies to PATH"));
+  return absl::InvalidArgumentError("there is no " + command + (by_path ? "" : " in PATH") +
+                                    " on this machine, by which hosts are reached; " +
+                                    (way.spawner == SpawnerKind::kSsh ? "install it, or name another with --ssh"
+                                                                      : "add the folder where it lies to PATH"));
 }
 
 absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay& way, const HostEntry& entry,

@@ -13,7 +13,7 @@
 namespace cohort::launcher {
 
 struct RemoteWay {
-  std::string spawner;               // in spawners.def
+  SpawnerKind spawner = SpawnerKind::kSsh;
   RemoteCommand* command = nullptr;  // the same way
   std::string source;                // in words, after "2 hosts ": "by ssh"
   int unreachable_status = -1;       // the command's exit status for a host that it can't reach; -1: it has none

@@ -24,7 +24,7 @@ absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
                                       std::to_string(count) + " contradict each other; leave --nnodes out");
   }
   JobNodes found{.source = std::to_string(count) + " simulated node" + (count > 1 ? "s" : "") + " on this machine",
-                 .spawner = "local",
+                 .spawner = SpawnerKind::kLocal,
                  .share_host = true,
                  .nodes = {}};
   std::vector<v1::Device> devices;  // of this machine; asked for by name only, since simulated nodes are for tests

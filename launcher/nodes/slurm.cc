@@ -241,7 +241,7 @@ absl::StatusOr<JobNodes> Slurm::Find(const Options& options) const {
                         .hosts = std::move(slurm.hosts),
                         .own_name = GetVariable("SLURMD_NODENAME").value_or(""),
                         .program = "srun"},
-                       {.spawner = "srun",
+                       {.spawner = SpawnerKind::kSrun,
                         .command = &SrunCommand,
                         .source = "of " + job,
                         .trial = "srun --overlap --nodes=1 --ntasks=1 --nodelist=HOST true",

@@ -28,6 +28,7 @@ std::string WaitTimeIn(const std::string& configuration);
 class Slurm : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
+  bool IsScheduler() const override { return true; }
   bool RunsElsewhere(const Options& options) const override;
   // The first --nnodes nodes, or all; each agent is a job step of one task. Warns where srun would kill the
   // task that runs the job, a while after the others. See AskAllocation.

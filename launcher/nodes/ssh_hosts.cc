@@ -67,7 +67,7 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
 
 RemoteWay SshWay(const Options& options, const std::string& source) {
   const bool has_patience = options.ssh_command.find("ConnectTimeout") != std::string::npos;  // ssh heeds the first
-  return {.spawner = "ssh",
+  return {.spawner = SpawnerKind::kSsh,
           .command = &SshCommand,
           .source = source,
           .unreachable_status = 255,

@@ -21,7 +21,7 @@ absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
         std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
         "; for more ranks on it, use --nproc-per-node");
   }
-  JobNodes found{.source = "this machine", .spawner = "local", .share_host = false, .nodes = {}};
+  JobNodes found{.source = "this machine", .spawner = SpawnerKind::kLocal, .share_host = false, .nodes = {}};
   NodeResources node{.name = HostName(), .devices = {}, .cpus = AvailableCpus(), .cores = AvailableCores()};
   if (options.bind == Bind::kNuma) node.numa_nodes = FindNumaNodes(node.cpus);
   if (options.simulate_gpus) {

@@ -58,7 +58,7 @@ struct Options {
   bool ranks_of_file = false;    // it is the number of ranks that program_file names
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;
-  std::string launcher;                           // a name in environments.def; empty: the first that applies
+  std::string launcher;                           // a name in node_sources.def; empty: the first that applies
   std::string hosts;                              // --hosts as typed; empty: not given
   std::string host_file;                          // --hostfile; empty: not given
   std::string ssh_command = "ssh";                // a program and its arguments, separated by blanks

@@ -18,7 +18,7 @@ class LocalSpawner : public Spawner {
 
 // Starts the only agent of a job as a copy of this process, which saves loading the program a second time. Call it
 // before this process has threads, gRPC's among them.
-// Nothing where there are threads already, or no process can be made: MakeSpawner("local") then starts the agent.
+// Nothing where there are threads already, or no process can be made: MakeSpawner(kLocal) then starts the agent.
 std::optional<AgentProcess> ForkOnlyAgent(const Options& options);
 
 }  // namespace cohort::launcher

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "cohort/launcher/agent/agent.h"
 #include "cohort/launcher/base/piped_process.h"
 #include "cohort/launcher/machine/program.h"
@@ -44,15 +43,32 @@ class RemoteSpawner final : public Spawner {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name, const Options& options) {
-#define COHORT_SPAWNER(known, Class) \
-  if (name == known) return std::unique_ptr<Spawner>(std::make_unique<Class>(options));
-#define COHORT_REMOTE_SPAWNER(known, command) \
-  if (name == known) return std::unique_ptr<Spawner>(std::make_unique<RemoteSpawner>(options, &command));
+std::string SpawnerName(SpawnerKind kind) {
+  switch (kind) {
+#define COHORT_SPAWNER(known, name, Class) \
+  case SpawnerKind::known:                 \
+    return name;
+#define COHORT_REMOTE_SPAWNER COHORT_SPAWNER
 #include "cohort/launcher/spawn/spawners.def"
 #undef COHORT_REMOTE_SPAWNER
 #undef COHORT_SPAWNER
-  return absl::NotFoundError("there is no way to start agents called '" + std::string(name) + "'");
+  }
+  return "";
+}
+
+std::unique_ptr<Spawner> MakeSpawner(SpawnerKind kind, const Options& options) {
+  switch (kind) {
+#define COHORT_SPAWNER(known, name, Class) \
+  case SpawnerKind::known:                 \
+    return std::make_unique<Class>(options);
+#define COHORT_REMOTE_SPAWNER(known, name, command) \
+  case SpawnerKind::known:                          \
+    return std::make_unique<RemoteSpawner>(options, &command);
+#include "cohort/launcher/spawn/spawners.def"
+#undef COHORT_REMOTE_SPAWNER
+#undef COHORT_SPAWNER
+  }
+  return nullptr;
 }
 
 }  // namespace cohort::launcher

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "cohort/launcher/options/options.h"
@@ -31,7 +30,19 @@ class Spawner {
   virtual absl::StatusOr<AgentProcess> Spawn(int index, const std::string& host) = 0;
 };
 
-// The spawner of that name in spawners.def; kNotFound otherwise. `options` must outlive it.
-absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name, const Options& options);
+// A line of spawners.def.
+enum class SpawnerKind {
+#define COHORT_SPAWNER(kind, name, Class) kind,
+#define COHORT_REMOTE_SPAWNER(kind, name, command) kind,
+#include "cohort/launcher/spawn/spawners.def"
+#undef COHORT_REMOTE_SPAWNER
+#undef COHORT_SPAWNER
+};
+
+// "ssh"
+std::string SpawnerName(SpawnerKind kind);
+
+// `options` must outlive it.
+std::unique_ptr<Spawner> MakeSpawner(SpawnerKind kind, const Options& options);
 
 }  // namespace cohort::launcher

@@ -266,7 +266,7 @@ class Dlaunch {
     job.options.ranks_per_node = 2;
     job.options.programs = {{.command = {"/opt/train"}}};
     job.nodes.source = "nodes";
-    job.nodes.spawner = "local";
+    job.nodes.spawner = SpawnerKind::kLocal;
     job.nodes.reached = std::make_shared<std::map<std::string, AgentProcess>>();
     const bool with_preamble = input->Bool();
     for (size_t i = 0; i < kAgents; ++i) {
