@@ -106,7 +106,6 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->plan.reset();
   known->inline_run.reset();
   known->asked = !runs_inline_;
-  known->rest = {};
   known->counts = &counts_;
 }
 

@@ -1,21 +1,6 @@
 #include "cohort/comm/provider/prepared_call.h"
 
-#include <algorithm>
-
 namespace cohort::comm {
-namespace {
-
-constexpr uint32_t kFirstRest = 8;
-constexpr uint32_t kLongestRest = 1024;
-
-}  // namespace
-
-void InlineRest::Begin(uint64_t done) {
-  const bool in_vain = latest_ > 0 && done - done_before_ < latest_;
-  latest_ = in_vain ? std::min(2 * latest_, kLongestRest) : kFirstRest;
-  left_ = latest_;
-  done_before_ = done;
-}
 
 AcceptedCall& Provider::FillNextCall(const PreparedCall& prepared) {
   AcceptedCall& call = NextCall();

@@ -22,22 +22,6 @@ struct InlineCounts {
   uint64_t all() const { return done + continued; }
 };
 
-// When a prepared call is not begun in the caller's thread, because an earlier repetition stopped at a step that only
-// an operation can do: a reader copies the message from a window, or the reader's kernel fetches it.
-class InlineRest {
- public:
-  // True: this repetition goes the way of an operation.
-  bool Takes() { return left_ > 0 && left_-- > 0; }
-  // Such a step was met: the next 8 repetitions rest. A rest is twice as long as the one before, up to 1,024, if fewer
-  // calls than that one had were done in the caller's thread between the two. `done`: there, so far.
-  void Begin(uint64_t done);
-
- private:
-  uint32_t left_ = 0;
-  uint32_t latest_ = 0;
-  uint64_t done_before_ = 0;
-};
-
 struct PreparedCall {
   uint64_t id = 0;  // never given twice
   Provider* provider = nullptr;
@@ -58,7 +42,6 @@ struct PreparedCall {
   std::shared_ptr<BoundPlan> plan;
   std::shared_ptr<InlineRun> inline_run;
   bool asked = false;  // whether they were asked for
-  InlineRest rest;
   InlineCounts* counts = nullptr;
 };
 

@@ -95,6 +95,7 @@ absl::Status BoundPlan::Bind(std::shared_ptr<const Plan> plan, const PlanBinding
   lane_count_ = plan_->lanes.size();
   if (lanes_.size() < lane_count_) lanes_.resize(lane_count_);
   for (size_t i = 0; i < lanes(); ++i) BindLane(plan_->lanes[i], fanouts[i], &lanes_[i]);
+  begun_.under_way = false;
   Rewind();
   return absl::OkStatus();
 }
@@ -105,6 +106,7 @@ void BoundPlan::BindLane(const comm::Lane& lane, Fanout* fanout, Lane* bound) {
   for (const Step& step : lane.steps) {
     BoundStep made;
     made.step = &step;
+    made.kind = step.kind;
     made.bytes = memory_.At(made.sends() ? step.src : step.dst).bytes;
     made.src = PlaceOf(memory_, step.src);
     made.src2 = PlaceOf(memory_, step.src2);

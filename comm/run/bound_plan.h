@@ -89,27 +89,31 @@ struct BoundStep {
     size_t offset = 0;
   };
 
-  bool sends() const { return step->kind == StepKind::kSend || step->kind == StepKind::kPublish; }
-  bool receives() const { return step->kind == StepKind::kRecv || step->kind == StepKind::kRecvReduce; }
+  bool sends() const { return kind == StepKind::kSend || kind == StepKind::kPublish; }
+  bool receives() const { return kind == StepKind::kRecv || kind == StepKind::kRecvReduce; }
 
-  // For InlineRun, which fills them.
-  ShortSender* sender = nullptr;
-  ShortReceiver* receiver = nullptr;
-  ShortReceive receive = {};
-  int look_cost = 1;
-
+  StepKind kind = StepKind::kCopy;
+  bool ends_publish = true;  // false: more sends of the same publish follow
+  int look_cost = 1;         // filled by InlineRun
   int32_t peer = -1;
-  size_t bytes = 0;  // of its message, or of what it writes
+  int32_t sends_before = 0;  // sends and publishes of the lane before this one
+  size_t bytes = 0;          // of its message, or of what it writes
   Place src = {}, dst = {}, src2 = {};
   const Step* step = nullptr;
   Fanout* fanout = nullptr;  // carries the message; null: a link to `peer` does, if there is one
   Link* link = nullptr;      // found when it is first needed
-  int32_t sends_before = 0;  // sends and publishes of the lane before this one
-  bool ends_publish = true;  // false: more sends of the same publish follow
 };
 
 class BoundPlan {
  public:
+  // The message of the step at the cursor, where an inline run has begun it and not finished: an operation goes on with
+  // this very object, which the transport may know.
+  struct BegunMessage {
+    SendOperation send;     // or
+    RecvOperation receive;  // by the kind of the step
+    bool under_way = false;
+    bool failed = false;  // and then not to be tried again
+  };
   struct Lane {
     std::vector<BoundStep> steps;
     BoundStep* next = nullptr;  // the first that is not done
@@ -128,6 +132,7 @@ class BoundPlan {
   void Begin(const PlanBinding& binding) {
     binding_ = binding;
     memory_.SetBuffers(binding.in, binding.out);
+    begun_.under_way = false;
     Rewind();
   }
   // The same, where only the buffers and the signature differ; without Rewind, and binding() keeps the buffers of
@@ -135,13 +140,14 @@ class BoundPlan {
   void SetCall(const void* in, void* out, const runtime::CallRecord* call) {
     memory_.SetBuffers(in, out);
     binding_.signature = call->wire_signature;
-    SetRecord(call);
+    binding_.call = call;
+    begun_.under_way = false;
   }
   void Rewind() {
     for (size_t i = 0; i < lanes(); ++i) lanes_[i].next = lanes_[i].steps.data();
   }
   // The record of the call under way has moved.
-  void SetRecord(const runtime::CallRecord* call) { binding_.call = call; }
+  void SetRecord(const runtime::CallRecord* call) { binding_.call = begun_.send.call = begun_.receive.call = call; }
   // Its links are gone: it must be bound again.
   void Forget() { plan_.reset(); }
   // Whether Begin does for that call.
@@ -156,6 +162,7 @@ class BoundPlan {
   const BoundMemory& memory() const { return memory_; }
   size_t lanes() const { return lane_count_; }
   Lane& lane(size_t i) { return lanes_[i]; }
+  BegunMessage& begun() { return begun_; }
   std::byte* At(const BoundStep::Place& place) const {
     return memory_.buffers()[static_cast<size_t>(place.buffer)] + place.offset;
   }
@@ -166,12 +173,39 @@ class BoundPlan {
     return binding_.signature;
   }
 
+  // Makes the operation of a step's message new. A user's function is left to the caller.
+  void Fill(const BoundStep& step, SendOperation* operation) const {
+    operation->data = At(step.src);
+    operation->bytes = step.bytes;
+    operation->signature = SignatureOf(step);
+    operation->call = binding_.call;
+    operation->moved = 0;
+    operation->state = nullptr;
+  }
+  void Fill(const BoundStep& step, RecvOperation* operation) const {
+    operation->data = At(step.dst);
+    operation->bytes = step.bytes;
+    operation->element_bytes = binding_.element_bytes;
+    operation->signature = SignatureOf(step);
+    operation->call = binding_.call;
+    operation->moved = 0;
+    operation->state = nullptr;
+    operation->mismatch = false;
+    operation->reduce = nullptr;
+    operation->operand = nullptr;
+    if (step.kind != StepKind::kRecvReduce) return;
+    operation->reduce = binding_.kernel;
+    operation->operand = At(step.src);
+    operation->incoming_first = step.step->incoming_first;
+  }
+
  private:
   void BindLane(const comm::Lane& lane, Fanout* fanout, Lane* bound);
 
   std::shared_ptr<const Plan> plan_;
   PlanBinding binding_;
   BoundMemory memory_;
+  BegunMessage begun_;
   size_t lane_count_ = 0;    // of the plan
   std::vector<Lane> lanes_;  // at least those
 };

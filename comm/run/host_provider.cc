@@ -19,15 +19,14 @@ runtime::Work HostProvider::LaunchAgain(PreparedCall& call) {
   if (run == nullptr) return Provider::LaunchAgain(call);
   // A receive looks once: it is often made long before its message comes.
   if (!run->Run(call.request.kind == CollectiveKind::kRecv ? 0 : polls_)) [[unlikely]]
-    return GoOn(call, *run);
+    return GoOn(call);
   ++call.counts->done;
   black_box_.Finish(call.ticket, runtime::CallState::kDone, run->at_once());
   return runtime::Work();
 }
 
-runtime::Work HostProvider::GoOn(PreparedCall& call, const InlineRun& run) {
+runtime::Work HostProvider::GoOn(PreparedCall& call) {
   ++call.counts->continued;
-  if (run.takes_operation()) call.rest.Begin(run.calls_done());
   AcceptedCall& next = FillNextCall(call);
   next.begun = true;
   next.ticket = call.ticket;

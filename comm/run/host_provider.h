@@ -30,17 +30,17 @@ class HostProvider : public Provider {
   virtual void Prepare(PreparedCall& call) = 0;
 
  private:
-  // The inline run of the repetition; null: there is none, or it rests.
+  // Null: there is none.
   InlineRun* InlineRunOf(PreparedCall& call) {
     if (!call.asked) [[unlikely]] {
       call.asked = true;
       Prepare(call);
     }
-    return call.inline_run == nullptr || call.rest.Takes() ? nullptr : call.inline_run.get();
+    return call.inline_run.get();
   }
 
   // Queues the repetition, whose inline run has stopped.
-  runtime::Work GoOn(PreparedCall& call, const InlineRun& run);
+  runtime::Work GoOn(PreparedCall& call);
 
   runtime::BlackBoxWriter& black_box_;
   const int polls_;             // of an inline run, for messages that are not there

@@ -15,17 +15,13 @@ constexpr size_t kMostBytes = 64 * 1024;
 // KiB, far, 1.06 us instead of 0.90; 512 B 0.46 instead of 0.66).
 constexpr size_t kMostPreparedInExchange = 512;
 
-// False: there is no link or no short stream for the step's message, or none that takes it.
-bool FindStreams(const InlineRun::LinkTo& link_to, BoundStep* step) {
+// False: there is no link for the step's message, or it is not used inline.
+bool FindLink(const InlineRun::LinkTo& link_to, BoundStep* step, InlineTerms* terms) {
   if (step->fanout == nullptr && step->link == nullptr) step->link = link_to(step->peer);
-  Fanout* const fanout = step->fanout;
-  if (fanout == nullptr && step->link == nullptr) return false;
-  if (step->sends()) {
-    step->sender = fanout != nullptr ? fanout->short_sender() : step->link->short_sender();
-    return step->sender != nullptr && step->bytes <= step->sender->most_bytes();
-  }
-  step->receiver = fanout != nullptr ? fanout->short_receiver(step->peer) : step->link->short_receiver();
-  return step->receiver != nullptr && step->bytes <= step->receiver->most_bytes();
+  if (step->fanout == nullptr && step->link == nullptr) return false;
+  *terms = step->fanout != nullptr ? step->fanout->inline_terms() : step->link->inline_terms();
+  step->look_cost = terms->look_cost;
+  return terms->most_bytes > 0 && step->bytes <= terms->most_bytes;
 }
 
 }  // namespace
@@ -35,38 +31,36 @@ std::unique_ptr<InlineRun> InlineRun::Of(BoundPlan* plan, int divisor, const Lin
   std::vector<BoundStep>& steps = plan->lane(0).steps;
   if (steps.size() > kMostSteps) return nullptr;
   size_t bytes = 0;
+  bool at_once = true;
   for (BoundStep& step : steps) {
     bytes += step.bytes;
-    const bool local = step.step->kind == StepKind::kReduce || step.step->kind == StepKind::kCopy;
-    if (!local && ((!step.sends() && !step.receives()) || !FindStreams(link, &step))) return nullptr;
+    InlineTerms terms;
+    const bool local = step.kind == StepKind::kReduce || step.kind == StepKind::kCopy;
+    if (!local && ((!step.sends() && !step.receives()) || !FindLink(link, &step, &terms))) return nullptr;
+    if (terms.calls_kernel || step.bytes > kMostShortBytes) at_once = false;
   }
   if (bytes > kMostBytes) return nullptr;
-  return std::unique_ptr<InlineRun>(new InlineRun(plan, divisor));
+  return std::unique_ptr<InlineRun>(new InlineRun(plan, divisor, at_once));
 }
 
-InlineRun::InlineRun(BoundPlan* plan, int divisor)
-    : plan_(*plan), lane_(plan->lane(0)), begin_(lane_.steps.data()), end_(lane_.end()), divisor_(divisor) {
-  const PlanBinding& binding = plan->binding();
+InlineRun::InlineRun(BoundPlan* plan, int divisor, bool at_once)
+    : plan_(*plan),
+      lane_(plan->lane(0)),
+      begin_(lane_.steps.data()),
+      end_(lane_.end()),
+      divisor_(divisor),
+      at_once_(at_once) {
   const bool receives =
       std::any_of(lane_.steps.begin(), lane_.steps.end(), [](const BoundStep& step) { return step.receives(); });
-  for (BoundStep& step : lane_.steps) {
-    const bool prepares = !receives || step.bytes <= kMostPreparedInExchange;
-    if (step.sender != nullptr && prepares) prepared_.push_back(&step);
-    step.receive.bytes = step.bytes;
-    if (step.receiver != nullptr) step.look_cost = step.receiver->look_cost();
-    const bool calls_kernel = step.look_cost > 1 || (step.sender != nullptr && step.sender->calls_kernel());
-    if (calls_kernel || step.bytes > kMostShortBytes) at_once_ = false;
-    if (step.step->kind == StepKind::kRecvReduce) {
-      step.receive.reduce = binding.kernel;
-      step.receive.incoming_first = step.step->incoming_first;
-      step.receive.count = step.bytes / binding.element_bytes;
-    }
+  for (const BoundStep& step : lane_.steps) {
+    if (step.sends() && (!receives || step.bytes <= kMostPreparedInExchange)) prepared_.push_back(&step);
   }
 }
 
 // A rank that has nothing to send comes to its look sooner than one that has.
 void InlineRun::WaitForOthers(const BoundStep& first) const {
-  const int pauses = first.receiver->early_pauses() + (&first == begin_ ? 1 : 0);
+  const int early = first.fanout != nullptr ? first.fanout->early_pauses(first.peer) : first.link->early_pauses();
+  const int pauses = early + (&first == begin_ ? 1 : 0);
   for (int i = 0; i < pauses; ++i) runtime::Pause();
 }
 
@@ -76,17 +70,11 @@ void InlineRun::Divide() const {
   if (out != nullptr) DivideBy(binding.dtype, out, binding.count, divisor_);
 }
 
-bool InlineRun::Do(const BoundStep& step) {
+bool InlineRun::RunLocal(const BoundStep& step) {
   std::byte* const dst = plan_.At(step.dst);
   const std::byte* const src = plan_.At(step.src);
   const PlanBinding& binding = plan_.binding();
-  if (step.sender != nullptr) {
-    if (!step.sender->Send(src, step.bytes, *binding.call)) {
-      takes_operation_ = step.bytes > kMostShortBytes && step.sender->TakesOperation();
-      return false;
-    }
-    step.sender->Wake();
-  } else if (step.step->kind == StepKind::kReduce) {
+  if (step.kind == StepKind::kReduce) {
     binding.kernel(dst, src, plan_.At(step.src2), step.bytes / binding.element_bytes);
   } else if (step.bytes > 0 && dst != src) {
     std::memcpy(dst, src, step.bytes);

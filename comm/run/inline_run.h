@@ -1,13 +1,9 @@
-// Runs a bound plan of short messages in the caller's thread, before its call is queued. Every step is done whole or
-// not at all. Where a message does not come soon, the plan's cursor stays at that step, and the call becomes an
-// operation that goes on there.
+// Runs a bound plan of short messages in the caller's thread, before its call is queued. Where a message is not done
+// soon, the plan's cursor stays at that step, and the call becomes an operation that goes on with the same message.
 //
-// Nothing fails here. Whatever is out of order (another signature, a damaged slot, a full stream) leaves the step
-// undone, so that the operation meets it again and deals with it.
+// Nothing is reported here. Where a message fails, the operation finds it failed and deals with it.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -19,13 +15,13 @@
 
 namespace cohort::comm {
 
-// By the engine's owner. Senders and receivers belong to the plan's links and outlive it.
+// By the engine's owner.
 class InlineRun {
  public:
   // Returns the link to a peer; null: there is none.
   using LinkTo = std::function<Link*(int peer)>;
-  // Null: the plan is not run so. It has one lane of few steps with little data, no direct step, and every link has
-  // streams that take its messages as short ones. `plan` outlives the run, which fills in what BoundStep holds for it.
+  // Null: the plan is not run so. It has one lane of few steps with little data, no direct step, and every link takes
+  // its messages inline (InlineTerms). `plan` outlives the run, which fills in what BoundStep holds for it.
   // `divisor`: above 1, the output is divided by it at the end, for averages.
   static std::unique_ptr<InlineRun> Of(BoundPlan* plan, int divisor, const LinkTo& link);
   InlineRun(const InlineRun&) = delete;
@@ -36,8 +32,7 @@ class InlineRun {
   void Begin(const void* in, void* out, const runtime::CallRecord& call) {
     plan_.SetCall(in, out, &call);
     BoundStep* step = begin_;
-    while (step != end_ && step->sender != nullptr && step->sender->Send(plan_.At(step->src), step->bytes, call))
-      ++step;
+    while (step != end_ && step->sends() && Send(*step)) ++step;
     lane_.next = step;
   }
   // Does the other steps, and looks for messages that are not there for as long as `polls` looks into shared memory
@@ -46,33 +41,52 @@ class InlineRun {
 
   // Whether a call that is done here has taken no longer than about a microsecond.
   bool at_once() const { return at_once_; }
-  // After Run was false: whether it stopped at a message that only an operation can send or take. The next ones of this
-  // call will probably be such ones too: the buffer lies in shared memory, or is read by the peer's kernel.
-  bool takes_operation() const { return takes_operation_; }
-  // Calls that were done here so far.
-  uint64_t calls_done() const { return calls_done_; }
 
  private:
-  InlineRun(BoundPlan* plan, int divisor);
+  InlineRun(BoundPlan* plan, int divisor, bool at_once);
 
   // Leaves those that call at the same time the time to send, before the first look for a message.
   void WaitForOthers(const BoundStep& first) const;
   // The end of an average.
   void Divide() const;
-  // Both: false when nothing was done.
-  bool Do(const BoundStep& step);
+  // Each: false when the step is not done.
+  bool Do(BoundStep& step, int* polls) {
+    if (step.receives()) return Receive(step, polls);
+    if (!step.sends()) return RunLocal(step);
+    const bool sent = Send(step);
+    Wake(step);
+    return sent;
+  }
+  bool Send(BoundStep& step) {
+    SendOperation& send = plan_.begun().send;
+    plan_.Fill(step, &send);
+    const Progress progress =
+        step.fanout != nullptr ? step.fanout->TryPublishQuietly(send) : step.link->TrySendQuietly(send);
+    return progress == Progress::kDone || Leave(progress);
+  }
   bool Receive(BoundStep& step, int* polls) {
-    step.receive.data = plan_.At(step.dst);
-    step.receive.operand = plan_.At(step.src);
-    step.receive.signature = plan_.binding().signature;
-    while (!step.receiver->Receive(step.receive)) {
-      takes_operation_ = step.bytes > kMostShortBytes && step.receiver->TakesOperation();
+    RecvOperation& receive = plan_.begun().receive;
+    plan_.Fill(step, &receive);
+    for (;;) {
+      const Progress progress =
+          step.fanout != nullptr ? step.fanout->TryRecv(step.peer, receive) : step.link->TryRecv(receive);
+      if (progress == Progress::kDone) return true;
       *polls -= step.look_cost;
-      if (takes_operation_ || *polls < 0) return false;
+      if (progress == Progress::kFailed || *polls < 0) return Leave(progress);
       runtime::Pause();
     }
-    return true;
   }
+  bool RunLocal(const BoundStep& step);
+  // Leaves the message that was begun, and is not done, to the operation. False.
+  bool Leave(Progress progress) {
+    plan_.begun().under_way = true;
+    plan_.begun().failed = progress == Progress::kFailed;
+    return false;
+  }
+  static void Prepare(const BoundStep& step) {
+    step.fanout != nullptr ? step.fanout->Prepare(step.bytes) : step.link->Prepare(step.bytes);
+  }
+  static void Wake(const BoundStep& step) { step.fanout != nullptr ? step.fanout->Wake() : step.link->Wake(); }
 
   BoundPlan& plan_;
   BoundPlan::Lane& lane_;
@@ -80,23 +94,24 @@ class InlineRun {
   BoundStep* const end_;
   std::vector<const BoundStep*> prepared_;  // sends whose room is fetched when the call is done (Prepare)
   const int divisor_;
-  bool at_once_ = true;
-  bool takes_operation_ = false;
-  uint64_t calls_done_ = 0;
+  const bool at_once_;
 };
 
 // Without a call of its own, an all-reduce of 8 B takes 13 instructions fewer.
 [[gnu::always_inline]] inline bool InlineRun::Run(int polls) {
   BoundStep* step = lane_.next;
-  for (const BoundStep* sent = begin_; sent != step; ++sent) sent->sender->Wake();
-  if (polls > 0 && step != end_ && step->receiver != nullptr) WaitForOthers(*step);
+  for (const BoundStep* sent = begin_; sent != step; ++sent) Wake(*sent);
+  if (plan_.begun().under_way) [[unlikely]] {
+    Wake(*step);  // some of it may have left
+    return false;
+  }
+  if (polls > 0 && step != end_ && step->receives()) WaitForOthers(*step);
   for (; step != end_; ++step) {
-    if (step->receiver != nullptr ? Receive(*step, &polls) : Do(*step)) continue;
+    if (Do(*step, &polls)) continue;
     lane_.next = step;
     return false;
   }
-  ++calls_done_;
-  for (const BoundStep* prepared : prepared_) prepared->sender->Prepare(prepared->bytes);
+  for (const BoundStep* prepared : prepared_) Prepare(*prepared);
   if (divisor_ > 1) Divide();
   return true;
 }

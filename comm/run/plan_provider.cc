@@ -17,7 +17,7 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-// Calls with longer blocks are not run inline: no stream takes them as short messages (ShortSender::most_bytes).
+// Calls with longer blocks are not run inline: no link takes them so (InlineTerms).
 constexpr int64_t kMostInlineBytes = 8 * 1024;
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }

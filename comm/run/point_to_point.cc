@@ -102,21 +102,32 @@ bool PointToPoint::Connect(int rank, Peer& peer) {
   return true;
 }
 
+BoundPlan::BegunMessage* PointToPoint::BegunOf(const AcceptedCall& call) {
+  if (!call.begun || !call.plan->begun().under_way) return nullptr;
+  call.plan->SetRecord(&call.record);
+  return &call.plan->begun();
+}
+
 Progress PointToPoint::TrySend(int rank, Peer& peer) {
   if (peer.sends.empty()) return Progress::kBlocked;
   if (!Connect(rank, peer)) return Progress::kFailed;
   const Operation& head = *peer.sends.front();
   if (!peer.sending) {
-    peer.send = SendOperation();
-    peer.send.data = static_cast<const std::byte*>(head.call.request.in);
-    peer.send.bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
-    peer.send.signature = head.signature;
-    peer.send.call = &head.call.record;
+    BoundPlan::BegunMessage* const begun = BegunOf(head.call);
+    peer.send = begun != nullptr ? &begun->send : &peer.own_send;
+    peer.send_failed = begun != nullptr && begun->failed;
+    if (begun == nullptr) {
+      peer.own_send = SendOperation();
+      peer.send->data = static_cast<const std::byte*>(head.call.request.in);
+      peer.send->bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
+      peer.send->signature = head.signature;
+      peer.send->call = &head.call.record;
+    }
     peer.sending = true;
   }
-  const Progress progress = peer.link->TrySend(peer.send);
+  const Progress progress = peer.send_failed ? Progress::kFailed : peer.link->TrySend(*peer.send);
   if (progress == Progress::kDone) peer.sending = false;
-  if (progress == Progress::kFailed && !suspicion_.Hold(peer.send.error, rank)) group_->fail(peer.send.error, rank);
+  if (progress == Progress::kFailed && !suspicion_.Hold(peer.send->error, rank)) group_->fail(peer.send->error, rank);
   return progress;
 }
 
@@ -125,24 +136,29 @@ Progress PointToPoint::TryReceive(int rank, Peer& peer) {
   if (!Connect(rank, peer)) return Progress::kFailed;
   const Operation& head = *peer.receives.front();
   if (!peer.receiving) {
-    peer.receive = RecvOperation();
-    peer.receive.data = static_cast<std::byte*>(head.call.request.out);
-    peer.receive.bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
-    peer.receive.signature = head.signature;
-    peer.receive.call = &head.call.record;
+    BoundPlan::BegunMessage* const begun = BegunOf(head.call);
+    peer.receive = begun != nullptr ? &begun->receive : &peer.own_receive;
+    peer.receive_failed = begun != nullptr && begun->failed;
+    if (begun == nullptr) {
+      peer.own_receive = RecvOperation();
+      peer.receive->data = static_cast<std::byte*>(head.call.request.out);
+      peer.receive->bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
+      peer.receive->signature = head.signature;
+      peer.receive->call = &head.call.record;
+    }
     peer.receiving = true;
   }
-  const Progress progress = peer.link->TryRecv(peer.receive);
+  const Progress progress = peer.receive_failed ? Progress::kFailed : peer.link->TryRecv(*peer.receive);
   if (progress == Progress::kDone) peer.receiving = false;
   if (progress == Progress::kFailed) {
-    if (peer.receive.mismatch) {
+    if (peer.receive->mismatch) {
       RunnerFailure failure;
       failure.peer = rank;
       failure.mismatch = true;
-      failure.peer_call = peer.receive.peer_call;
+      failure.peer_call = peer.receive->peer_call;
       group_->fail(ExplainMismatch(*group_, head.call.record, failure).error, -1);
-    } else if (!suspicion_.Hold(peer.receive.error, rank)) {
-      group_->fail(peer.receive.error, rank);
+    } else if (!suspicion_.Hold(peer.receive->error, rank)) {
+      group_->fail(peer.receive->error, rank);
     }
   }
   return progress;

@@ -47,8 +47,12 @@ class PointToPoint : public HostProvider {
     bool sending = false;  // `send` is under way for the first of sends
     bool receiving = false;
     uint32_t passed_by = 0;  // calls of a direction where nothing waited, while the other direction waited
-    SendOperation send;
-    RecvOperation receive;
+    SendOperation own_send;
+    RecvOperation own_receive;
+    SendOperation* send = nullptr;  // ours, or that of an inline run
+    RecvOperation* receive = nullptr;
+    bool send_failed = false;  // in the inline run
+    bool receive_failed = false;
   };
 
   // Messages of the other direction and of other peers are not before it. A rank may make no calls other than these, so
@@ -60,6 +64,8 @@ class PointToPoint : public HostProvider {
     if (!(sends ? peer->sends : peer->receives).empty()) return false;
     return (sends ? peer->receives : peer->sends).empty() || ++peer->passed_by % kCallsPerLook != 0;
   }
+  // The message that an inline run of the call has begun; null: there is none.
+  static BoundPlan::BegunMessage* BegunOf(const AcceptedCall& call);
   // Each returns what became of the head of a queue; on kFailed the group has failed, or a peer is under suspicion.
   Progress TrySend(int rank, Peer& peer);
   Progress TryReceive(int rank, Peer& peer);

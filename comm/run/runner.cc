@@ -69,10 +69,11 @@ void PlanRunner::Start(BoundPlan& plan) {
     Lane& lane = *lanes_[i];
     lane.plan = &plan.lane(i);
     lane.scanned = lane.plan->next;
-    lane.receiving = false;
+    lane.EndReceive();
     lane.local_moved = 0;
     lane.sends.Clear(lane.ended() ? 0 : lane.plan->next->sends_before);
   }
+  if (plan.begun().under_way) lanes_.front()->TakeUp(plan.begun());
   direct_.Start(*plan.plan(), plan.binding(), plan.memory().buffers());
 }
 
@@ -88,7 +89,7 @@ Progress PlanRunner::Advance() {
   if (failed_) return Progress::kFailed;
   // After the first look at what the others have sent: the fence waits until the published message has left this CPU.
   const absl::Cleanup wake = [this] {
-    if (unwoken_ != nullptr) std::exchange(unwoken_, nullptr)->WakeReaders();
+    if (unwoken_ != nullptr) std::exchange(unwoken_, nullptr)->Wake();
   };
   bool moved = false;
   bool done = true;
@@ -107,13 +108,15 @@ Progress PlanRunner::Advance() {
 }
 
 bool PlanRunner::TrySlot(SendQueue::Slot& slot, bool* moved) {
+  if (slot.failed) [[unlikely]]
+    return Settle(slot, Progress::kFailed, moved);
   const bool publish = slot.fanout != nullptr;
-  return Settle(slot, publish ? slot.fanout->TryPublish(slot.operation) : slot.link->TrySend(slot.operation), moved);
+  return Settle(slot, publish ? slot.fanout->TryPublish(*slot.operation) : slot.link->TrySend(*slot.operation), moved);
 }
 
 bool PlanRunner::Settle(SendQueue::Slot& slot, Progress progress, bool* moved) {
   if (progress == Progress::kFailed) [[unlikely]] {
-    Fail(std::move(slot.operation.error), slot.peer);
+    Fail(std::move(slot.operation->error), slot.peer);
     return false;
   }
   slot.done = progress == Progress::kDone;
@@ -130,23 +133,39 @@ SendQueue::Slot& PlanRunner::NextSlot(Lane& lane, const BoundStep& step) {
   slot.link = step.link;
   slot.fanout = step.fanout;
   slot.peer = step.fanout != nullptr ? -1 : step.peer;
-  SendOperation& operation = slot.operation;
-  operation.data = plan_->At(step.src);
-  operation.bytes = step.bytes;
-  operation.signature = plan_->SignatureOf(step);
-  operation.call = plan_->binding().call;
-  operation.moved = 0;
-  operation.state = nullptr;
+  slot.operation = &slot.own;
+  slot.failed = false;
+  plan_->Fill(step, slot.operation);
   return slot;
+}
+
+void PlanRunner::Lane::TakeUp(BoundPlan::BegunMessage& begun) {
+  const BoundStep& step = *plan->next;
+  if (step.receives()) {
+    receiving = true;
+    receive = &begun.receive;
+    receive_failed = begun.failed;
+    return;
+  }
+  SendQueue::Slot& slot = sends.Next();
+  slot.link = step.link;
+  slot.fanout = step.fanout;
+  slot.peer = step.fanout != nullptr ? -1 : step.peer;
+  slot.operation = &begun.send;
+  slot.failed = begun.failed;
+  sends.Keep(slot);
+  if (step.ends_publish) sends.NextStep();
+  scanned = ++plan->next;
 }
 
 void PlanRunner::PublishFirst() {
   Lane& lane = *lanes_.front();
-  if (lane.ended() || lane.plan->next->fanout == nullptr || lane.plan->next->step->kind != StepKind::kPublish) return;
+  if (lane.ended() || lane.plan->next->fanout == nullptr || lane.plan->next->kind != StepKind::kPublish) return;
+  if (lane.plan->next->step->sends_before > lane.sends.completed()) return;
   Fanout* const fanout = lane.plan->next->fanout;
   SendQueue::Slot& slot = NextSlot(lane, *lane.plan->next);
   bool moved = false;
-  if (!Settle(slot, fanout->TryPublishQuietly(slot.operation), &moved)) return;
+  if (!Settle(slot, fanout->TryPublishQuietly(*slot.operation), &moved)) return;
   lane.sends.Keep(slot);
   lane.sends.NextStep();
   ++lane.plan->next;
@@ -191,26 +210,13 @@ bool PlanRunner::CombineReceived(Lane& lane, const BoundStep& step) {
 }
 
 void PlanRunner::FillReceive(Lane& lane, const BoundStep& step, RecvOperation* operation) {
-  const PlanBinding& binding = plan_->binding();
-  operation->data = plan_->At(step.dst);
-  operation->bytes = step.bytes;
-  operation->element_bytes = binding.element_bytes;
-  operation->signature = plan_->SignatureOf(step);
-  operation->call = binding.call;
-  operation->moved = 0;
-  operation->state = nullptr;
-  operation->mismatch = false;
+  plan_->Fill(step, operation);
+  if (plan_->binding().user_op == nullptr || step.kind != StepKind::kRecvReduce) [[likely]]
+    return;
+  if (lane.incoming.size() < step.bytes) lane.incoming.resize(step.bytes);
+  operation->data = lane.incoming.data();
   operation->reduce = nullptr;
   operation->operand = nullptr;
-  if (step.step->kind != StepKind::kRecvReduce) return;
-  if (binding.user_op != nullptr) [[unlikely]] {
-    if (lane.incoming.size() < step.bytes) lane.incoming.resize(step.bytes);
-    operation->data = lane.incoming.data();
-  } else {
-    operation->reduce = binding.kernel;
-    operation->operand = plan_->At(step.src);
-    operation->incoming_first = step.step->incoming_first;
-  }
 }
 
 Progress PlanRunner::Receive(Lane& lane, BoundStep& step) {
@@ -222,7 +228,9 @@ Progress PlanRunner::Receive(Lane& lane, BoundStep& step) {
     if (progress == Progress::kDone) lane.early->RemoveFirst();
     return progress;
   }
-  RecvOperation& operation = lane.receive;
+  RecvOperation& operation = *lane.receive;
+  if (lane.receive_failed) [[unlikely]]
+    return Received(lane, step, operation, Progress::kFailed);
   if (!lane.receiving) {
     FillReceive(lane, step, &operation);
     lane.receiving = true;
@@ -248,7 +256,7 @@ Progress PlanRunner::Received(Lane& lane, const BoundStep& step, RecvOperation& 
     }
     Fail(std::move(operation.error), step.peer);
   }
-  if (progress == Progress::kDone && plan_->binding().user_op != nullptr && step.step->kind == StepKind::kRecvReduce)
+  if (progress == Progress::kDone && plan_->binding().user_op != nullptr && step.kind == StepKind::kRecvReduce)
       [[unlikely]] {
     if (!CombineReceived(lane, step)) return Progress::kFailed;
   }
@@ -285,7 +293,7 @@ bool PlanRunner::ReceiveEarly(Lane& lane, bool* moved) {
     fence = std::max(fence, step.step->sends_before);
     if (!step.receives()) continue;
     // Receives of one link begin in their order, so the first that can't stops all.
-    const bool combined = plan_->binding().user_op != nullptr && step.step->kind == StepKind::kRecvReduce;
+    const bool combined = plan_->binding().user_op != nullptr && step.kind == StepKind::kRecvReduce;
     if (combined || step.step - cursor->step > step.step->ahead || fence > lane.sends.completed()) break;
     if (step.fanout != nullptr) break;
     const Link* link = LinkOf(lane, step);
@@ -305,7 +313,7 @@ Progress PlanRunner::RunLocal(Lane& lane, const BoundStep& step) {
   size_t bytes = step.bytes - at;
   if (bytes > kLocalBytesAtOnce) bytes = kLocalBytesAtOnce / element_bytes * element_bytes;
   if (bytes > 0) {
-    if (step.step->kind == StepKind::kReduce) {
+    if (step.kind == StepKind::kReduce) {
       if (!Combine(dst + at, src + at, plan_->At(step.src2) + at, bytes)) return Progress::kFailed;
     } else if (dst != src) {
       if (step.bytes >= kLocalPastCacheFrom) {
@@ -324,7 +332,7 @@ bool PlanRunner::RunSteps(Lane& lane, bool* moved) {
     BoundStep& step = *lane.plan->next;
     if (step.step->sends_before > lane.sends.completed()) return true;
     Progress progress = Progress::kDone;
-    switch (step.step->kind) {
+    switch (step.kind) {
       case StepKind::kSend:
       case StepKind::kPublish:
         if (!Post(lane, step, moved)) return false;
@@ -349,7 +357,7 @@ bool PlanRunner::RunSteps(Lane& lane, bool* moved) {
       return true;
     }
     *moved = true;
-    lane.receiving = false;
+    lane.EndReceive();
     lane.local_moved = 0;
     lane.plan->next = direct_.diverted() ? lane.plan->end() : &step + 1;
   }

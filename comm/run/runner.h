@@ -77,7 +77,9 @@ class PlanRunner {
     bool receiving = false;  // `receive` is under way for the step at the cursor
     size_t local_moved = 0;  // bytes of a local step already done
     SendQueue sends;
-    RecvOperation receive;
+    RecvOperation own_receive;
+    RecvOperation* receive = &own_receive;     // or that of an inline run
+    bool receive_failed = false;               // in the inline run
     BoundStep* scanned = nullptr;              // receives before this one are under way, or not to be tried early
     std::unique_ptr<EarlyReceives> early;      // made when first needed
     std::vector<std::byte> incoming;           // what a user's function combines
@@ -86,6 +88,12 @@ class PlanRunner {
     bool fanout_asked = false;
 
     bool ended() const { return plan->next == plan->end(); }
+    // Goes on with the message that an inline run has begun.
+    void TakeUp(BoundPlan::BegunMessage& begun);
+    void EndReceive() {
+      receiving = receive_failed = false;
+      receive = &own_receive;
+    }
   };
 
   // Makes the lanes and fan-outs that the plan needs, and binds it. False: see failure().

@@ -14,12 +14,14 @@ namespace cohort::comm {
 class SendQueue {
  public:
   struct Slot {
-    SendOperation operation;
-    Link* link = nullptr;      // or
-    Fanout* fanout = nullptr;  // (a publish)
+    SendOperation own;
+    SendOperation* operation = &own;  // or that of an inline run
+    Link* link = nullptr;             // or
+    Fanout* fanout = nullptr;         // (a publish)
     int32_t peer = -1;
     int32_t step = 0;  // the number of its step among the lane's sends and publishes
     bool done = false;
+    bool failed = false;  // in the inline run
   };
 
   // Forgets everything, for the next operation. `steps`: those of its sends and publishes that are done.

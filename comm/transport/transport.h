@@ -59,60 +59,15 @@ struct RecvOperation {
   runtime::CallRecord peer_call;
 };
 
-// Short messages: sent and received whole or not at all, by the same streams as operations. Nothing fails here. A
-// message that is out of order in any way is left where it is, for TryRecv.
-// Every short stream takes messages up to this length. Some take longer ones as well (most_bytes).
+// Messages of at most this many bytes are moved within about a microsecond, once they can be.
 inline constexpr size_t kMostShortBytes = 1024;
 
-class ShortSender {
- public:
-  // The longest message that Send may take.
-  virtual size_t most_bytes() const { return kMostShortBytes; }
-  // Sends at most most_bytes() bytes of `call`, with its wire_signature; transports that have room send the record
-  // along. True: they are in the stream, and `data` and `call` may be reused. False: not yet. The next to be sent must
-  // be the same, by Send or TrySend; where a part of them is in the stream already, TrySend alone goes on. Readers that
-  // sleep stay asleep until Wake, which the caller calls soon.
-  virtual bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) = 0;
-  // After Send was false: whether it always is for such memory, so that only TrySend goes on.
-  virtual bool TakesOperation() const { return false; }
-  virtual void Wake() = 0;
-  // A message of `bytes` bytes will probably be the next one. Called when there is nothing else to do.
-  virtual void Prepare(size_t bytes) { (void)bytes; }
-  // Whether a message takes a system call, which the record of a call should count as time.
-  virtual bool calls_kernel() const { return false; }
-
- protected:
-  ~ShortSender() = default;
-};
-
-// As the fields of RecvOperation.
-struct ShortReceive {
-  std::byte* data = nullptr;
-  const std::byte* operand = nullptr;
-  ReduceKernel reduce = nullptr;
-  bool incoming_first = false;
-  size_t count = 0;  // elements, for `reduce`
-  size_t bytes = 0;
-  uint64_t signature = 0;
-};
-
-class ShortReceiver {
- public:
-  // The longest message that Receive may take.
-  virtual size_t most_bytes() const { return kMostShortBytes; }
-  // True: the next message was there, was short and the expected one, and is in place. False: nothing was done.
-  virtual bool Receive(const ShortReceive& receive) = 0;
-  // After Receive was false: whether it found a message that only TryRecv can take. Says what that look saw.
-  virtual bool TakesOperation() const { return false; }
+// How messages of calls that run in the caller's thread (run/inline_run.h) use a link or a fan-out.
+struct InlineTerms {
+  size_t most_bytes = 0;  // of a message; 0: such calls do not use it
   // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
-  virtual int look_cost() const { return 1; }
-  // Pauses to make before the first look for a message that is being sent at about this time.
-  int early_pauses() const { return early_pauses_; }
-
- protected:
-  ~ShortReceiver() = default;
-
-  int early_pauses_ = 0;
+  int look_cost = 1;
+  bool calls_kernel = false;  // a message takes a system call, which the record of a call should count as time
 };
 
 // Names one ordered pair of byte streams, one in each direction.
@@ -138,12 +93,17 @@ class Link {
   // message may be tried while an earlier one is unfinished (it is then kBlocked until its turn).
   virtual Progress TrySend(SendOperation& operation) = 0;
   virtual Progress TryRecv(RecvOperation& operation) = 0;
+  // TrySend that may leave a sleeping reader asleep until Wake, which the caller calls soon.
+  virtual Progress TrySendQuietly(SendOperation& operation) { return TrySend(operation); }
+  virtual void Wake() {}
+  // A message of `bytes` bytes will probably be the next to be sent. Called when there is nothing else to do.
+  virtual void Prepare(size_t bytes) { (void)bytes; }
+  virtual InlineTerms inline_terms() const { return {}; }
+  // Pauses to make before the first look for a message that is being sent at about this time.
+  virtual int early_pauses() const { return 0; }
   // Whether what comes before its receive has been tried costs a copy here: receives should then be tried as early as
   // their memory is free.
   virtual bool wants_early_receives() const { return false; }
-  // The link's streams for short messages; they live as long as the link. Null: it has none.
-  virtual ShortSender* short_sender() { return nullptr; }
-  virtual ShortReceiver* short_receiver() { return nullptr; }
 };
 
 // One writer, all other members read: what kPublish and published receives run on.
@@ -159,18 +119,19 @@ class Fanout {
  public:
   virtual ~Fanout() = default;  // abandons, as a link does
   virtual Progress TryPublish(SendOperation& operation) = 0;
-  // TryPublish that may leave sleeping readers asleep until WakeReaders, which the caller calls soon, after work that
-  // needs not wait for the message to be on its way. Operation::call need not be complete yet.
+  // TryPublish that may leave sleeping readers asleep until Wake, which the caller calls soon, after work that needs
+  // not wait for the message to be on its way. Operation::call need not be complete yet.
   virtual Progress TryPublishQuietly(SendOperation& operation) { return TryPublish(operation); }
-  virtual void WakeReaders() {}
+  virtual void Wake() {}
   virtual Progress TryRecv(int32_t peer, RecvOperation& operation) = 0;
   // The longest message that may be published, in bytes; longer ones go as sends (all members decide alike).
   virtual size_t max_bytes() const = 0;
-  // As of Link; the receiver is that of `peer`'s publishes.
-  virtual ShortSender* short_sender() { return nullptr; }
-  virtual ShortReceiver* short_receiver(int32_t peer) {
+  // As of Link.
+  virtual void Prepare(size_t bytes) { (void)bytes; }
+  virtual InlineTerms inline_terms() const { return {}; }
+  virtual int early_pauses(int32_t peer) const {
     (void)peer;
-    return nullptr;
+    return 0;
   }
   // How the members reach each other's memory (memory_access.h); lives as long as the fan-out. Null where they can't;
   // all members get the same kind of answer.

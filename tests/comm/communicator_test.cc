@@ -13,6 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "cohort/comm/batch.h"
+#include "cohort/runtime/base/status_macros.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"
@@ -26,6 +28,37 @@ using comm::ConstBuffer;
 using comm::ReduceOp;
 using runtime::Work;
 
+// Every kind of call among two ranks, in blocks of `count` elements, and a batch. `in` and `out` have 2 * count + 1.
+absl::Status CallEveryKind(Communicator& world, comm::Batch& batch, const float* in, float* out, int64_t count) {
+  const int peer = 1 - world.rank();
+  const ConstBuffer block(in, count), blocks(in, 2 * count);
+  const Buffer to_block(out, count), to_blocks(out, 2 * count);
+  COHORT_RETURN_IF_ERROR(world.AllReduce(block, to_block, ReduceOp::kAvg).Wait());
+  COHORT_RETURN_IF_ERROR(world.Reduce(block, to_block, ReduceOp::kSum, 0).Wait());
+  COHORT_RETURN_IF_ERROR(world.Broadcast(to_block, 1).Wait());
+  COHORT_RETURN_IF_ERROR(world.Gather(block, to_blocks, 0).Wait());
+  COHORT_RETURN_IF_ERROR(world.Scatter(blocks, to_block, 1).Wait());
+  COHORT_RETURN_IF_ERROR(world.AllGather(block, to_blocks).Wait());
+  COHORT_RETURN_IF_ERROR(world.ReduceScatter(blocks, to_block, ReduceOp::kMax).Wait());
+  COHORT_RETURN_IF_ERROR(world.AllToAll(blocks, to_blocks).Wait());
+  Work receive = world.Recv(to_block, peer);
+  COHORT_RETURN_IF_ERROR(world.Send(block, peer).Wait());
+  COHORT_RETURN_IF_ERROR(receive.Wait());
+
+  const int64_t unequal[] = {count, count + 1}, equal[] = {count, count};
+  const int64_t mine = unequal[world.rank()], all = 2 * count + 1;
+  COHORT_RETURN_IF_ERROR(world.GatherV(ConstBuffer(in, mine), Buffer(out, all), {unequal, {}}, 0).Wait());
+  COHORT_RETURN_IF_ERROR(world.ScatterV(ConstBuffer(in, all), {unequal, {}}, Buffer(out, mine), 0).Wait());
+  COHORT_RETURN_IF_ERROR(world.AllGatherV(ConstBuffer(in, mine), Buffer(out, all), {unequal, {}}).Wait());
+  COHORT_RETURN_IF_ERROR(
+      world.ReduceScatterV(ConstBuffer(in, all), {unequal, {}}, Buffer(out, mine), ReduceOp::kSum).Wait());
+  COHORT_RETURN_IF_ERROR(world.AllToAllV(blocks, {equal, {}}, to_blocks, {equal, {}}).Wait());
+
+  batch.AllReduce(block, to_block, ReduceOp::kSum).Send(block, peer).Recv(Buffer(out + count, count), peer);
+  COHORT_RETURN_IF_ERROR(batch.Submit().Wait());
+  return world.Barrier().Wait();
+}
+
 class CommunicatorNodesTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommunicatorNodesTest, SteadyStateAllocatesNothing) {
@@ -34,20 +67,14 @@ TEST_P(CommunicatorNodesTest, SteadyStateAllocatesNothing) {
   options.nodes = GetParam();
   if (const std::string why = WhyHostsCannotTalk(); options.nodes > 1 && !why.empty()) GTEST_SKIP() << why;
   const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
-    std::vector<float> in(4096, 1);
-    std::vector<float> out(4096);
+    std::vector<float> in(8193, 1);
+    std::vector<float> out(8193);
+    comm::Batch batch(*rank.world);
     const auto round = [&]() -> absl::Status {
       for (const int64_t count : {1, 100, 4096}) {
-        absl::Status status =
-            rank.world->AllReduce(ConstBuffer(in.data(), count), Buffer(out.data(), count), ReduceOp::kAvg).Wait();
-        if (status.ok()) status = rank.world->Broadcast(Buffer(out.data(), count), 1).Wait();
-        if (status.ok()) {
-          status = rank.rank == 0 ? rank.world->Send(ConstBuffer(in.data(), count), 1).Wait()
-                                  : rank.world->Recv(Buffer(out.data(), count), 0).Wait();
-        }
-        if (!status.ok()) return status;
+        COHORT_RETURN_IF_ERROR(CallEveryKind(*rank.world, batch, in.data(), out.data(), count));
       }
-      return rank.world->Barrier().Wait();
+      return absl::OkStatus();
     };
     for (int i = 0; i < 20; ++i) {
       if (const absl::Status status = round(); !status.ok()) return status.ToString();

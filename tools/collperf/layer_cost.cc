@@ -57,7 +57,6 @@ class FanoutOfAll {
     COHORT_ASSIGN_OR_RETURN(fanout_, transport_->ConnectFanout(spec));
     rank_ = session.rank();
     ranks_ = session.ranks();
-    call_.wire_signature = 1;
     // The first message attaches each reader; an operation must do it.
     comm::SendOperation send;
     send.signature = 1;
@@ -76,23 +75,32 @@ class FanoutOfAll {
     return absl::OkStatus();
   }
   bool Send(const Operands& operands) {
-    comm::ShortSender* sender = fanout_->short_sender();
-    const bool sent = sender->Send(reinterpret_cast<const std::byte*>(operands.in), sizeof operands.in, call_);
-    sender->Wake();
+    comm::SendOperation& send = send_;
+    send.data = reinterpret_cast<const std::byte*>(operands.in);
+    send.bytes = sizeof operands.in;
+    send.signature = 1;
+    const bool sent = fanout_->TryPublishQuietly(send) == comm::Progress::kDone;
+    if (sent) send.state = nullptr;
+    fanout_->Wake();
     return sent;
   }
-  bool Receive(int peer, Operands& operands) {
-    return fanout_->short_receiver(peer)->Receive({.data = reinterpret_cast<std::byte*>(operands.out),
-                                                   .operand = reinterpret_cast<const std::byte*>(operands.in),
-                                                   .reduce = kernel_,
-                                                   .count = 2,
-                                                   .bytes = sizeof operands.in,
-                                                   .signature = 1});
+  void Receive(int peer, Operands& operands) {
+    recv_.data = reinterpret_cast<std::byte*>(operands.out);
+    recv_.operand = reinterpret_cast<const std::byte*>(operands.in);
+    recv_.reduce = kernel_;
+    recv_.element_bytes = sizeof operands.in[0];
+    recv_.bytes = sizeof operands.in;
+    recv_.signature = 1;
+    recv_.state = nullptr;
+    recv_.moved = 0;
+    comm::Progress progress;
+    do {
+      progress = fanout_->TryRecv(peer, recv_);
+    } while (progress != comm::Progress::kDone && progress != comm::Progress::kFailed);
   }
   void ReceiveAll(Operands& operands) {
     for (int peer = 0; peer < ranks_; ++peer) {
-      while (peer != rank_ && !Receive(peer, operands)) {
-      }
+      if (peer != rank_) Receive(peer, operands);
     }
   }
   // Forgets the fan-out.
@@ -102,7 +110,8 @@ class FanoutOfAll {
   std::unique_ptr<comm::ShmTransport> transport_;
   std::unique_ptr<comm::Fanout> fanout_;
   const comm::ReduceKernel kernel_ = comm::FindReduceKernel(comm::DataType::kFloat32, comm::ReduceOp::kSum);
-  runtime::CallRecord call_;
+  comm::SendOperation send_;
+  comm::RecvOperation recv_;
   int rank_ = 0;
   int ranks_ = 1;
 };

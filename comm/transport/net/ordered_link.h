@@ -39,10 +39,6 @@ class MessageQueue {
   auto begin() { return posted_.begin(); }
   auto end() { return posted_.end(); }
   Posted& front() { return posted_.front(); }
-  // The number of the next message.
-  uint64_t next() const { return next_; }
-  // A message with the next number passed without an operation.
-  void Skip() { ++next_; }
 
   // Appends a message with the next `pieces` numbers; the operation's state becomes its entry.
   template <class Operation>

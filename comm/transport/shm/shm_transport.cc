@@ -89,8 +89,13 @@ class ShmLink final : public Link, public LossTarget {
   Progress TrySend(SendOperation& operation) override {
     return lost_.ok() ? writer_.TrySend(operation) : FailLost(operation.error);
   }
-  ShortSender* short_sender() override { return &writer_; }
-  ShortReceiver* short_receiver() override { return &reader_; }
+  Progress TrySendQuietly(SendOperation& operation) override {
+    return lost_.ok() ? writer_.TrySendQuietly(operation) : FailLost(operation.error);
+  }
+  void Wake() override { writer_.Wake(); }
+  void Prepare(size_t bytes) override { writer_.Prepare(bytes); }
+  InlineTerms inline_terms() const override { return {.most_bytes = shm::kPartBytes}; }
+  int early_pauses() const override { return reader_.early_pauses(); }
   Progress TryRecv(RecvOperation& operation) override {
     return lost_.ok() ? reader_.TryRecv(operation) : FailLost(operation.error);
   }
@@ -144,13 +149,14 @@ class ShmFanout final : public Fanout, public LossTarget {
   Progress TryPublishQuietly(SendOperation& operation) override {
     return lost_.ok() ? writer_.TrySendQuietly(operation) : FailLost(operation.error);
   }
-  void WakeReaders() override { writer_.Wake(); }
+  void Wake() override { writer_.Wake(); }
   Progress TryRecv(int32_t peer, RecvOperation& operation) override {
     if (!lost_.ok()) return FailLost(operation.error);
     return ReaderOf(peer).TryRecv(operation);
   }
-  ShortSender* short_sender() override { return &writer_; }
-  ShortReceiver* short_receiver(int32_t peer) override { return &ReaderOf(peer); }
+  void Prepare(size_t bytes) override { writer_.Prepare(bytes); }
+  InlineTerms inline_terms() const override { return {.most_bytes = shm::kPartBytes}; }
+  int early_pauses(int32_t peer) const override { return ReaderOf(peer).early_pauses(); }
   size_t max_bytes() const override { return shm::kPartBytes; }
   MemoryAccess* memory() override { return &memory_; }
   void OnLost(int world_rank, const absl::Status& status) override {
@@ -161,9 +167,9 @@ class ShmFanout final : public Fanout, public LossTarget {
   }
 
  private:
-  shm::StreamReader& ReaderOf(int32_t peer) {
-    return readers_[static_cast<size_t>(peer < group_rank_ ? peer : peer - 1)];
-  }
+  size_t IndexOf(int32_t peer) const { return static_cast<size_t>(peer < group_rank_ ? peer : peer - 1); }
+  shm::StreamReader& ReaderOf(int32_t peer) { return readers_[IndexOf(peer)]; }
+  const shm::StreamReader& ReaderOf(int32_t peer) const { return readers_[IndexOf(peer)]; }
   Progress FailLost(absl::Status& error) const {
     error = lost_;
     return Progress::kFailed;

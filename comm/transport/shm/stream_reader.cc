@@ -43,16 +43,6 @@ std::optional<runtime::CallRecord> FindSimilar(const runtime::BlackBoxReader& bo
   return box.LatestOf(call.group, call.epoch);
 }
 
-// The payload of a message that must be short and have `bytes` bytes; null: it is another message.
-const std::byte* ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes) {
-  if (bytes <= kInlineBytes) {
-    return KindOf(stamp) == MessageKind::kInline && InlineBytesOf(stamp) == bytes ? slot.line.payload : nullptr;
-  }
-  uint64_t total = 0;
-  std::memcpy(&total, slot.line.payload, sizeof total);
-  return KindOf(stamp) == MessageKind::kSlot && total == bytes && bytes <= kSlotBytes ? slot.payload : nullptr;
-}
-
 }  // namespace
 
 StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory,
@@ -81,8 +71,10 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   }
   const Slot& slot = slots_[SlotOf(taken_, slot_mask_)];
   const Line& line = slot.line;
+  const uint64_t began_ns = HopTime::Times(taken_) ? runtime::SteadyNow() : 0;
   const uint64_t stamp = line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return Progress::kBlocked;
+  if (began_ns != 0 && operation.moved == 0) hop_.Add(runtime::SteadyNow() - began_ns);
   const uint64_t signature = line.signature;
   if (signature != operation.signature) [[unlikely]]
     return FailMismatch(operation, signature);
@@ -101,52 +93,6 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   if (taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
   ++turn_;
   return Progress::kDone;
-}
-
-bool StreamReader::Receive(const ShortReceive& receive) {
-  if (slots_ == nullptr || turn_ != tickets_ + 1) return left_ = false;
-  const Slot& slot = slots_[SlotOf(taken_, slot_mask_)];
-  const uint64_t began_ns = HopTime::Times(taken_) ? runtime::SteadyNow() : 0;
-  const uint64_t stamp = slot.line.stamp.load(std::memory_order_acquire);
-  if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return left_ = false;
-  if (began_ns != 0) {
-    hop_.Add(runtime::SteadyNow() - began_ns);
-    early_pauses_ = hop_.pauses();
-  }
-  if (slot.line.signature != receive.signature) return !(left_ = true);
-  const std::byte* payload = ShortPayload(slot, stamp, receive.bytes);
-  if (payload == nullptr) return !(left_ = !TakeOnePart(receive, slot, stamp));
-  if (receive.reduce != nullptr) {
-    const std::byte* left = receive.incoming_first ? payload : receive.operand;
-    const std::byte* right = receive.incoming_first ? receive.operand : payload;
-    receive.reduce(receive.data, left, right, receive.count);
-  } else if (receive.bytes <= kInlineBytes) {
-    CopySmall(receive.data, payload, receive.bytes);
-  } else {
-    std::memcpy(receive.data, payload, receive.bytes);
-  }
-  NextMessage();
-  if (taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
-  ++tickets_;
-  ++turn_;
-  return true;
-}
-
-bool StreamReader::TakeOnePart(const ShortReceive& receive, const Slot& slot, uint64_t stamp) {
-  if (KindOf(stamp) != MessageKind::kCopied) return false;
-  Descriptor descriptor;
-  std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
-  if (descriptor.total != receive.bytes || descriptor.length != receive.bytes) return false;
-  RecvOperation operation;
-  operation.data = receive.data;
-  operation.operand = receive.operand;
-  operation.reduce = receive.reduce;
-  if (receive.reduce != nullptr && receive.count > 0) operation.element_bytes = receive.bytes / receive.count;
-  operation.incoming_first = receive.incoming_first;
-  operation.bytes = receive.bytes;
-  if (TakeFromRing(operation, descriptor) != Progress::kDone) return false;
-  ++tickets_;
-  return true;
 }
 
 Progress StreamReader::Attach(RecvOperation& operation) {

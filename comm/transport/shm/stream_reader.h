@@ -14,7 +14,7 @@
 
 namespace cohort::comm::shm {
 
-class StreamReader final : public ShortReceiver {
+class StreamReader {
  public:
   // All references outlive the reader. It says in `own` how far it has read, as the peer's `own_source`. `memory` is
   // null where messages never lie in the peer's private memory.
@@ -24,13 +24,10 @@ class StreamReader final : public ShortReceiver {
 
   // See Link::TryRecv.
   Progress TryRecv(RecvOperation& operation);
-  size_t most_bytes() const override { return kPartBytes; }
-  bool Receive(const ShortReceive& receive) override;
-  bool TakesOperation() const override { return left_; }
+  // See Link::early_pauses.
+  int early_pauses() const { return hop_.pauses(); }
 
  private:
-  // See Receive: a message of this stamp that was copied in one part.
-  bool TakeOnePart(const ShortReceive& receive, const Slot& slot, uint64_t stamp);
   Progress Attach(RecvOperation& operation);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot);
   Progress TakeFromSlot(RecvOperation& operation, const Slot& slot);
@@ -63,7 +60,6 @@ class StreamReader final : public ShortReceiver {
   const uint64_t slot_mask_;
 
   HopTime hop_;
-  bool left_ = false;               // the latest Receive has found a message and left it
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
   IncomingWay incoming_;
   uint64_t tickets_ = 0;

@@ -89,38 +89,6 @@ Progress StreamWriter::TrySendQuietly(SendOperation& operation) {
   return Progress::kDone;
 }
 
-bool StreamWriter::Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) {
-  if (bytes > kSlotBytes) [[unlikely]]
-    return SendOnePart(data, bytes, call.wire_signature);
-  if (!MaySendShort()) [[unlikely]]
-    return false;
-  PublishShort(data, bytes, call.wire_signature);
-  ++tickets_;
-  ++turn_;
-  return true;
-}
-
-[[gnu::noinline]] bool StreamWriter::SendOnePart(const std::byte* data, size_t bytes, uint64_t signature) {
-  left_ = false;
-  if (!MaySendShort()) return false;
-  left_ = bytes > kPartBytes || (bytes >= limits_.direct_from && segment_.OffsetOf(data, bytes).has_value());
-  if (left_) return false;
-  left_ = SetWay(bytes) == Way::kRead;
-  if (left_) return false;
-  SendOperation operation;
-  operation.data = data;
-  operation.bytes = bytes;
-  operation.signature = signature;
-  if (SendPart(operation) != Progress::kDone) return false;
-  ++tickets_;
-  return true;
-}
-
-bool StreamWriter::FreesSlot() {
-  absl::Status ignored;  // an operation finds it again
-  return Refresh(&ignored) && HasSlot();
-}
-
 void StreamWriter::Prepare(size_t bytes) {
   const auto* slot = reinterpret_cast<const std::byte*>(&slots_[SlotOf(published_, slot_mask_)]);
   const bool in_slot = bytes > kInlineBytes && bytes <= kSlotBytes;

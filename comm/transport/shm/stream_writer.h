@@ -22,7 +22,7 @@ struct StreamLimits {
   size_t* grown_rings = nullptr;       // bytes that the rank may yet spend on larger rings; null: none
 };
 
-class StreamWriter final : public ShortSender {
+class StreamWriter {
  public:
   // The endpoint, whose slots this writer owns, the views of its readers and `ways` outlive it.
   StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, RankWays& ways,
@@ -43,14 +43,11 @@ class StreamWriter final : public ShortSender {
   }
   // The same, but leaves sleeping readers asleep until Wake.
   Progress TrySendQuietly(SendOperation& operation);
-  // Private memory of up to kPartBytes goes by the short way too, unless it is the reader who copies.
-  size_t most_bytes() const override { return kPartBytes; }
-  bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
-  bool TakesOperation() const override { return left_; }
-  void Prepare(size_t bytes) override;
+  // See Link::Prepare.
+  void Prepare(size_t bytes);
   // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
   // some 300 instructions: a caller that has something else to do does it first.
-  void Wake() override;
+  void Wake();
 
  private:
   Progress SendLarge(SendOperation& operation);
@@ -71,13 +68,7 @@ class StreamWriter final : public ShortSender {
   // Reads the readers' acks. False, and *error, when one of them is impossible.
   bool Refresh(absl::Status* error);
   bool HasSlot() const { return published_ - confirmed_ < slot_count_; }
-  // Whether the readers have finished with a slot meanwhile.
-  bool FreesSlot();
-  // No operation is before it, and there is a slot.
-  bool MaySendShort() { return turn_ == tickets_ + 1 && (HasSlot() || FreesSlot()); }
 
-  // See Send: a message of more than kSlotBytes.
-  bool SendOnePart(const std::byte* data, size_t bytes, uint64_t signature);
   // At most kSlotBytes.
   void PublishShort(const std::byte* data, size_t bytes, uint64_t signature);
   void PublishInSlot(const std::byte* data, size_t bytes, uint64_t signature);
@@ -91,7 +82,6 @@ class StreamWriter final : public ShortSender {
   const uint64_t slot_count_;  // a power of two
   const uint64_t slot_mask_;
 
-  bool left_ = false;       // the latest Send of more than kSlotBytes found that only an operation can do it
   uint64_t tickets_ = 0;    // operations seen so far
   uint64_t turn_ = 1;       // the operation that may put messages into the stream
   uint64_t published_ = 0;  // messages in the stream so far

@@ -215,29 +215,6 @@ Connection::Step Connection::Begin(const FrameHeader& header, bool keep) {
   return Step::kOn;
 }
 
-bool Connection::PeekShort(FrameHeader* header, const std::byte** data) {
-  if (reading_ == Reading::kData || !read_error_.ok() || (tls_ != nullptr && tls_->greeting())) return false;
-  for (bool filled = false;; filled = true) {
-    if (buffer_.size() >= sizeof *header) {
-      std::memcpy(header, buffer_.data(), sizeof *header);
-      if (header->frame_bytes > kMostShortBytes || (header->flags & kRailBits) != 0) return false;
-      const size_t head = HeadBytes(*header);
-      *data = buffer_.data() + head;
-      if (buffer_.size() >= head + header->frame_bytes) {
-        return reading_ == Reading::kHeld || CheckTagged(receive_key_, *header, frames_received_).ok();
-      }
-    }
-    if (filled) return false;
-    const std::span<std::byte> room = buffer_.Room(buffer_.capacity());
-    buffer_.Add(Receive(room.data(), room.size()));
-  }
-}
-
-void Connection::TakeShort(const FrameHeader& header) {
-  if (std::exchange(reading_, Reading::kHead) == Reading::kHead) ++frames_received_;
-  buffer_.Take(HeadBytes(header) + header.frame_bytes);
-}
-
 Connection::Step Connection::ReadHead(bool keep, bool long_expected, size_t* budget) {
   FrameHeader header;
   size_t needed = sizeof header;

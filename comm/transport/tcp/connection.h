@@ -112,12 +112,6 @@ class Connection {
   // buffer. Returns whether anything moved; at the end of the connection read_error() is set.
   bool Read(bool keep, bool long_expected, const bool* enough);
   const absl::Status& read_error() const { return read_error_; }
-  // Looks for a short frame (kMostShortBytes) without handing it to anybody. True: the next frame is one, is right and
-  // has come as a whole; `data` stays until something else is read. Reads the socket at most once. What is no such
-  // frame is left to Read, its errors too.
-  bool PeekShort(FrameHeader* header, const std::byte** data);
-  // Consumes the frame that PeekShort has just found.
-  void TakeShort(const FrameHeader& header);
   // Bytes that were read and not used yet.
   bool buffering() const { return buffer_.size() > 0; }
   // A frame has been read as far as its header and waits for somebody who wants it.

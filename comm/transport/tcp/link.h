@@ -8,7 +8,7 @@
 
 namespace cohort::comm::tcp {
 
-class TcpLink : public Link, public ShortReceiver {
+class TcpLink : public Link {
  public:
   // Both outlive it. `shares_cpu`: this rank takes turns on its CPU with others.
   TcpLink(LinkTable* table, LinkState* state, bool shares_cpu)
@@ -20,18 +20,12 @@ class TcpLink : public Link, public ShortReceiver {
   Progress TrySend(SendOperation& operation) override { return state_->sender.TrySend(operation); }
   Progress TryRecv(RecvOperation& operation) override { return state_->receiver.TryRecv(operation); }
   bool wants_early_receives() const override { return true; }
-  ShortSender* short_sender() override { return &state_->sender; }
-  ShortReceiver* short_receiver() override { return this; }
-  bool Receive(const ShortReceive& receive) override {
-    uint64_t granted = 0;
-    if (!state_->receiver.Receive(receive, &granted)) return false;
-    if (granted > 0) state_->sender.OnGrant(granted);
-    return true;
+  InlineTerms inline_terms() const override {
+    return {.most_bytes = kMostShortBytes, .look_cost = look_cost_, .calls_kernel = true};
   }
-  int look_cost() const override { return look_cost_; }
 
  private:
-  // Looks into a socket, in looks into shared memory: 16 of them fit into a short call, about 4 us. Where another rank
+  // Looks into a socket, in looks into shared memory: 16 of them fit into an inline run, about 4 us. Where another rank
   // should run rather than this one look again, one fits.
   static constexpr int kLook = 4;
   static constexpr int kLookOnce = 1 << 20;

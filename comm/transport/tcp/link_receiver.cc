@@ -1,8 +1,6 @@
 #include "cohort/comm/transport/tcp/link_receiver.h"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -16,22 +14,6 @@ using Choice = FrameSink::Choice;
 constexpr size_t kStageBytes = 128 << 10;
 // Messages from here on are read straight into their place, with a system call of their own for the head.
 constexpr size_t kLongMessage = 8 << 10;
-
-// Puts a short message's data in place.
-void TakeShort(const ShortReceive& receive, const std::byte* data) {
-  if (receive.reduce == nullptr) {
-    if (receive.bytes > 0) std::memcpy(receive.data, data, receive.bytes);
-    return;
-  }
-  // Kernels want elements at their natural alignment, which a place in a stream does not have.
-  alignas(std::max_align_t) std::array<std::byte, kMostShortBytes> aligned;
-  if (receive.bytes > 0) std::memcpy(aligned.data(), data, receive.bytes);
-  if (receive.incoming_first) {
-    receive.reduce(receive.data, aligned.data(), receive.operand, receive.count);
-  } else {
-    receive.reduce(receive.data, receive.operand, aligned.data(), receive.count);
-  }
-}
 
 }  // namespace
 
@@ -74,49 +56,6 @@ Progress LinkReceiver::Result(Posted& posted, bool moved) {
     return Progress::kFailed;
   }
   return moved ? Progress::kMoved : Progress::kBlocked;
-}
-
-// Whether the frame is all of the message that is received next.
-bool LinkReceiver::IsWhole(const FrameHeader& header, const ShortReceive& receive) const {
-  return header.message == messages_.next() && header.offset == 0 && header.frame_bytes == receive.bytes &&
-         header.message_bytes == receive.bytes && header.signature == receive.signature;
-}
-
-bool LinkReceiver::Receive(const ShortReceive& receive, uint64_t* granted) {
-  if (!messages_.empty()) return false;
-  if (!early_.empty()) return ReceiveEarly(receive);
-  FrameHeader header;
-  const std::byte* data = nullptr;
-  if (!peer_->keeper->PeekShort(*peer_, &header, &data)) return false;
-  const bool of_link = header.group == key_.group && header.epoch == key_.epoch && header.lane == key_.lane;
-  if (!of_link || (header.flags & kGrantOnly) != 0 || !IsWhole(header, receive) || next_message_ != header.message ||
-      next_offset_ != 0) {
-    peer_->keeper->ReadFor(*peer_, /*long_expected=*/false, nullptr);  // the message may be behind it
-    return false;
-  }
-  if ((header.flags & kHasRecord) != 0) history_.Add(RecordAt(data - sizeof(runtime::CallRecord)));
-  TakeShort(receive, data);
-  *granted = header.granted;
-  peer_->keeper->TakeShort(*peer_, header);
-  ++next_message_;
-  EndShort(header);
-  return true;
-}
-
-bool LinkReceiver::ReceiveEarly(const ShortReceive& receive) {
-  const Early& early = early_.front();
-  const FrameHeader header = early.header;
-  if (!IsWhole(header, receive) || early.filled != header.frame_bytes) return false;
-  TakeShort(receive, early.data.data.get());
-  early_.Remove(early_.begin());
-  EndShort(header);
-  return true;
-}
-
-void LinkReceiver::EndShort(const FrameHeader& header) {
-  messages_.Skip();
-  credit_.Consume(FlowLimits::Charge(header.frame_bytes));
-  ReportIfDue();
 }
 
 void LinkReceiver::Complete(Posted& posted) {

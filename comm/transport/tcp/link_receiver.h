@@ -35,9 +35,6 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
 
   // A frame for this link, its data not read. kStop: the connection is lost.
   FrameSink::Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again);
-  // Receives a short message whole, from the frames that came early or from the connection. False: nothing was done.
-  // `granted`: what the frame grants to this side's sender, where that was not told before.
-  bool Receive(const ShortReceive& receive, uint64_t* granted);
   std::byte* Room(uint64_t left, size_t* bytes) override;
   void Filled(size_t bytes) override;
   void EndFrame() override;
@@ -61,9 +58,6 @@ class LinkReceiver : public FrameTaker, public FrameOwner {
   };
 
   Posted& Post(RecvOperation& operation);
-  bool IsWhole(const FrameHeader& header, const ShortReceive& receive) const;
-  bool ReceiveEarly(const ShortReceive& receive);
-  void EndShort(const FrameHeader& header);
   Progress Result(Posted& posted, bool moved);
   bool TakeEarly();
   bool CheckCall(Posted& posted, const FrameHeader& header);

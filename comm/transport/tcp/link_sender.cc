@@ -10,40 +10,12 @@ Progress LinkSender::TrySend(SendOperation& operation) {
   auto* posted = static_cast<Posted*>(operation.state);
   if (posted == nullptr) {
     posted = &messages_.Add(operation);
-    if (short_ != Short::kNone) TakeUpShort(*posted);
     if (peer_->state == PeerState::kUnknown) peer_->keeper->WantConnection(*peer_);
   }
   // The grant that it waits for may be there.
   if (stalled_ && peer_->state == PeerState::kConnected) peer_->keeper->ReadFor(*peer_, false, nullptr);
   Pump();
   return Result(*posted);
-}
-
-bool LinkSender::Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) {
-  if (peer_->state != PeerState::kConnected || !messages_.empty() || short_ != Short::kNone) return false;
-  if (limits_.FrameBytes(bytes, credit_.allowed()) != static_cast<int64_t>(bytes)) return false;
-  FrameHeader header;
-  header.frame_bytes = static_cast<uint32_t>(bytes);
-  header.signature = call.wire_signature;
-  header.message = messages_.next();
-  header.message_bytes = bytes;
-  const Connection::Written written = WriteFrame(header, &call, data);
-  if (written == Connection::Written::kBusy || written == Connection::Written::kFailed) return false;
-  if (written == Connection::Written::kPartly) {
-    // An operation goes on with it, and has its number, so that this process knows of something to do.
-    short_ = Short::kPartly;
-    return false;
-  }
-  messages_.Skip();
-  return true;
-}
-
-// The operation for a message that Send has begun.
-void LinkSender::TakeUpShort(Posted& posted) {
-  posted.framed = posted.operation->bytes;
-  posted.begun = posted.moved = true;
-  posted.done = std::exchange(short_, Short::kNone) == Short::kSent;
-  if (!posted.done) in_flight_ = &posted;
 }
 
 Progress LinkSender::Result(Posted& posted) {
@@ -123,7 +95,6 @@ Connection::Written LinkSender::WriteFrame(FrameHeader& header, const runtime::C
 }
 
 void LinkSender::FrameSent() {
-  if (short_ == Short::kPartly) short_ = Short::kSent;
   Posted* posted = std::exchange(in_flight_, nullptr);
   if (posted == nullptr) return;
   posted->moved = true;

@@ -15,7 +15,7 @@ namespace cohort::comm::tcp {
 
 class LinkReceiver;
 
-class LinkSender : public FrameOwner, public ShortSender {
+class LinkSender : public FrameOwner {
  public:
   LinkSender(const net::LinkKey& key, Peer* peer, const FlowLimits& limits, size_t* pending_operations)
       : key_(key), peer_(peer), limits_(limits), messages_(pending_operations), credit_(limits.window) {}
@@ -26,9 +26,6 @@ class LinkSender : public FrameOwner, public ShortSender {
   void set_receiver(LinkReceiver* receiver) { receiver_ = receiver; }
 
   Progress TrySend(SendOperation& operation);
-  bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override;
-  void Wake() override {}  // the socket does
-  bool calls_kernel() const override { return true; }
   // The peer has granted sending up to this place.
   void OnGrant(uint64_t granted);
   // Forgets all operations; afterwards neither they nor their memory are touched.
@@ -44,13 +41,10 @@ class LinkSender : public FrameOwner, public ShortSender {
     bool moved = false;
   };
   enum class Pumped : uint8_t { kOn, kBlocked };
-  // A short message that the socket took partly: the operation that comes for it finds it begun.
-  enum class Short : uint8_t { kNone, kPartly, kSent };
 
   void Pump();
   Pumped BeginFrame(Posted& posted);
   Connection::Written WriteFrame(FrameHeader& header, const runtime::CallRecord* call, const std::byte* data);
-  void TakeUpShort(Posted& posted);
   void SetStalled(bool stalled);
   Progress Result(Posted& posted);
   void Forget(Posted& posted);
@@ -64,7 +58,6 @@ class LinkSender : public FrameOwner, public ShortSender {
   net::SendCredit credit_;
   Posted* in_flight_ = nullptr;  // its latest frame is taken partly
   bool stalled_ = false;         // waits for a grant
-  Short short_ = Short::kNone;
   uint64_t last_signature_ = 0;
 };
 

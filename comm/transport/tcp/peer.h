@@ -49,10 +49,6 @@ class PeerKeeper {
   // Reads from the peer's connection, as long as `enough` (may be null) is false. `long_expected`: the data of a long
   // message probably come next.
   virtual bool ReadFor(Peer& peer, bool long_expected, const bool* enough) = 0;
-  // Connection::PeekShort and TakeShort of a peer. PeekShort polls the transport now and then; the peer may fail then,
-  // which is no frame. A caller that does not take a frame that was found calls ReadFor.
-  virtual bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) = 0;
-  virtual void TakeShort(Peer& peer, const FrameHeader& header) = 0;
   // Writing has failed. What the peer sent before can still be read; then it fails.
   virtual void OnWriteError(Peer& peer) = 0;
   // link.Report() could not report yet: calls it again from Poll, until it does.

@@ -83,8 +83,6 @@ class TcpTransport : public Transport, public PeerKeeper {
   void WantConnection(Peer& peer) override;
   void FailPeer(Peer& peer, const absl::Status& status) override;
   bool ReadFor(Peer& peer, bool long_expected, const bool* enough) override;
-  bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override;
-  void TakeShort(Peer& peer, const FrameHeader& header) override;
   void OnWriteError(Peer& peer) override;
   void ReportLater(LinkReceiver& link) override { reports_.Add(link); }
 
@@ -122,7 +120,8 @@ class TcpTransport : public Transport, public PeerKeeper {
   size_t pending_operations_ = 0;
   size_t awaited_peers_ = 0;
   uint32_t polls_ = 0;
-  uint32_t short_looks_ = 0;
+  uint32_t direct_reads_ = 0;
+  uint32_t polls_seen_ = 0;
   LinkTable links_;
   net::AddressBook book_;  // last: its thread signals the watch
 };
@@ -326,29 +325,18 @@ bool TcpTransport::ReadFrom(Peer& peer, bool keep, bool long_expected, const boo
 }
 
 bool TcpTransport::ReadFor(Peer& peer, bool long_expected, const bool* enough) {
+  // A rank may make calls alone that nobody polls for, and other peers wait for it too.
+  if (++direct_reads_ % kPollsPerLook == 0 && std::exchange(polls_seen_, polls_) == polls_) {
+    Look();
+    Poll();
+    if (peer.state != PeerState::kConnected || (enough != nullptr && *enough)) return true;
+  }
   const Connection& connection = *peer.connection;
   const bool knows_of_none = !connection.readable() && !connection.buffering() && !peer.in_ready;
   if (knows_of_none && awaited_peers_ > kMostReadDirectly) return false;
   const bool moved = ReadFrom(peer, /*keep=*/false, long_expected, enough);
   if (peer.state == PeerState::kConnected) NoteLeft(peer);
   return moved;
-}
-
-bool TcpTransport::PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) {
-  // A rank may make short calls alone, and other peers wait for it too. Operations have somebody who polls for them.
-  if (pending_operations_ == 0 && ++short_looks_ % kPollsPerLook == 0) {
-    Look();
-    Poll();
-  }
-  if (peer.state != PeerState::kConnected) return false;
-  const bool found = peer.connection->PeekShort(header, data);
-  if (!found) NoteLeft(peer);
-  return found;
-}
-
-void TcpTransport::TakeShort(Peer& peer, const FrameHeader& header) {
-  peer.connection->TakeShort(header);
-  NoteLeft(peer);
 }
 
 // Notes a peer whose socket or buffer may hold more: no event may come for that.

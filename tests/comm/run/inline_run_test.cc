@@ -36,19 +36,17 @@ runtime::CallRecord CallOf(uint64_t signature) {
   return call;
 }
 
-// A link whose short stream is full now and then.
-class FullLink final : public Link, public ShortSender {
+// A link that cannot send now and then.
+class FullLink final : public Link {
  public:
   FullLink(std::unique_ptr<Link> link, uint64_t seed) : link_(std::move(link)), random_(seed) {}
   Progress TrySend(SendOperation& operation) override { return link_->TrySend(operation); }
   Progress TryRecv(RecvOperation& operation) override { return link_->TryRecv(operation); }
-  ShortSender* short_sender() override { return this; }
-  ShortReceiver* short_receiver() override { return link_->short_receiver(); }
-  size_t most_bytes() const override { return link_->short_sender()->most_bytes(); }
-  bool Send(const std::byte* data, size_t bytes, const runtime::CallRecord& call) override {
-    return random_() % 8 != 0 && link_->short_sender()->Send(data, bytes, call);
+  Progress TrySendQuietly(SendOperation& operation) override {
+    return random_() % 8 == 0 ? Progress::kBlocked : link_->TrySendQuietly(operation);
   }
-  void Wake() override { link_->short_sender()->Wake(); }
+  void Wake() override { link_->Wake(); }
+  InlineTerms inline_terms() const override { return link_->inline_terms(); }
 
  private:
   const std::unique_ptr<Link> link_;
@@ -115,6 +113,8 @@ class Rank {
     runner_.Start(*bound_);
     return true;
   }
+  Progress Advance() { return runner_.Advance(); }
+  const RunnerFailure& failure() const { return runner_.failure(); }
   bool AdvanceToEnd() {
     const Progress progress = runner_.Advance();
     EXPECT_NE(progress, Progress::kFailed) << runner_.failure().status;
@@ -255,222 +255,107 @@ TEST_P(InlineRunTest, InlineRunsEqualOperations) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, InlineRunTest, ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Bool()));
 
-// A message of another call is left for the operation, which says what differs.
-TEST(ShortMessageTest, AMismatchIsLeftToTheOperation) {
-  LocalWorld world(2);
-  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
-  int32_t data[2] = {1, 2};
-  const auto* bytes = reinterpret_cast<const std::byte*>(data);
-  std::array<std::byte, 64> to{};
-  RecvOperation first = testing::RecvOf(to.data(), 8, 1);
-  EXPECT_EQ(b->TryRecv(first), Progress::kBlocked);  // attaches
-  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, CallOf(1)));
-  EXPECT_EQ(b->TryRecv(first), Progress::kDone);
-
-  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, CallOf(2)));
-  const ShortReceive other{.data = to.data(), .bytes = 8, .signature = 3};
-  EXPECT_FALSE(b->short_receiver()->Receive(other));
-  const ShortReceive longer{.data = to.data(), .bytes = 16, .signature = 2};
-  EXPECT_FALSE(b->short_receiver()->Receive(longer));
-  RecvOperation operation = testing::RecvOf(to.data(), 8, 3);
-  EXPECT_EQ(b->TryRecv(operation), Progress::kFailed);
-  EXPECT_TRUE(operation.mismatch);
-  EXPECT_EQ(operation.peer_signature, 2u);
-}
-
-// A short message never overtakes an operation of its stream.
-TEST(ShortMessageTest, ShortMessagesWaitForEarlierOperations) {
-  LocalWorld world(2);
-  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
-  const std::vector<std::byte> data = testing::Pattern(100'000, 1);
-  std::vector<std::byte> large(data.size());
-  std::array<std::byte, 8> small{};
-  SendOperation send = testing::SendOf(data.data(), data.size(), 1);
-  RecvOperation recv = testing::RecvOf(large.data(), large.size(), 1);
-  EXPECT_EQ(b->TryRecv(recv), Progress::kBlocked);
-  EXPECT_FALSE(b->short_receiver()->Receive({.data = small.data(), .bytes = 8, .signature = 2}));
-  while (a->TrySend(send) == Progress::kMoved && send.moved > 0 && send.moved < data.size()) {
-    EXPECT_FALSE(a->short_sender()->Send(data.data(), 8, CallOf(2)));
-  }
-  ASSERT_TRUE(testing::DriveAll({[&] { return a->TrySend(send); }, [&] { return b->TryRecv(recv); }}));
-  EXPECT_EQ(large, data);
-  EXPECT_TRUE(a->short_sender()->Send(data.data(), 8, CallOf(2)));
-  EXPECT_TRUE(b->short_receiver()->Receive({.data = small.data(), .bytes = 8, .signature = 2}));
-  EXPECT_EQ(std::memcmp(small.data(), data.data(), 8), 0);
-}
-
-// A link of streams that the test makes.
+// A link that notes what is asked of it, and gives one answer.
 class FakeLink final : public Link {
  public:
-  FakeLink(ShortSender* sender, ShortReceiver* receiver) : sender_(sender), receiver_(receiver) {}
-  Progress TrySend(SendOperation&) override { return Progress::kBlocked; }
-  Progress TryRecv(RecvOperation&) override { return Progress::kBlocked; }
-  ShortSender* short_sender() override { return sender_; }
-  ShortReceiver* short_receiver() override { return receiver_; }
+  explicit FakeLink(Progress answer) : answer_(answer) {}
+  Progress TrySend(SendOperation& operation) override { return sent = &operation, ++tries, answer_; }
+  Progress TryRecv(RecvOperation& operation) override { return received = &operation, ++tries, answer_; }
+  void Prepare(size_t bytes) override { prepared.push_back(bytes); }
+  InlineTerms inline_terms() const override { return {.most_bytes = 4096}; }
+
+  int tries = 0;
+  const SendOperation* sent = nullptr;
+  const RecvOperation* received = nullptr;
+  std::vector<size_t> prepared;
 
  private:
-  ShortSender* const sender_;
-  ShortReceiver* const receiver_;
+  const Progress answer_;
 };
 
-// A plan of one message each way, of those that have a stream, with its inline run.
-struct OneMessage {
-  OneMessage(ShortSender* sender, ShortReceiver* receiver, size_t bytes) : link(sender, receiver) {
+// A plan of a message, or of one each way, with its inline run.
+struct Messages {
+  Messages(Progress answer, bool sends, bool receives, size_t bytes) : link(answer) {
     Plan plan;
     plan.size = 2;
     std::vector<Step>& steps = plan.lanes.emplace_back().steps;
-    if (sender != nullptr) steps.push_back({.kind = StepKind::kSend, .peer = 1, .src = {BufferId::kIn, 0, 1}});
-    if (receiver != nullptr) steps.push_back({.kind = StepKind::kRecv, .peer = 1, .dst = {BufferId::kOut, 0, 1}});
+    if (sends) steps.push_back({.kind = StepKind::kSend, .peer = 1, .src = {BufferId::kIn, 0, 1}});
+    if (receives) steps.push_back({.kind = StepKind::kRecv, .peer = 1, .dst = {BufferId::kOut, 0, 1}});
     PlanBinding binding;
     binding.count = bytes;
     Fanout* const no_fanout = nullptr;
     EXPECT_TRUE(bound.Bind(std::make_shared<const Plan>(std::move(plan)), binding, {&no_fanout, 1}).ok());
     run = InlineRun::Of(&bound, 1, [this](int) { return &link; });
+    run->Begin(data.data(), data.data(), record);
   }
+  std::vector<std::byte> data = std::vector<std::byte>(4096);
+  const runtime::CallRecord record = CallOf(1);
   FakeLink link;
   BoundPlan bound;
   std::unique_ptr<InlineRun> run;
-};
-
-// Notes what it is told to prepare.
-class NotedSender final : public ShortSender {
- public:
-  bool Send(const std::byte*, size_t, const runtime::CallRecord&) override { return true; }
-  void Wake() override {}
-  void Prepare(size_t bytes) override { prepared.push_back(bytes); }
-  std::vector<size_t> prepared;
-};
-
-class PromptReceiver final : public ShortReceiver {
- public:
-  bool Receive(const ShortReceive&) override { return true; }
 };
 
 // That of a long one is fetched only where nothing is received.
 TEST(InlineRunPrepareTest, FetchesTheRoomOfTheNextMessageWhenTheCallIsDone) {
   for (const bool receives : {false, true}) {
     for (const size_t bytes : {size_t{8}, size_t{512}, size_t{1024}}) {
-      NotedSender sender;
-      PromptReceiver receiver;
-      OneMessage message(&sender, receives ? &receiver : nullptr, bytes);
-      std::array<std::byte, 1024> data{};
-      const runtime::CallRecord record = CallOf(1);
-      message.run->Begin(data.data(), data.data(), record);
-      EXPECT_TRUE(sender.prepared.empty());
-      ASSERT_TRUE(message.run->Run(1));
+      Messages messages(Progress::kDone, true, receives, bytes);
+      EXPECT_TRUE(messages.link.prepared.empty());
+      ASSERT_TRUE(messages.run->Run(1));
       const bool expected = !receives || bytes <= 512;
-      EXPECT_EQ(sender.prepared, expected ? std::vector<size_t>{bytes} : std::vector<size_t>{})
+      EXPECT_EQ(messages.link.prepared, expected ? std::vector<size_t>{bytes} : std::vector<size_t>{})
           << bytes << (receives ? " received as well" : "");
     }
   }
 }
 
-// Longer messages are sent whole, copied, unless they lie in the segment: those take an operation, and the receiver
-// says so.
-TEST(ShortMessageTest, LongMessagesTakeAnOperationWhereTheReaderCopies) {
-  LocalWorld world(2);
-  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
-  ASSERT_EQ(a->short_sender()->most_bytes(), shm::kPartBytes);
-  const std::vector<std::byte> data = testing::Pattern(shm::kPartBytes + 1, 1);
-  std::vector<std::byte> to(data.size());
-  RecvOperation first = testing::RecvOf(to.data(), 8, 1);
-  EXPECT_EQ(b->TryRecv(first), Progress::kBlocked);  // attaches
-  ASSERT_TRUE(a->short_sender()->Send(data.data(), 8, CallOf(1)));
-  ASSERT_EQ(b->TryRecv(first), Progress::kDone);
-  EXPECT_FALSE(b->short_receiver()->TakesOperation());
-
-  for (int i = 0; i < 50; ++i) {  // the ring goes round
-    const size_t bytes = i % 2 == 0 ? 4096 : 5999;
-    std::fill(to.begin(), to.end(), std::byte{});
-    ASSERT_TRUE(a->short_sender()->Send(data.data(), bytes, CallOf(2))) << i;
-    ASSERT_TRUE(b->short_receiver()->Receive({.data = to.data(), .bytes = bytes, .signature = 2})) << i;
-    ASSERT_TRUE(std::equal(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(bytes), to.begin()));
-    ASSERT_EQ(to[bytes], std::byte{});
-  }
-  EXPECT_FALSE(a->short_sender()->Send(data.data(), data.size(), CallOf(3)));
-  EXPECT_TRUE(a->short_sender()->TakesOperation());
-
-  auto block = world.segment(0).Allocate(4096);
-  ASSERT_TRUE(block.ok()) << block.status();
-  const auto* shared = static_cast<const std::byte*>(*world.segment(0).Map(*block));
-  EXPECT_FALSE(a->short_sender()->Send(shared, 4096, CallOf(4)));
-  EXPECT_TRUE(a->short_sender()->TakesOperation());
-  SendOperation send = testing::SendOf(shared, 4096, 4);
-  ASSERT_EQ(a->TrySend(send), Progress::kMoved);
-  EXPECT_FALSE(b->short_receiver()->Receive({.data = to.data(), .bytes = 4096, .signature = 4}));
-  EXPECT_TRUE(b->short_receiver()->TakesOperation());
-  RecvOperation recv = testing::RecvOf(to.data(), 4096, 4);
-  EXPECT_EQ(b->TryRecv(recv), Progress::kDone);
-  EXPECT_EQ(a->TrySend(send), Progress::kDone);
-  EXPECT_FALSE(b->short_receiver()->Receive({.data = to.data(), .bytes = 4096, .signature = 5}));
-  EXPECT_FALSE(b->short_receiver()->TakesOperation());  // nothing is there
-  int sent = 0;
-  while (a->short_sender()->Send(data.data(), 4096, CallOf(5))) ASSERT_LT(++sent, 100);
-  EXPECT_FALSE(a->short_sender()->TakesOperation());  // no room as yet
-}
-
-// A sender and a receiver that do nothing, for a reason that lasts or not.
-class RefusingSender final : public ShortSender {
- public:
-  explicit RefusingSender(bool takes_operation) : takes_operation_(takes_operation) {}
-  size_t most_bytes() const override { return 4096; }
-  bool Send(const std::byte*, size_t, const runtime::CallRecord&) override { return false; }
-  bool TakesOperation() const override { return takes_operation_; }
-  void Wake() override {}
-
- private:
-  const bool takes_operation_;
-};
-class RefusingReceiver final : public ShortReceiver {
- public:
-  explicit RefusingReceiver(bool takes_operation) : takes_operation_(takes_operation) {}
-  size_t most_bytes() const override { return 4096; }
-  bool Receive(const ShortReceive&) override { return ++looks, false; }
-  bool TakesOperation() const override { return takes_operation_; }
-  int looks = 0;
-
- private:
-  const bool takes_operation_;
-};
-
-TEST(InlineRunStopTest, LongMessagesSayWhyTheyStopped) {
-  std::vector<std::byte> data(4096);
-  const runtime::CallRecord record = CallOf(1);
-  for (const bool takes_operation : {false, true}) {
-    RefusingSender sender(takes_operation);
-    OneMessage sends(&sender, nullptr, 4096);
-    sends.run->Begin(data.data(), data.data(), record);
+// The operation goes on with the same message, which the transport may know. One that has failed is not tried again.
+TEST(InlineRunStopTest, AnUnfinishedMessageIsLeftToTheOperation) {
+  for (const Progress answer : {Progress::kBlocked, Progress::kMoved, Progress::kFailed}) {
+    Messages sends(answer, true, false, 64);
     EXPECT_FALSE(sends.run->Run(10));
-    EXPECT_EQ(sends.run->takes_operation(), takes_operation);
+    EXPECT_EQ(sends.link.tries, 1);
+    EXPECT_EQ(sends.link.sent, &sends.bound.begun().send);
 
-    RefusingReceiver receiver(takes_operation);
-    OneMessage receives(nullptr, &receiver, 4096);
-    receives.run->Begin(data.data(), data.data(), record);
+    Messages receives(answer, false, true, 64);
     EXPECT_FALSE(receives.run->Run(10));
-    EXPECT_EQ(receives.run->takes_operation(), takes_operation);
-    EXPECT_EQ(receiver.looks, takes_operation ? 1 : 11);  // it does not wait for what never comes
-    EXPECT_EQ(receives.run->calls_done(), 0u);
+    EXPECT_EQ(receives.link.tries, answer == Progress::kFailed ? 1 : 11);
+    EXPECT_EQ(receives.link.received, &receives.bound.begun().receive);
+    for (Messages* messages : {&sends, &receives}) {
+      EXPECT_TRUE(messages->bound.begun().under_way);
+      EXPECT_EQ(messages->bound.begun().failed, answer == Progress::kFailed);
+      EXPECT_EQ(messages->bound.lane(0).next, messages->bound.lane(0).steps.data());
+    }
   }
 }
 
-// A sender that is never confirmed stops when its slots are used, and goes on when they are read.
-TEST(ShortMessageTest, ShortMessagesStopWhenTheStreamIsFull) {
+// Both ranks find that the other is in another call, one inline and one as an operation.
+TEST(InlineRunStopTest, AMismatchThatWasFoundInlineFailsTheOperation) {
   LocalWorld world(2);
-  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
-  int sent = 0;
-  uint64_t value = 0;
-  while (a->short_sender()->Send(reinterpret_cast<const std::byte*>(&(++value)), 8, CallOf(1))) ASSERT_LT(++sent, 1000);
-  EXPECT_GE(sent, 8);
-  uint64_t received = 0;
-  RecvOperation first = testing::RecvOf(reinterpret_cast<std::byte*>(&received), 8, 1);
-  ASSERT_EQ(b->TryRecv(first), Progress::kDone);
-  EXPECT_EQ(received, 1u);
-  for (int i = 1; i < sent; ++i) {
-    ASSERT_TRUE(
-        b->short_receiver()->Receive({.data = reinterpret_cast<std::byte*>(&received), .bytes = 8, .signature = 1}));
-    EXPECT_EQ(received, static_cast<uint64_t>(i) + 1);
+  const AlgorithmInfo* const algorithm = FindAlgorithm(CollectiveKind::kAllReduce, "flat");
+  ASSERT_NE(algorithm, nullptr);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(std::make_unique<Rank>(world, *algorithm, rank, 2, 1, 2, true));
+    ranks.back()->Reset(1);
+    ASSERT_TRUE(ranks.back()->Start());
   }
-  EXPECT_TRUE(a->short_sender()->Send(reinterpret_cast<const std::byte*>(&value), 8, CallOf(1)));
+  ASSERT_TRUE(testing::DriveAll({[&] { return ranks[0]->Advance(); }, [&] { return ranks[1]->Advance(); }}));
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(ranks[static_cast<size_t>(rank)]->BindInline());
+    ranks[static_cast<size_t>(rank)]->Reset(static_cast<uint64_t>(2 + rank));
+    ranks[static_cast<size_t>(rank)]->Begin();
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    Rank& self = *ranks[static_cast<size_t>(rank)];
+    EXPECT_FALSE(self.Run());
+    ASSERT_TRUE(self.Start());
+    Progress progress = Progress::kMoved;
+    for (int i = 0; i < 100'000'000 && progress != Progress::kFailed; ++i) progress = self.Advance();
+    ASSERT_EQ(progress, Progress::kFailed);
+    EXPECT_TRUE(self.failure().mismatch);
+    EXPECT_EQ(self.failure().peer_signature, static_cast<uint64_t>(3 - rank));
+  }
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ class Side : public PeerKeeper {
 
   void Step() {
     const size_t which = input_->Below(kEnds);
-    switch (input_->Below(11)) {
+    switch (input_->Below(9)) {
       case 0:
       case 1:
         return WriteFrame(which);
@@ -90,10 +90,6 @@ class Side : public PeerKeeper {
       case 7:
         if (input_->Below(8) == 0) links_.EndGroup(which, 1);
         return;
-      case 8:
-        return ReceiveShort(which);
-      case 9:
-        return SendShort(which);
       default:
         if (input_->Below(16) == 0) FailPeer(peer_, absl::UnavailableError("lost"));
         return;
@@ -114,10 +110,6 @@ class Side : public PeerKeeper {
     if (!connection.read_error().ok()) FailPeer(peer, connection.read_error());
     return moved;
   }
-  bool PeekShort(Peer& peer, FrameHeader* header, const std::byte** data) override {
-    return peer.state == PeerState::kConnected && peer.connection->PeekShort(header, data);
-  }
-  void TakeShort(Peer& peer, const FrameHeader& header) override { peer.connection->TakeShort(header); }
   void OnWriteError(Peer&) override {}
   void ReportLater(LinkReceiver& link) override { reports_.Add(link); }
 
@@ -179,42 +171,6 @@ class Side : public PeerKeeper {
     if (Link(which) == nullptr || ends_[which].sends.size() > 8) return;
     auto send = std::make_unique<Send>();
     send->data.resize(input_->Byte() * 64, kData);
-    send->operation.data = send->data.data();
-    send->operation.bytes = send->data.size();
-    send->operation.signature = kSignature;
-    ends_[which].sends.push_back(std::move(send));
-    TryAll(which);
-  }
-
-  void ReceiveShort(size_t which) {
-    if (Link(which) == nullptr) return;
-    const std::vector<std::byte> operand(input_->Byte() * 16);
-    std::vector<std::byte> data(operand.size());
-    ShortReceive receive{.data = data.data(), .bytes = data.size(), .signature = kSignature};
-    if (data.size() > kMostShortBytes) return;
-    if (input_->Bool()) {
-      receive.operand = operand.data();
-      receive.reduce = &Xor;
-      receive.incoming_first = input_->Bool();
-      receive.count = data.size() / 4;
-    }
-    uint64_t granted = 0;
-    if (ends_[which].link->receiver.Receive(receive, &granted)) {
-      FuzzCheck(std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == kData; }));
-      ends_[which].link->sender.OnGrant(granted);
-    }
-    closed_.reset();
-  }
-
-  // A refused one goes on as an operation.
-  void SendShort(size_t which) {
-    if (Link(which) == nullptr || ends_[which].sends.size() > 8) return;
-    const std::vector<std::byte> data(input_->Byte() * 4, kData);
-    runtime::CallRecord call;
-    call.wire_signature = kSignature;
-    if (ends_[which].link->sender.Send(data.data(), data.size(), call)) return;
-    auto send = std::make_unique<struct Send>();
-    send->data = data;
     send->operation.data = send->data.data();
     send->operation.bytes = send->data.size();
     send->operation.signature = kSignature;
