@@ -105,31 +105,32 @@ Work Communicator::AllToAll(ConstBuffer in, Buffer out, const CallOptions& optio
 
 Work Communicator::GatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, int root,
                            const CallOptions& options, Site site) {
-  return group_->SubmitUnequal({CollectiveKind::kGatherV, in, out, ReduceOp::kSum, root, -1, site}, {}, out_blocks,
-                               options);
+  const CallShape shape{{}, out_blocks};
+  return group_->Submit({CollectiveKind::kGatherV, in, out, ReduceOp::kSum, root, -1, site}, options, &shape);
 }
 
 Work Communicator::ScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, int root,
                             const CallOptions& options, Site site) {
-  return group_->SubmitUnequal({CollectiveKind::kScatterV, in, out, ReduceOp::kSum, root, -1, site}, in_blocks, {},
-                               options);
+  const CallShape shape{in_blocks};
+  return group_->Submit({CollectiveKind::kScatterV, in, out, ReduceOp::kSum, root, -1, site}, options, &shape);
 }
 
 Work Communicator::AllGatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, const CallOptions& options,
                               Site site) {
-  return group_->SubmitUnequal({CollectiveKind::kAllGatherV, in, out, ReduceOp::kSum, -1, -1, site}, {}, out_blocks,
-                               options);
+  const CallShape shape{{}, out_blocks};
+  return group_->Submit({CollectiveKind::kAllGatherV, in, out, ReduceOp::kSum, -1, -1, site}, options, &shape);
 }
 
 Work Communicator::ReduceScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, ReduceOp op,
                                   const CallOptions& options, Site site) {
-  return group_->SubmitUnequal({CollectiveKind::kReduceScatterV, in, out, op, -1, -1, site}, in_blocks, {}, options);
+  const CallShape shape{in_blocks};
+  return group_->Submit({CollectiveKind::kReduceScatterV, in, out, op, -1, -1, site}, options, &shape);
 }
 
 Work Communicator::AllToAllV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, const BlockLayout& out_blocks,
                              const CallOptions& options, Site site) {
-  return group_->SubmitUnequal({CollectiveKind::kAllToAllV, in, out, ReduceOp::kSum, -1, -1, site}, in_blocks,
-                               out_blocks, options);
+  const CallShape shape{in_blocks, out_blocks};
+  return group_->Submit({CollectiveKind::kAllToAllV, in, out, ReduceOp::kSum, -1, -1, site}, options, &shape);
 }
 
 Work Communicator::Barrier(const CallOptions& options, Site site) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cohort/comm/group/local_call.h"
+#include "cohort/comm/group/make_call.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
@@ -21,54 +22,59 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 
 }  // namespace
 
-bool GatheredCall::Fits(const CollectiveRequest& request, const CallOptions& options) {
-  return request.kind == CollectiveKind::kAllReduce && request.memory == MemoryKind::kHost &&
-         BytesOf(request) <= kGatheredCallBytes && options.algorithm.empty() && request.op != ReduceOp::kPreMulSum &&
-         request.op != ReduceOp::kUser;
+bool GatheredCall::Fits(const CallArguments& arguments, const CallOptions& options) {
+  return arguments.kind == CollectiveKind::kAllReduce && arguments.in.memory == MemoryKind::kHost &&
+         arguments.in.count >= 0 && arguments.in.count <= kGatheredCallBytes &&
+         arguments.in.count * static_cast<int64_t>(SizeOf(arguments.in.dtype)) <= kGatheredCallBytes &&
+         options.algorithm.empty() && arguments.op != ReduceOp::kPreMulSum && arguments.op != ReduceOp::kUser;
 }
 
-void GatheredCall::Begin(const CollectiveRequest& first, const CallOptions& options) {
-  first_ = first;
-  options_ = options;
+void GatheredCall::Begin(const BatchedCall& first, Determinism determinism) {
+  arguments_ = first.arguments;
+  options_ = first.options;
+  determinism_ = determinism;
   parts_.clear();
+  parts_hash_ = 0;
   count_ = 0;
-  Add(first, options);
+  Add(first);
 }
 
-bool GatheredCall::Add(const CollectiveRequest& request, const CallOptions& options) {
-  const auto size = static_cast<int64_t>(SizeOf(request.dtype));
-  if ((count_ + request.count) * size > kGatheredBytes) return false;
-  options_.timeout = std::min(options_.timeout, options.timeout);
-  parts_.push_back({request.in, request.out, request.count, request.tag});
-  count_ += request.count;
+bool GatheredCall::Add(const BatchedCall& call) {
+  const CallArguments& arguments = call.arguments;
+  if ((count_ + arguments.in.count) * static_cast<int64_t>(SizeOf(arguments.in.dtype)) > kGatheredBytes) return false;
+  options_.timeout = std::min(options_.timeout, call.options.timeout);
+  parts_.push_back({arguments.in.data, arguments.out.data, arguments.in.count, call.options.tag});
+  count_ += arguments.in.count;
   return true;
 }
 
-CollectiveRequest GatheredCall::Pack() {
-  CollectiveRequest request = first_;
-  if (parts_.size() == 1) return request;
-  const size_t size = SizeOf(first_.dtype);
-  if (memory_bytes_ < static_cast<size_t>(count_) * size) {
-    memory_bytes_ = static_cast<size_t>(count_) * size;
-    memory_ = std::make_unique<std::byte[]>(memory_bytes_);
+void GatheredCall::Close() {
+  if (parts_.size() == 1) return;
+  const size_t bytes = static_cast<size_t>(count_) * SizeOf(arguments_.in.dtype);
+  if (memory_ == nullptr || memory_bytes_ < bytes) {
+    memory_bytes_ = bytes;
+    memory_ = std::make_unique<std::byte[]>(bytes);
   }
-  std::byte* to = memory_.get();
-  request.parts = 0;
   for (const Part& part : parts_) {
-    const size_t bytes = static_cast<size_t>(part.count) * size;
+    parts_hash_ = Mix(Mix(parts_hash_, static_cast<uint64_t>(part.count) + 1), part.tag);
+  }
+  arguments_.in.data = arguments_.out.data = memory_.get();
+  arguments_.in.count = arguments_.out.count = count_;
+}
+
+void GatheredCall::Pack() {
+  if (parts_.size() == 1) return;
+  std::byte* to = memory_.get();
+  for (const Part& part : parts_) {
+    const size_t bytes = static_cast<size_t>(part.count) * SizeOf(arguments_.in.dtype);
     if (bytes > 0) std::memcpy(to, part.in, bytes);
     to += bytes;
-    request.parts = Mix(Mix(request.parts, static_cast<uint64_t>(part.count) + 1), part.tag);
   }
-  request.in = request.out = memory_.get();
-  request.in_place = true;
-  request.count = count_;
-  return request;
 }
 
 void GatheredCall::Unpack() const {
   if (parts_.size() == 1) return;
-  const size_t size = SizeOf(first_.dtype);
+  const size_t size = SizeOf(arguments_.in.dtype);
   const std::byte* from = memory_.get();
   for (const Part& part : parts_) {
     const size_t bytes = static_cast<size_t>(part.count) * size;
@@ -78,11 +84,9 @@ void GatheredCall::Unpack() const {
 }
 
 void BatchState::Begin(size_t calls) {
-  requests_.clear();
-  requests_.reserve(calls);
+  if (parts_.size() < calls) parts_.resize(calls);
+  parts_used_ = 0;
   providers_.clear();
-  if (tables_.size() < calls) tables_.resize(calls);
-  tables_used_ = 0;
   gathered_used_ = 0;
   open_gathered_.clear();
   if (listeners_.size() < calls) listeners_.resize(calls);
@@ -93,18 +97,84 @@ void BatchState::Begin(size_t calls) {
   error_ = absl::OkStatus();
 }
 
-GatheredCall* BatchState::Open(const CollectiveRequest& request) {
-  const auto found = std::find_if(open_gathered_.begin(), open_gathered_.end(),
-                                  [&](const GatheredCall* gathered) { return gathered->GoesWith(request); });
-  return found == open_gathered_.end() ? nullptr : *found;
+absl::Status BatchState::Make(std::span<const BatchedCall> calls, const GroupContext& group, Makers makers) {
+  Begin(calls.size());
+  for (const BatchedCall& call : calls) {
+    if (group.size > 1 && GatheredCall::Fits(call.arguments, call.options)) {
+      COHORT_RETURN_IF_ERROR(Gather(call, group, makers));
+      continue;
+    }
+    BatchedPart& part = NextPart();
+    part.arguments = &call.arguments;
+    part.options = &call.options;
+    part.shaped = HasUnequalBlocks(call.arguments.kind);
+    part.shape = {call.in_blocks(), call.out_blocks()};
+    part.gathered = nullptr;
+    COHORT_RETURN_IF_ERROR(MakePart(group, makers, &part));
+  }
+  for (GatheredCall* gathered : open_gathered_) COHORT_RETURN_IF_ERROR(AddGathered(*gathered, group, makers));
+  return absl::OkStatus();
 }
 
-GatheredCall& BatchState::OpenNew(const CollectiveRequest& request, const CallOptions& options) {
+absl::Status BatchState::Gather(const BatchedCall& call, const GroupContext& group, Makers makers) {
+  CollectiveRequest request;
+  COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, group.rank, group.size, &request));
+  COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, group.determinism, &request));
+  const auto same = std::find_if(open_gathered_.begin(), open_gathered_.end(), [&](const GatheredCall* open) {
+    return open->GoesWith(call.arguments, request.determinism);
+  });
+  if (same != open_gathered_.end()) {
+    GatheredCall& open = **same;
+    if (open.Add(call)) return absl::OkStatus();
+    open_gathered_.erase(same);
+    COHORT_RETURN_IF_ERROR(AddGathered(open, group, makers));
+  }
   if (gathered_used_ == gathered_.size()) gathered_.push_back(std::make_unique<GatheredCall>());
-  GatheredCall& gathered = *gathered_[gathered_used_++];
-  gathered.Begin(request, options);
-  open_gathered_.push_back(&gathered);
-  return gathered;
+  GatheredCall& opened = *gathered_[gathered_used_++];
+  opened.Begin(call, request.determinism);
+  open_gathered_.push_back(&opened);
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::AddGathered(GatheredCall& gathered, const GroupContext& group, Makers makers) {
+  gathered.Close();
+  BatchedPart& part = NextPart();
+  part.arguments = &gathered.arguments();
+  part.options = &gathered.options();
+  part.shaped = gathered.parts() != 0;
+  part.shape = {.parts = gathered.parts()};
+  part.gathered = &gathered;
+  return MakePart(group, makers, &part);
+}
+
+BatchedPart& BatchState::NextPart() { return parts_[parts_used_++]; }
+
+absl::Status BatchState::MakePart(const GroupContext& group, Makers makers, BatchedPart* part) {
+  Provider* provider = nullptr;
+  const RememberedCall* const known = makers.memo.Find(*part->arguments, *part->options, part->shape_or_null());
+  part->known = known != nullptr;
+  if (known != nullptr) {
+    provider = known->provider;
+  } else {
+    if (part->made == nullptr) part->made = std::make_unique<RememberedCall>();
+    COHORT_RETURN_IF_ERROR(CheckCall(group, *part->arguments, *part->options, part->shape_or_null(), part->made.get()));
+    COHORT_RETURN_IF_ERROR(ChooseService(group, makers.providers, makers.recorder, *part->options, part->made.get()));
+    provider = part->made->provider;
+  }
+  if (provider == nullptr) return absl::OkStatus();
+  ++recorded_;
+  if (std::find(providers_.begin(), providers_.end(), provider) == providers_.end()) providers_.push_back(provider);
+  return absl::OkStatus();
+}
+
+void BatchState::Run(const RunPart& run) {
+  for (Provider* provider : providers_) provider->BatchBegin();
+  for (size_t i = 0; i < parts_used_; ++i) {
+    BatchedPart& part = parts_[i];
+    if (part.gathered != nullptr) part.gathered->Pack();
+    Add(run(part), part.gathered);
+  }
+  for (Provider* provider : providers_) provider->BatchEnd();
 }
 
 void BatchState::Add(runtime::Work work, const GatheredCall* gathered) {
@@ -118,58 +188,6 @@ void BatchState::Finished(const absl::Status& status) {
   if (error_.ok()) error_ = status;
   if (--under_way_ > 0) return;
   CompleteAndDrop(error_);
-}
-
-absl::Status BatchState::Check(std::span<const BatchedCall> calls, const GroupContext& group,
-                               GroupProviders& providers) {
-  for (const BatchedCall& call : calls) {
-    CollectiveRequest& request = requests_.emplace_back();
-    if (HasUnequalBlocks(call.arguments.kind)) {
-      COHORT_RETURN_IF_ERROR(MakeUnequalRequest(call.arguments, call.in_blocks(), call.out_blocks(), group.rank,
-                                                group.size, &tables_[tables_used_++], &request));
-    } else {
-      COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, group.rank, group.size, &request));
-    }
-    COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, group.determinism, &request));
-    if (ServedAlone(group, request)) {
-      COHORT_RETURN_IF_ERROR(CheckNameAlone(group, request.kind, call.options));
-      continue;
-    }
-    const absl::StatusOr<Provider*> provider = providers.For(request);
-    if (!provider.ok()) return provider.status();
-    const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, call.options.algorithm);
-    if (!service.ok()) return service.status();
-    if (std::find(providers_.begin(), providers_.end(), *provider) == providers_.end()) {
-      providers_.push_back(*provider);
-    }
-  }
-  return absl::OkStatus();
-}
-
-void BatchState::Start(std::span<const BatchedCall> calls, const GroupContext& group, const Submit& submit) {
-  const auto start = [&](GatheredCall* gathered) {
-    ++recorded_;
-    Add(submit(gathered->Pack(), gathered->options()), gathered);
-  };
-  for (Provider* provider : providers_) provider->BatchBegin();
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const CollectiveRequest& request = requests_[i];
-    const CallOptions& options = calls[i].options;
-    if (ServedAlone(group, request) || !GatheredCall::Fits(request, options)) {
-      if (!ServedAlone(group, request)) ++recorded_;
-      Add(submit(request, options), nullptr);
-      continue;
-    }
-    GatheredCall* same = Open(request);
-    if (same != nullptr && same->Add(request, options)) continue;
-    if (same != nullptr) {
-      std::erase(open_gathered_, same);
-      start(same);
-    }
-    OpenNew(request, options);
-  }
-  for (GatheredCall* gathered : open_gathered_) start(gathered);
-  for (Provider* provider : providers_) provider->BatchEnd();
 }
 
 }  // namespace cohort::comm

@@ -1,5 +1,5 @@
-// The state behind the Work of a batch, recycled: the requests of its calls, all-reduces that were gathered into one
-// with the memory for that, and how many calls are still under way.
+// The state behind the Work of a batch, recycled: its calls as they are prepared, all-reduces that were gathered into
+// one with the memory for that, and how many calls are still under way.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/comm/group/call_memo.h"
+#include "cohort/comm/group/call_recorder.h"
 #include "cohort/comm/group/group_providers.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/provider/state_pool.h"
@@ -22,21 +24,27 @@ namespace cohort::comm {
 class GatheredCall {
  public:
   // True when the call may join others: small, an all-reduce, on host memory, and nothing asked of its own.
-  static bool Fits(const CollectiveRequest& request, const CallOptions& options);
+  static bool Fits(const CallArguments& arguments, const CallOptions& options);
 
-  // Begins a new batch with its first call.
-  void Begin(const CollectiveRequest& first, const CallOptions& options);
+  // Begins a new batch with its first call. `determinism` is that of its request, as all members have it.
+  void Begin(const BatchedCall& first, Determinism determinism);
   // Whether the two combine alike.
-  bool GoesWith(const CollectiveRequest& request) const {
-    return request.dtype == first_.dtype && request.op == first_.op && request.determinism == first_.determinism;
+  bool GoesWith(const CallArguments& arguments, Determinism determinism) const {
+    return arguments.in.dtype == arguments_.in.dtype && arguments.op == arguments_.op && determinism == determinism_;
   }
   // Adds a call that goes with the first if there is room; what decides is equal on all members.
-  bool Add(const CollectiveRequest& request, const CallOptions& options);
-  // Copies the inputs together, and makes the one call.
-  CollectiveRequest Pack();
+  bool Add(const BatchedCall& call);
+  // Makes one call of them, with room for its memory.
+  void Close();
+  // Copies the inputs together.
+  void Pack();
   // Copies the results to where they belong.
   void Unpack() const;
+
+  // The one call. A call that has found no company is as it was passed.
+  const CallArguments& arguments() const { return arguments_; }
   const CallOptions& options() const { return options_; }
+  uint64_t parts() const { return parts_hash_; }
 
  private:
   struct Part {
@@ -45,26 +53,46 @@ class GatheredCall {
     int64_t count;
     uint64_t tag;
   };
-  CollectiveRequest first_;
+  CallArguments arguments_;
   CallOptions options_;
+  Determinism determinism_ = Determinism::kFast;
   std::vector<Part> parts_;
+  uint64_t parts_hash_ = 0;
   int64_t count_ = 0;
   std::unique_ptr<std::byte[]> memory_;
   size_t memory_bytes_ = 0;
+};
+
+// A call of a batch, or several that were gathered.
+struct BatchedPart {
+  // They belong to the caller, or to `gathered`.
+  const CallArguments* arguments = nullptr;
+  const CallOptions* options = nullptr;
+  CallShape shape = {};
+  bool shaped = false;
+  GatheredCall* gathered = nullptr;
+  bool known = false;                         // the group remembers it; or
+  std::unique_ptr<RememberedCall> made = {};  // the prepared call
+
+  const CallShape* shape_or_null() const { return shaped ? &shape : nullptr; }
 };
 
 class BatchState final : public PooledState<BatchState> {
  public:
   explicit BatchState(StatePool<BatchState>* pool) : PooledState(pool) {}
 
-  // Forgets an earlier batch; its memory is kept.
-  void Begin(size_t calls);
-
-  // Makes and checks the requests of all calls; the first that is refused refuses them all.
-  absl::Status Check(std::span<const BatchedCall> calls, const GroupContext& group, GroupProviders& providers);
-  // Starts what Check has accepted: `submit` does so for one call.
-  using Submit = std::function<runtime::Work(const CollectiveRequest& request, const CallOptions& options)>;
-  void Start(std::span<const BatchedCall> calls, const GroupContext& group, const Submit& submit);
+  // The group's parts that find and make prepared calls.
+  struct Makers {
+    CallMemo& memo;
+    GroupProviders& providers;
+    CallRecorder& recorder;
+  };
+  // Begins a new batch: finds or makes its calls; the first that is refused refuses them all. An earlier batch is
+  // forgotten, but for its memory. `calls` stay until Run has returned.
+  absl::Status Make(std::span<const BatchedCall> calls, const GroupContext& group, Makers makers);
+  // Starts all calls; `run` does so for one.
+  using RunPart = std::function<runtime::Work(BatchedPart& part)>;
+  void Run(const RunPart& run);
   // Its recorded calls have the tickets from `first` to `last`. If other calls have tickets in between, nothing is
   // known.
   void SetTickets(uint64_t first, uint64_t last) {
@@ -94,18 +122,20 @@ class BatchState final : public PooledState<BatchState> {
     const GatheredCall* gathered_ = nullptr;
   };
 
-  // The gathered call that `request` may join and that has not been closed yet; null: none.
-  GatheredCall* Open(const CollectiveRequest& request);
-  // A new one, open.
-  GatheredCall& OpenNew(const CollectiveRequest& request, const CallOptions& options);
+  void Begin(size_t calls);
+  // Checks a call that may join others, and gathers it. One that was closed for it is the next part.
+  absl::Status Gather(const BatchedCall& call, const GroupContext& group, Makers makers);
+  absl::Status AddGathered(GatheredCall& gathered, const GroupContext& group, Makers makers);
+  // The next part, for its caller to fill all but `known` and `made`, which MakePart does.
+  BatchedPart& NextPart();
+  absl::Status MakePart(const GroupContext& group, Makers makers, BatchedPart* part);
   // One more call to wait for. `gathered`, if any, is unpacked when it is done.
   void Add(runtime::Work work, const GatheredCall* gathered);
   void Finished(const absl::Status& status);
 
-  std::vector<CollectiveRequest> requests_;  // checked, by call
-  std::vector<Provider*> providers_;         // that serve them
-  std::vector<BlockTable> tables_;           // of the variable-count forms; the requests point into it
-  size_t tables_used_ = 0;
+  std::vector<BatchedPart> parts_;  // in the order in which they are started
+  size_t parts_used_ = 0;
+  std::vector<Provider*> providers_;  // that serve them
   std::vector<std::unique_ptr<GatheredCall>> gathered_;
   size_t gathered_used_ = 0;
   std::vector<GatheredCall*> open_gathered_;

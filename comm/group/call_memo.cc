@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace cohort::comm {
 namespace {
@@ -28,12 +29,35 @@ bool Placed(const RememberedCall& known, const CallArguments& arguments) {
   return !known.request.in_place && (in + known.in_bytes <= out || out + known.out_bytes <= in);
 }
 
-inline bool Repeats(const RememberedCall& known, const CallArguments& arguments, const CallOptions& options) {
+// Whether a buffer that is cut into blocks is cut as that of the remembered call. Others have one block, or none.
+bool SameLayout(const BlockLayout& layout, const std::vector<int64_t>& counts, const std::vector<int64_t>& places) {
+  if (counts.size() <= 1) return true;
+  const bool dense = layout.displacements.empty();
+  if (layout.counts.size() != counts.size() || (!dense && layout.displacements.size() != counts.size())) return false;
+  int64_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t place = dense ? end : layout.displacements[i];
+    if (layout.counts[i] != counts[i] || place != places[i]) return false;
+    end = place + counts[i];
+  }
+  return true;
+}
+
+[[gnu::noinline]] bool SameShape(const RememberedCall& known, const CallShape& shape) {
+  if (shape.parts != known.request.parts) return false;
+  const BlockTable* const blocks = known.request.blocks;
+  return blocks == nullptr || (SameLayout(shape.in_blocks, blocks->in_counts, blocks->in_places) &&
+                               SameLayout(shape.out_blocks, blocks->out_counts, blocks->out_places));
+}
+
+inline bool Repeats(const RememberedCall& known, const CallArguments& arguments, const CallOptions& options,
+                    const CallShape* shape) {
   const CallArguments& like = known.arguments;
   return arguments.kind == like.kind && arguments.op == like.op && arguments.root == like.root &&
          arguments.peer == like.peer && SameSite(arguments.site, like.site) && SameButPlace(arguments.in, like.in) &&
          SameButPlace(arguments.out, like.out) && options.timeout == known.timeout &&
-         options.determinism == known.determinism && options.stream == known.stream && Placed(known, arguments);
+         options.determinism == known.determinism && options.stream == known.stream && Placed(known, arguments) &&
+         known.shaped == (shape != nullptr) && (shape == nullptr || SameShape(known, *shape));
 }
 
 // A wrapper may make all calls of a program from one site, so all that tells calls apart takes part.
@@ -56,57 +80,40 @@ size_t PlaceOf(const CallArguments& arguments) {
 
 }  // namespace
 
-RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options) {
+RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options, const CallShape* shape) {
   const size_t place = PlaceOf<kPlaces>(arguments);
   if (!CanRemember(options)) return nullptr;
   RememberedCall* known = calls_[place].get();
-  if (known != nullptr && Repeats(*known, arguments, options)) [[likely]]
+  if (known != nullptr && Repeats(*known, arguments, options, shape)) [[likely]]
     return known;
-  return FindBeside(place, arguments, options);
+  return FindBeside(place, arguments, options, shape);
 }
 
 [[gnu::noinline]] RememberedCall* CallMemo::FindBeside(size_t place, const CallArguments& arguments,
-                                                       const CallOptions& options) {
-  RememberedCall* known = calls_[Beside(place)].get();
-  return known != nullptr && Repeats(*known, arguments, options) ? known : nullptr;
+                                                       const CallOptions& options, const CallShape* shape) {
+  for (size_t way = 1; way < kWays; ++way) {
+    RememberedCall* const known = calls_[place ^ way].get();
+    if (known != nullptr && Repeats(*known, arguments, options, shape)) return known;
+  }
+  return nullptr;
 }
 
-void CallMemo::Remember(const CallArguments& arguments, const CallOptions& options, const AcceptedCall& call,
-                        Provider* provider, int rank, int size) {
-  if (!CanRemember(options) || call.request.memory != MemoryKind::kHost || call.request.op == ReduceOp::kPreMulSum) {
-    return;
+RememberedCall& CallMemo::Keep(std::unique_ptr<RememberedCall>& made) {
+  if (!made->may_repeat) return *made;
+  const size_t place = PlaceOf<kPlaces>(made->arguments);
+  // Where nobody is, or the oldest, which goes: calls that take turns stay. Its place is for the one that is here.
+  size_t chosen = place;
+  for (size_t way = 0; way < kWays && calls_[chosen] != nullptr; ++way) {
+    const auto& other = calls_[place ^ way];
+    if (other == nullptr || other->id < calls_[chosen]->id) chosen = place ^ way;
   }
-  const size_t place = PlaceOf<kPlaces>(arguments);
   std::unique_ptr<RememberedCall>& known = calls_[place];
-  // The older of two goes: calls that alternate stay.
-  if (std::unique_ptr<RememberedCall>& beside = calls_[Beside(place)];
-      known != nullptr && (beside == nullptr || beside->id < known->id)) {
-    std::swap(known, beside);
-  }
-  if (known == nullptr) known = std::make_unique<RememberedCall>();
-  const BufferBlocks blocks = BlocksOf(arguments.kind, rank == arguments.root, size);
-  const auto bytes_of = [](const auto& buffer, int used) {
-    return used == 0 ? 0 : static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype);
-  };
+  if (chosen != place) std::swap(known, calls_[chosen]);
+  std::swap(known, made);
   known->id = ++last_id_;
-  known->arguments = arguments;
-  known->timeout = options.timeout;
-  known->determinism = options.determinism;
-  known->stream = options.stream;
-  known->in_bytes = bytes_of(arguments.in, blocks.in);
-  known->out_bytes = bytes_of(arguments.out, blocks.out);
-  known->out_minus_in =
-      reinterpret_cast<uintptr_t>(arguments.out.data) - reinterpret_cast<uintptr_t>(arguments.in.data);
-  known->request = call.request;
-  known->provider = provider;
-  known->service = call.service;
-  known->record = call.record;
-  known->beyond_sequence = runtime::HashBeyondSequence(call.record.signature);
-  known->description = {};
-  known->plan.reset();
-  known->inline_run.reset();
-  known->asked = !runs_inline_;
+  if (!runs_inline_) known->stage = PreparedCall::Stage::kAsked;
   known->counts = &counts_;
+  return *known;
 }
 
 void CallMemo::Clear() {

@@ -13,10 +13,20 @@
 
 namespace cohort::comm {
 
+// The part of some calls that CallArguments lack: the layouts of a variable-count form, or a hash of the calls that
+// were gathered into one (CollectiveRequest::parts).
+struct CallShape {
+  BlockLayout in_blocks = {};
+  BlockLayout out_blocks = {};
+  uint64_t parts = 0;
+};
+
 // A prepared call, and what its repetitions have in common.
 struct RememberedCall : PreparedCall {
   CallArguments arguments;
   Determinism determinism = Determinism::kDefault;
+  bool shaped = false;      // it has a CallShape, which `blocks` and the request hold
+  bool may_repeat = false;  // the rest tells it from all other calls
 
   // Bytes of the buffers that the call uses on this rank. 0: not used, or empty.
   size_t in_bytes = 0;
@@ -29,16 +39,19 @@ struct RememberedCall : PreparedCall {
   void* OutOf(const CallArguments& repeated) const { return out_bytes > 0 ? repeated.out.data : request.out; }
 };
 
-// One thread at a time. Finds in a few nanoseconds. A call has two places, which it shares with others; the call that
-// was remembered first is forgotten when they are taken.
+// One thread at a time. Finds in a few nanoseconds. A call has eight places, which it shares with others; the call that
+// was remembered first is forgotten when all are taken.
 class CallMemo {
  public:
   // The remembered call that these arguments repeat, wherever their buffers lie: what was found right then still is.
-  // Null: there is none, or the buffers lie to each other in another way.
-  RememberedCall* Find(const CallArguments& arguments, const CallOptions& options);
-  // Remembers a call on host memory of a group of `size` ranks, if it can be told by what Find looks at.
-  void Remember(const CallArguments& arguments, const CallOptions& options, const AcceptedCall& call,
-                Provider* provider, int rank, int size);
+  // Null: there is none, or the buffers lie to each other in another way. `shape`: null for a call without one.
+  RememberedCall* Find(const CallArguments& arguments, const CallOptions& options, const CallShape* shape = nullptr);
+  // Remembers a call, if it may repeat, and returns where it is then. `made` is what was forgotten for it, or null.
+  RememberedCall& Keep(std::unique_ptr<RememberedCall>& made);
+  // Whether calls with such options may repeat.
+  static bool CanRemember(const CallOptions& options) {
+    return options.algorithm.empty() && options.user_op == nullptr;
+  }
   // Forgets all calls: other algorithms may be chosen from now on.
   void Clear();
   // For tests: whether calls may run in the caller's thread. They do at first. Members of a group need not agree.
@@ -47,12 +60,10 @@ class CallMemo {
   const InlineCounts& inline_calls() const { return counts_; }
 
  private:
-  static constexpr size_t kPlaces = 64;
-  static constexpr size_t Beside(size_t place) { return place ^ 1; }
-  static bool CanRemember(const CallOptions& options) {
-    return options.algorithm.empty() && options.user_op == nullptr;
-  }
-  RememberedCall* FindBeside(size_t place, const CallArguments& arguments, const CallOptions& options);
+  static constexpr size_t kPlaces = 256;
+  static constexpr size_t kWays = 8;  // places of a call: its own, and those beside it
+  RememberedCall* FindBeside(size_t place, const CallArguments& arguments, const CallOptions& options,
+                             const CallShape* shape);
 
   std::array<std::unique_ptr<RememberedCall>, kPlaces> calls_;
   uint64_t last_id_ = 0;

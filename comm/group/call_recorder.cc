@@ -82,7 +82,6 @@ void CallRecorder::Sign(const CollectiveRequest& request, const ServicePlan& ser
   record->user_op[0] = '\0';
   if (request.user_op != nullptr) [[unlikely]]
     FillUserOp(*request.user_op, record);
-  Number(request, record);
 }
 
 void CallRecorder::Retag(uint64_t tag, runtime::CallRecord* record) {

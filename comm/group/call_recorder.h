@@ -20,15 +20,12 @@ class CallRecorder {
   // `group` outlives it.
   explicit CallRecorder(const GroupContext& group) : group_(group) {}
 
-  // Fills in what the messages of the call need of its record: the signature, the number, the hash that travels.
+  // Fills in the signature of a call that has no number yet.
   void Sign(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
   // Gives a signed call another tag. Number then gives it its number and hash.
   static void Retag(uint64_t tag, runtime::CallRecord* record);
-  // Gives a call its number, and the hash that travels with its messages. The rest of the signature is there.
-  void Number(const CollectiveRequest& request, runtime::CallRecord* record) {
-    Number(request, runtime::HashBeyondSequence(record->signature), record);
-  }
-  // The same for a caller that has HashBeyondSequence of the signature.
+  // Gives a call its number, and the hash that travels with its messages. The rest of the signature is there;
+  // `beyond_sequence` is runtime::HashBeyondSequence of it.
   void Number(const CollectiveRequest& request, uint64_t beyond_sequence, runtime::CallRecord* record);
   // Fills in all the rest.
   void Describe(const CollectiveRequest& request, runtime::CallRecord* record);

@@ -7,11 +7,18 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cohort/comm/group/mix_hash.h"
+
 namespace cohort::comm {
 
 // A hash, never 0: the id of a group of `members` made from the group `parent`. `tag` is the way in which it was made,
 // and `sequence` tells apart groups that were made in the same way.
-uint64_t GroupId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members, uint64_t epoch);
+inline uint64_t GroupId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
+                        uint64_t epoch) {
+  uint64_t hash = MixHash(MixHash(MixHash(MixHash(0, parent), tag), sequence), epoch);
+  for (const int member : members) hash = MixHash(hash, static_cast<uint64_t>(member));
+  return hash == 0 ? 1 : hash;
+}
 
 // Numbers the groups that one group's members derive from it. One thread at a time.
 class DerivedGroups {

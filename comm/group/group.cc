@@ -6,6 +6,7 @@
 
 #include "cohort/comm/group/batch_state.h"
 #include "cohort/comm/group/local_call.h"
+#include "cohort/comm/group/make_call.h"
 #include "cohort/comm/run/mismatch.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_names.h"
@@ -119,16 +120,34 @@ absl::Status Group::WhyNotInChild() const {
                                        "fork before Runtime::Init");
 }
 
-runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options) {
+[[gnu::always_inline]] inline runtime::Work Group::Run(RememberedCall& call, const void* in, void* out) {
+  recorder_.Number(call.request, call.beyond_sequence, &call.record);
+  call.provider->Start(call, in, out);
+  call.ticket = black_box_.Start(call.record, &call.description);
+  return call.provider->Run(call);
+}
+
+[[gnu::always_inline]] inline runtime::Work Group::FindAndRun(const CallArguments& arguments,
+                                                              const CallOptions& options, const CallShape* shape,
+                                                              const runtime::EngineLock& lock) {
+  RememberedCall* const known = memo_.Find(arguments, options, shape);
+  if (known == nullptr || !status_.ok()) [[unlikely]]
+    return MakeAndRun(arguments, options, shape, lock);
+  if (known->record.tag != options.tag) {
+    CallRecorder::Retag(options.tag, &known->record);
+    known->beyond_sequence = runtime::HashBeyondSequence(known->record.signature);
+  }
+  return Run(*known, known->InOf(arguments), known->OutOf(arguments));
+}
+
+runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options, const CallShape* shape) {
   if (InChild()) [[unlikely]]
     return runtime::Work::Finished(WhyNotInChild());
   runtime::Work work;
   bool pending = false;
   {
     runtime::EngineLock lock(engine_);
-    RememberedCall* known = memo_.Find(arguments, options);
-    const bool repeats = known != nullptr && status_.ok();
-    work = repeats ? Repeat(*known, arguments, options) : SubmitNew(arguments, options, lock);
+    work = FindAndRun(arguments, options, shape, lock);
     pending = !work.Done();
     if (pending) engine_.PollWhileActive(this);
   }
@@ -136,81 +155,27 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
   return work;
 }
 
-inline runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments, const CallOptions& options) {
-  if (known.record.tag != options.tag) {
-    CallRecorder::Retag(options.tag, &known.record);
-    known.beyond_sequence = runtime::HashBeyondSequence(known.record.signature);
-  }
-  recorder_.Number(known.request, known.beyond_sequence, &known.record);
-  known.provider->PostAgain(known, known.InOf(arguments), known.OutOf(arguments));
-  known.ticket = black_box_.Start(known.record, &known.description);
-  return known.provider->LaunchAgain(known);
-}
-
-runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions& options,
-                               const runtime::EngineLock& lock) {
-  CollectiveRequest request;
-  absl::Status valid = MakeRequest(arguments, context_.rank, context_.size, &request);
-  if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
-  if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
-  return SubmitValid(request, options, lock, &arguments);
-}
-
-runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
-                                   const BlockLayout& out_blocks, const CallOptions& options) {
-  if (InChild()) [[unlikely]]
-    return runtime::Work::Finished(WhyNotInChild());
-  runtime::Work work;
-  {
-    runtime::EngineLock lock(runtime().engine());  // for table_
-    CollectiveRequest request;
-    absl::Status valid =
-        MakeUnequalRequest(arguments, in_blocks, out_blocks, context_.rank, context_.size, &table_, &request);
-    if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
-    if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
-    work = SubmitValid(request, options, lock);
-  }
-  if (!work.Done()) runtime().engine().Kick();
-  return work;
-}
-
-runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options,
-                                 const runtime::EngineLock& lock, const CallArguments* arguments) {
-  if (!status_.ok()) {
+runtime::Work Group::MakeAndRun(const CallArguments& arguments, const CallOptions& options, const CallShape* shape,
+                                const runtime::EngineLock& lock) {
+  if (made_ == nullptr) made_ = std::make_unique<RememberedCall>();
+  absl::Status made = CheckCall(context_, arguments, options, shape, made_.get());
+  if (made.ok() && !status_.ok()) {
     runtime().NoteReportedFailure(status_);
     return runtime::Work::Finished(status_);
   }
-  if (ServedAlone(context_, request)) {
-    if (absl::Status named = CheckNameAlone(context_, request.kind, options); !named.ok()) {
-      return runtime::Work::Finished(std::move(named));
-    }
-    RunLocalCall(request);
+  if (made.ok()) made = ChooseService(context_, providers_, recorder_, options, made_.get());
+  if (!made.ok()) return runtime::Work::Finished(std::move(made));
+  return RunMade(made_, lock);
+}
+
+runtime::Work Group::RunMade(std::unique_ptr<RememberedCall>& made, const runtime::EngineLock& lock) {
+  if (made->provider == nullptr) {
+    RunLocalCall(made->request);
     return runtime::Work::Finished(absl::OkStatus());
   }
   const InsideProvider inside(*this, lock);
-  const absl::StatusOr<Provider*> provider = providers_.For(request);
-  if (!provider.ok()) return runtime::Work::Finished(provider.status());
-  const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, options.algorithm);
-  if (!service.ok()) return runtime::Work::Finished(service.status());
-  AcceptedCall& call = (*provider)->NextCall();
-  call.like = 0;
-  call.plan = nullptr;
-  call.begun = false;
-  call.request = request;
-  if (request.blocks != nullptr) [[unlikely]] {
-    if (call.blocks.use_count() != 1) call.blocks = std::make_shared<BlockTable>();  // none, or an earlier call's
-    *call.blocks = *request.blocks;
-    call.request.blocks = call.blocks.get();
-  }
-  call.timeout = options.timeout;
-  call.stream = options.stream;
-  call.service = *service;
-  recorder_.Sign(request, *service, &call.record);
-  (*provider)->Post();
-  recorder_.Describe(request, &call.record);
-  if (arguments != nullptr) memo_.Remember(*arguments, options, call, *provider, context_.rank, context_.size);
-  call.ticket = black_box_.Start(call.record);
-  return (*provider)->Launch(call);
+  RememberedCall& call = memo_.Keep(made);
+  return Run(call, call.request.in, call.request.out);
 }
 
 runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
@@ -220,26 +185,29 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
   runtime::Work work;
   {
     runtime::EngineLock lock(runtime().engine());
-    if (!status_.ok()) {
+    const auto refuse = [this] {
       runtime().NoteReportedFailure(status_);
       return runtime::Work::Finished(status_);
-    }
+    };
+    if (!status_.ok()) return refuse();
     if (batches_ == nullptr) {
       batches_ = std::make_unique<StatePool<BatchState>>(&runtime().engine(), context_.source);
     }
     BatchState* const state = batches_->Take();
-    state->Begin(calls.size());
-    if (absl::Status valid = state->Check(calls, context_, providers_); !valid.ok()) {
+    if (absl::Status made = state->Make(calls, context_, {memo_, providers_, recorder_}); !made.ok()) {
       batches_->Discard(state);
-      return runtime::Work::Finished(std::move(valid));
+      return runtime::Work::Finished(std::move(made));
     }
     work = runtime::Work::Adopt(state);
     {
       const InsideProvider inside(*this, lock);
       const uint64_t before = black_box_.latest();
-      state->Start(calls, context_, [&](const CollectiveRequest& request, const CallOptions& options) {
-        return SubmitValid(request, options, lock);
-      });
+      const auto run = [&](BatchedPart& part) {
+        if (!status_.ok()) return refuse();  // an earlier call of the batch has failed
+        return part.known ? FindAndRun(*part.arguments, *part.options, part.shape_or_null(), lock)
+                          : RunMade(part.made, lock);
+      };
+      state->Run(std::cref(run));  // without an allocation
       state->SetTickets(before + 1, black_box_.latest());
     }
     state->Close();

@@ -57,11 +57,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   bool InChild() const { return forks_.InChild() && context_.size > 1; }
   absl::Status WhyNotInChild() const;
 
-  // Numbers the call, records it, and hands it to its provider.
-  runtime::Work Submit(const CallArguments& arguments, const CallOptions& options);
-  // The same for the variable-count forms.
-  runtime::Work SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
-                              const BlockLayout& out_blocks, const CallOptions& options);
+  // Finds or makes the prepared call, and runs it. `shape`: of a variable-count form; null for other calls.
+  runtime::Work Submit(const CallArguments& arguments, const CallOptions& options, const CallShape* shape = nullptr);
   // All calls of a batch (comm/batch.h), or none.
   runtime::Work SubmitBatch(std::span<const BatchedCall> calls);
   std::string Explain(CollectiveRequest request);  // under the group's own determinism
@@ -116,12 +113,15 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // GroupContext::drive.
   bool Drive(const std::function<bool()>& done, runtime::Deadline deadline);
 
-  // A request that is checked, made from `arguments` unless they are null: it is then remembered. `lock` as of
-  // InsideProvider.
-  runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
-                            const runtime::EngineLock& lock, const CallArguments* arguments = nullptr);
-  runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options, const runtime::EngineLock& lock);
-  runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments, const CallOptions& options);
+  // Submit, for the engine's owner. `lock` as of InsideProvider.
+  runtime::Work FindAndRun(const CallArguments& arguments, const CallOptions& options, const CallShape* shape,
+                           const runtime::EngineLock& lock);
+  runtime::Work MakeAndRun(const CallArguments& arguments, const CallOptions& options, const CallShape* shape,
+                           const runtime::EngineLock& lock);
+  // Remembers and runs a call that was made. `made`: see CallMemo::Keep.
+  runtime::Work RunMade(std::unique_ptr<RememberedCall>& made, const runtime::EngineLock& lock);
+  // Numbers the call, records it, and has its provider run it.
+  runtime::Work Run(RememberedCall& call, const void* in, void* out);
   // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
@@ -136,10 +136,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   DerivedGroups derived_;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
+  std::unique_ptr<RememberedCall> made_;  // where the next call is made; null: not yet
   const runtime::ForkWatch forks_;
   int inside_provider_ = 0;
   const runtime::EngineLock* entry_ = nullptr;  // of InsideProvider; null: nobody is let in
-  BlockTable table_;                            // of the variable-count call that is being checked
   absl::Status status_;
 };
 

@@ -56,7 +56,7 @@ class NcclProvider final : public Provider {
   NcclLane& LaneOf(int ordinal);
   int IndexOf(int ordinal) const;
   // The call is on its stream, or it is left to BatchEnd (*later).
-  absl::Status Start(NcclLane& lane, NcclOperation* operation, bool* later);
+  absl::Status StartOn(NcclLane& lane, NcclOperation* operation, bool* later);
   absl::Status StartBatch(NcclLane& lane, std::span<NcclOperation* const> operations);
   // The call could not be started. True: it will end when what NCCL holds has been stopped.
   bool FailStart(NcclOperation* operation, const absl::Status& status);
@@ -220,7 +220,7 @@ runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
   operation->deadline_ns = DeadlineAfter(operation->started_ns, call.timeout);
   runtime::Work work = runtime::Work::Adopt(operation);
   bool later = false;
-  const absl::Status started = Start(lane, operation, &later);
+  const absl::Status started = StartOn(lane, operation, &later);
   if (!started.ok()) {
     if (!FailStart(operation, started)) return work;
   } else if (operation->captured) {
@@ -249,7 +249,7 @@ bool NcclProvider::FailStart(NcclOperation* operation, const absl::Status& statu
   return false;
 }
 
-absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool* later) {
+absl::Status NcclProvider::StartOn(NcclLane& lane, NcclOperation* operation, bool* later) {
   const AcceptedCall& call = operation->call;
   const runtime::Deadline deadline = runtime::Deadline::After(call.timeout);
   const auto stream = static_cast<cudaStream_t>(call.stream);

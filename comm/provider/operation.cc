@@ -5,6 +5,11 @@
 namespace cohort::comm {
 
 void Operation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status, bool at_once) {
+  if (call.request.blocks != nullptr && call.like != 0) [[unlikely]] {  // they are the prepared call's
+    call.request.blocks = nullptr;
+    call.blocks.reset();
+    call.like = 0;
+  }
   black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed, at_once);
   CompleteAndDrop(std::move(status));
 }

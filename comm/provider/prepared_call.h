@@ -1,4 +1,5 @@
-// A call that was made before, as its repetitions need it: what was checked, chosen and bound then.
+// A call that is checked and chosen for, as the provider that runs it needs it. One that is remembered holds what its
+// first repetition has bound, too.
 #pragma once
 
 #include <chrono>
@@ -23,10 +24,15 @@ struct InlineCounts {
 };
 
 struct PreparedCall {
-  uint64_t id = 0;  // never given twice
+  // How far its provider has come to running it in the caller's thread. The first run is an operation, which makes the
+  // links.
+  enum class Stage : uint8_t { kNew, kRan, kAsked };
+
+  uint64_t id = 0;  // never given twice; 0: it is not remembered
   Provider* provider = nullptr;
 
   CollectiveRequest request;
+  std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; otherwise kept for its memory
   std::chrono::nanoseconds timeout{};
   void* stream = nullptr;
   ServicePlan service;
@@ -38,10 +44,10 @@ struct PreparedCall {
   runtime::CallRecord record;
   uint64_t ticket = 0;
 
-  // Made by the provider at the first repetition, when the links are there. Null: not yet, or there is none.
+  // Made by the provider at the first repetition. Null: not yet, or there is none.
   std::shared_ptr<BoundPlan> plan;
   std::shared_ptr<InlineRun> inline_run;
-  bool asked = false;  // whether they were asked for
+  Stage stage = Stage::kNew;
   InlineCounts* counts = nullptr;
 };
 

@@ -62,13 +62,14 @@ struct ServicePlan {
   uint64_t tuning = 0;  // hash of the figures that the choice was made with; goes into the signature too
 };
 
-// An accepted call: validated, numbered, in the black box.
+// A call as an operation holds it: numbered, in the black box. The prepared call that it was may be forgotten
+// meanwhile.
 struct AcceptedCall {
   CollectiveRequest request;
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
   void* stream = nullptr;
   ServicePlan service;                 // what Choose returned
-  std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; kept for the next variable-count call
+  std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; otherwise kept for its memory
   runtime::CallRecord record;          // started
   std::shared_ptr<BoundPlan> plan;     // of the prepared call that it repeats; null: there is none
   bool begun = false;                  // the plan's cursor stands where an inline run of this call stopped
@@ -84,19 +85,18 @@ class Provider {
   // all members share (kind, count, dtype, op, root, memory kind, the group's topology, CallOptions::algorithm): every
   // member must decide alike.
   virtual absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) = 0;
-  // The place of the next call. The caller fills all of it and then launches it: a call is too long to be copied for
-  // every operation. It may still hold an earlier call.
+  // Starts a prepared call, which is numbered. It may send what the call begins with: the caller then writes the record
+  // of the call into the black box, while messages travel. Called with engine ownership, as Run.
+  virtual void Start(PreparedCall& call, const void* in, void* out);
+  // Runs the call that was just started, as far as it gets at once. It becomes an operation where it is not done then.
+  // A Work that names no operation: it is done, and so is its record.
+  virtual runtime::Work Run(PreparedCall& call);
+  // The next operation, which the caller fills completely and then posts and launches: a call is too long to be copied
+  // for each. It may still hold an earlier call. Start and Run go this way for calls that are not begun in the caller's
+  // thread.
   virtual AcceptedCall& NextCall() { return next_call_; }
-  // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
-  // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.
   virtual void Post() {}
-  // Starts the call, which is the one in NextCall(). Called with engine ownership.
   virtual runtime::Work Launch(const AcceptedCall& call) = 0;
-  // The same two for a repetition of a prepared call, which is numbered. It runs in the caller's thread as far as it
-  // gets at once, and becomes an operation where it is not done then. A Work that names no operation: it is done, and
-  // so is its record.
-  virtual void PostAgain(PreparedCall& call, const void* in, void* out);
-  virtual runtime::Work LaunchAgain(PreparedCall& call);
   // Calls launched between the two belong to one batch, and none of them may wait for another. What can't be started
   // at BatchEnd fails the group (GroupContext::fail). Called with engine ownership; never nested.
   virtual void BatchBegin() {}

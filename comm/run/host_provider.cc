@@ -14,9 +14,15 @@ int InlinePolls(const runtime::Segment& segment) { return segment.local_ranks() 
 HostProvider::HostProvider(const GroupContext* group)
     : black_box_(group->runtime->segment().black_box()), polls_(InlinePolls(group->runtime->segment())) {}
 
-runtime::Work HostProvider::LaunchAgain(PreparedCall& call) {
+void HostProvider::Ask(PreparedCall& call) {
+  if (call.stage == PreparedCall::Stage::kNew) return;
+  call.stage = PreparedCall::Stage::kAsked;
+  Prepare(call);
+}
+
+runtime::Work HostProvider::Run(PreparedCall& call) {
   InlineRun* const run = std::exchange(begun_, nullptr);
-  if (run == nullptr) return Provider::LaunchAgain(call);
+  if (run == nullptr) return Provider::Run(call);
   // A receive looks once: it is often made long before its message comes.
   if (!run->Run(call.request.kind == CollectiveKind::kRecv ? 0 : polls_)) [[unlikely]]
     return GoOn(call);

@@ -1,4 +1,4 @@
-// The base of the providers of host memory: a repetition of a prepared call runs in the caller's thread first.
+// The base of the providers of host memory: a prepared call that repeats runs in the caller's thread first.
 #pragma once
 
 #include "cohort/comm/provider/prepared_call.h"
@@ -12,18 +12,18 @@ class HostProvider : public Provider {
  public:
   explicit HostProvider(const GroupContext* group);
 
-  runtime::Work LaunchAgain(PreparedCall& call) final;
+  runtime::Work Run(PreparedCall& call) final;
 
  protected:
-  // PostAgain. `idle`: nothing is before a call like this one.
-  void BeginAgain(PreparedCall& call, const void* in, void* out, bool idle) {
+  // Start. `idle`: nothing is before a call like this one.
+  [[gnu::always_inline]] void StartCall(PreparedCall& call, const void* in, void* out, bool idle) {
     begun_ = idle ? InlineRunOf(call) : nullptr;
     if (begun_ != nullptr) [[likely]] {
       call.in = in;
       call.out = out;
       begun_->Begin(in, out, call.record);
     } else {
-      Provider::PostAgain(call, in, out);
+      Provider::Start(call, in, out);
     }
   }
   // Fills the prepared call's `plan` and `inline_run`, where it can have them.
@@ -32,19 +32,18 @@ class HostProvider : public Provider {
  private:
   // Null: there is none.
   InlineRun* InlineRunOf(PreparedCall& call) {
-    if (!call.asked) [[unlikely]] {
-      call.asked = true;
-      Prepare(call);
-    }
+    if (call.stage != PreparedCall::Stage::kAsked) [[unlikely]]
+      Ask(call);
     return call.inline_run.get();
   }
+  void Ask(PreparedCall& call);
 
-  // Queues the repetition, whose inline run has stopped.
+  // Queues the call, whose inline run has stopped.
   runtime::Work GoOn(PreparedCall& call);
 
   runtime::BlackBoxWriter& black_box_;
   const int polls_;             // of an inline run, for messages that are not there
-  InlineRun* begun_ = nullptr;  // between PostAgain and LaunchAgain
+  InlineRun* begun_ = nullptr;  // between Start and Run
 };
 
 }  // namespace cohort::comm

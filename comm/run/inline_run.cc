@@ -27,7 +27,7 @@ bool FindLink(const InlineRun::LinkTo& link_to, BoundStep* step, InlineTerms* te
 }  // namespace
 
 std::unique_ptr<InlineRun> InlineRun::Of(BoundPlan* plan, int divisor, const LinkTo& link) {
-  if (plan->lanes() != 1 || plan->memory().unequal() || plan->memory().scratch_bytes() > kMostBytes) return nullptr;
+  if (plan->lanes() != 1 || plan->memory().scratch_bytes() > kMostBytes) return nullptr;
   std::vector<BoundStep>& steps = plan->lane(0).steps;
   if (steps.size() > kMostSteps) return nullptr;
   size_t bytes = 0;
@@ -67,7 +67,9 @@ void InlineRun::WaitForOthers(const BoundStep& first) const {
 void InlineRun::Divide() const {
   const PlanBinding& binding = plan_.binding();
   std::byte* const out = plan_.At({BufferId::kOut, 0});
-  if (out != nullptr) DivideBy(binding.dtype, out, binding.count, divisor_);
+  const auto count =
+      binding.blocks == nullptr ? binding.count : static_cast<size_t>(binding.blocks->out_counts.front());
+  if (out != nullptr) DivideBy(binding.dtype, out, count, divisor_);
 }
 
 bool InlineRun::RunLocal(const BoundStep& step) {

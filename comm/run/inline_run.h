@@ -29,7 +29,7 @@ class InlineRun {
 
   // Begins a call: sends what its plan begins with. Readers that sleep are left asleep until Run. `call` stays until
   // the call is done, or BoundPlan::SetRecord.
-  void Begin(const void* in, void* out, const runtime::CallRecord& call) {
+  [[gnu::always_inline]] void Begin(const void* in, void* out, const runtime::CallRecord& call) {
     plan_.SetCall(in, out, &call);
     BoundStep* step = begin_;
     while (step != end_ && step->sends() && Send(*step)) ++step;

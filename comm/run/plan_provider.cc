@@ -174,10 +174,9 @@ PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
 void PlanProvider::Prepare(PreparedCall& call) {
   const CollectiveRequest& request = call.request;
   const ServicePlan& service = call.service;
-  if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > kMostInlineBytes ||
-      ReductionStage::Needed(request, service.algorithm)) {
-    return;
-  }
+  // Only the links know which unequal blocks are too long.
+  const bool too_long = request.blocks == nullptr && BytesOf(request) > kMostInlineBytes;
+  if (too_long || request.user_op != nullptr || ReductionStage::Needed(request, service.algorithm)) return;
   absl::StatusOr<std::shared_ptr<const Plan>> plan =
       plans_.Find(request.kind, service.algorithm, request.root, request.in_place, service.pieces);
   if (!plan.ok()) return;

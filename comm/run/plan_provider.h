@@ -30,8 +30,8 @@ class PlanProvider : public HostProvider {
   AcceptedCall& NextCall() override;
   // Publishes at once when nothing else is under way.
   void Post() override;
-  void PostAgain(PreparedCall& call, const void* in, void* out) override {
-    BeginAgain(call, in, out, queue_.empty() && !advancing_);
+  void Start(PreparedCall& call, const void* in, void* out) override {
+    StartCall(call, in, out, queue_.empty() && !advancing_);
   }
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;

@@ -23,9 +23,7 @@ class PointToPoint : public HostProvider {
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
   runtime::Work Launch(const AcceptedCall& call) override;
-  void PostAgain(PreparedCall& call, const void* in, void* out) override {
-    BeginAgain(call, in, out, Idle(call.request));
-  }
+  void Start(PreparedCall& call, const void* in, void* out) override { StartCall(call, in, out, Idle(call.request)); }
   bool Poll() override;
   bool Active() const override { return pending_ > 0; }
   void Fail(const absl::Status& status) override;

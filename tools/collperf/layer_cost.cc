@@ -8,6 +8,7 @@
 
 #include "cohort/comm/group/call_memo.h"
 #include "cohort/comm/group/call_recorder.h"
+#include "cohort/comm/group/make_call.h"
 #include "cohort/comm/reduce/reduce.h"
 #include "cohort/comm/transport/shm/runtime_binding.h"
 #include "cohort/comm/transport/shm/shm_transport.h"
@@ -175,11 +176,11 @@ absl::StatusOr<std::vector<LayerCost>> MeasureLayers(RankSession& session, measu
                                       -1,
                                       -1,
                                       std::source_location::current()};
-  comm::AcceptedCall call;
-  COHORT_RETURN_IF_ERROR(comm::MakeRequest(arguments, 0, context.size, &call.request));
   comm::CallMemo memo;
   const comm::CallOptions options;
-  memo.Remember(arguments, options, call, nullptr, 0, context.size);
+  auto made = std::make_unique<comm::RememberedCall>();
+  COHORT_RETURN_IF_ERROR(comm::CheckCall(context, arguments, options, nullptr, made.get()));
+  const comm::RememberedCall& call = memo.Keep(made);
   layers.push_back(Alone("memory of calls: find this one", counter, [&] {
     comm::RememberedCall* found = memo.Find(arguments, options);
     asm volatile("" : : "r"(found) : "memory");

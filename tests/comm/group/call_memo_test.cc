@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cohort/comm/batch.h"
 #include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/short_calls.h"
@@ -77,6 +78,75 @@ TEST(CallMemoTest, TwoCallsThatAlternateAreRemembered) {
       }
     }
     return "";
+  }));
+}
+
+// All have one call site, one total and one type: only their layouts tell them apart.
+TEST(CallMemoTest, VariableCountCallsAreRememberedByTheirLayouts) {
+  ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    const auto site = std::source_location::current();
+    const std::vector<std::vector<int64_t>> counts = {{1, 3}, {2, 2}, {3, 1}};
+    const std::vector<std::vector<int64_t>> displacements = {{}, {0, 2}, {1, 0}};
+    const auto once = [&](size_t which) -> std::string {
+      const std::vector<int64_t>& block = counts[which];
+      const std::vector<int64_t>& place = displacements[which];
+      const int32_t own[3] = {10 + self.rank, 20 + self.rank, 30 + self.rank};
+      int32_t out[4] = {};
+      const auto status = self.world
+                              ->AllGatherV(ConstBuffer(own, block[static_cast<size_t>(self.rank)]), Buffer(out, 4),
+                                           {block, place}, {}, site)
+                              .Wait(kBound);
+      if (!status.ok()) return status.ToString();
+      for (size_t rank = 0; rank < 2; ++rank) {
+        const int64_t first = place.empty() ? (rank == 0 ? 0 : block[0]) : place[rank];
+        for (int64_t i = 0; i < block[rank]; ++i) {
+          const auto expected = static_cast<int32_t>(10 * (i + 1)) + static_cast<int32_t>(rank);
+          if (out[first + i] != expected) return "layout " + std::to_string(which) + " got another's blocks";
+        }
+      }
+      return "";
+    };
+    for (int round = 0; round < 4; ++round) {
+      for (size_t which = 0; which < counts.size(); ++which) {
+        if (std::string error = once(which); !error.empty()) return error;
+      }
+    }
+    const uint64_t before = ShortCallsOf(*self.world).all();
+    for (int repetition = 0; repetition < 6; ++repetition) {
+      if (std::string error = once(1); !error.empty()) return error;
+    }
+    const uint64_t repeated = ShortCallsOf(*self.world).all() - before;
+    return repeated >= 5 ? "" : "only " + std::to_string(repeated) + " of 6 equal calls were remembered";
+  }));
+}
+
+TEST(CallMemoTest, CallsOfABatchAreRemembered) {
+  ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    const std::vector<int64_t> counts = {1, 2};
+    const int peer = 1 - self.rank;
+    comm::Batch batch(*self.world);
+    uint64_t before = 0;
+    for (int32_t round = 0; round < 12; ++round) {
+      if (round == 2) before = ShortCallsOf(*self.world).all();
+      int32_t in[2] = {round, self.rank};
+      int32_t one = 0;
+      int32_t two = 0;
+      int32_t gathered[3] = {};
+      int32_t received = 0;
+      batch.AllReduce(ConstBuffer(in, 1), Buffer(&one, 1), ReduceOp::kSum)
+          .AllReduce(ConstBuffer(in + 1, 1), Buffer(&two, 1), ReduceOp::kSum)
+          .AllGatherV(ConstBuffer(in, counts[static_cast<size_t>(self.rank)]), Buffer(gathered, 3), {counts, {}})
+          .Send(ConstBuffer(in + 1, 1), peer)
+          .Recv(Buffer(&received, 1), peer);
+      const absl::Status status = batch.Submit().Wait(kBound);
+      if (!status.ok()) return status.ToString();
+      const bool right = one == 2 * round && two == 1 && gathered[0] == round && gathered[1] == round &&
+                         gathered[2] == 1 && received == peer;
+      if (!right) return "round " + std::to_string(round) + " has a wrong result";
+    }
+    // Two all-reduces are one message. A receive that is made before its message comes in vain is counted, too.
+    const uint64_t repeated = ShortCallsOf(*self.world).all() - before;
+    return repeated > 10 ? "" : "only " + std::to_string(repeated) + " calls began in the caller's thread";
   }));
 }
 
