@@ -20,6 +20,18 @@ void HostProvider::Ask(PreparedCall& call) {
   Prepare(call);
 }
 
+BoundPlan* HostProvider::TakeUp(const AcceptedCall& call) {
+  BoundPlan* const plan = call.plan.get();
+  if (plan == nullptr) return nullptr;
+  if (call.begun) {
+    plan->SetRecord(&call.record);
+  } else {
+    plan->SetCall(call.request.in, call.request.out, &call.record);
+    plan->Rewind();
+  }
+  return plan;
+}
+
 runtime::Work HostProvider::Run(PreparedCall& call) {
   InlineRun* const run = std::exchange(begun_, nullptr);
   if (run == nullptr) return Provider::Run(call);

@@ -26,6 +26,9 @@ class HostProvider : public Provider {
       Provider::Start(call, in, out);
     }
   }
+  // The bound plan that the operation's prepared call keeps, at the step from which the operation goes on. Null: there
+  // is none.
+  static BoundPlan* TakeUp(const AcceptedCall& call);
   // Fills the prepared call's `plan` and `inline_run`, where it can have them.
   virtual void Prepare(PreparedCall& call) = 0;
 

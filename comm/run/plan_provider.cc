@@ -131,14 +131,8 @@ absl::Status PlanProvider::PrepareMore() { return stage_.Prepare() ? StartPlan()
 absl::Status PlanProvider::StartPlan() {
   const Operation& first = *queue_.front();
   const CollectiveRequest& request = first.call.request;
-  BoundPlan* const bound = first.call.plan.get();
-  if (bound != nullptr && algorithm_ == first.call.service.algorithm) {
-    if (first.call.begun) {
-      bound->SetRecord(&first.call.record);
-    } else {
-      bound->SetCall(request.in, request.out, &first.call.record);
-      bound->Rewind();
-    }
+  BoundPlan* const bound = algorithm_ == first.call.service.algorithm ? TakeUp(first.call) : nullptr;
+  if (bound != nullptr) {
     runner_.Start(*bound);
   } else {
     const bool in_place = staged_ ? stage_.in_place() : request.in_place;

@@ -49,31 +49,46 @@ AcceptedCall& PointToPoint::NextCall() {
   return next_->call;
 }
 
-void PointToPoint::Prepare(PreparedCall& call) {
-  const CollectiveRequest& request = call.request;
-  const Peer* const peer = peers_[request.peer].get();
-  if (peer == nullptr || peer->link == nullptr) return;
-  const bool sends = request.kind == CollectiveKind::kSend;
-  Step step{.kind = sends ? StepKind::kSend : StepKind::kRecv, .peer = request.peer};
-  (sends ? step.src : step.dst) = {sends ? BufferId::kIn : BufferId::kOut, 0, 1};
-  Plan plan;
-  plan.kind = request.kind;
-  plan.size = group_->size;
-  plan.rank = group_->rank;
-  plan.lanes.push_back({{step}});
+std::unique_ptr<PointToPoint::Peer> PointToPoint::NewPeer(int rank) const {
+  const auto plan_of = [&](CollectiveKind kind) {
+    const bool sends = kind == CollectiveKind::kSend;
+    Step step{.kind = sends ? StepKind::kSend : StepKind::kRecv, .peer = rank};
+    (sends ? step.src : step.dst) = {sends ? BufferId::kIn : BufferId::kOut, 0, 1};
+    Plan plan;
+    plan.kind = kind;
+    plan.size = group_->size;
+    plan.rank = group_->rank;
+    plan.lanes.push_back({{step}});
+    return std::make_shared<const Plan>(std::move(plan));
+  };
+  auto peer = std::make_unique<Peer>();
+  peer->sends.plan = plan_of(CollectiveKind::kSend);
+  peer->receives.plan = plan_of(CollectiveKind::kRecv);
+  return peer;
+}
+
+PlanBinding PointToPoint::BindingOf(const CollectiveRequest& request) {
   PlanBinding binding;
+  binding.in = request.in;
+  binding.out = request.out;
   binding.count = static_cast<size_t>(request.count);
   binding.element_bytes = SizeOf(request.dtype);
+  return binding;
+}
+
+void PointToPoint::Prepare(PreparedCall& call) {
+  Peer* const peer = peers_[call.request.peer].get();
+  if (peer == nullptr || peer->link == nullptr) return;
   auto bound = std::make_shared<BoundPlan>();
   Fanout* const no_fanout = nullptr;
-  if (!bound->Bind(std::make_shared<const Plan>(std::move(plan)), binding, {&no_fanout, 1}).ok()) return;
+  if (!bound->Bind(peer->of(call.request.kind).plan, BindingOf(call.request), {&no_fanout, 1}).ok()) return;
   call.inline_run = InlineRun::Of(bound.get(), 1, [peer](int) { return peer->link.get(); });
   if (call.inline_run != nullptr) call.plan = std::move(bound);
 }
 
 runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   const int rank = call.request.peer;
-  if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>();
+  if (peers_[rank] == nullptr) peers_[rank] = NewPeer(rank);
   Peer& peer = *peers_[rank];
   Operation* operation = std::exchange(next_, nullptr);
   operation->signature = call.record.wire_signature;
@@ -82,7 +97,7 @@ runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   runtime::Work work = runtime::Work::Adopt(operation);
   if (!peer.active) active_.push_back(rank);
   peer.active = true;
-  (call.request.kind == CollectiveKind::kSend ? peer.sends : peer.receives).push(operation);
+  peer.of(call.request.kind).queue.push(operation);
   ++pending_;
   if (draining_) return work;
   launched_ = operation;
@@ -102,73 +117,50 @@ bool PointToPoint::Connect(int rank, Peer& peer) {
   return true;
 }
 
-BoundPlan::BegunMessage* PointToPoint::BegunOf(const AcceptedCall& call) {
-  if (!call.begun || !call.plan->begun().under_way) return nullptr;
-  call.plan->SetRecord(&call.record);
-  return &call.plan->begun();
+bool PointToPoint::Begin(int rank, Peer& peer, Channel& channel) {
+  if (!Connect(rank, peer)) return false;
+  const Operation& first = *channel.queue.front();
+  BoundPlan* plan = TakeUp(first.call);
+  if (plan == nullptr) {
+    plan = &channel.own;
+    PlanBinding binding = BindingOf(first.call.request);
+    binding.signature = first.signature;
+    binding.call = &first.call.record;
+    Fanout* const no_fanout = nullptr;
+    if (plan->Fits(channel.plan.get(), binding)) {
+      plan->Begin(binding);
+    } else if (const absl::Status bound = plan->Bind(channel.plan, binding, {&no_fanout, 1}); !bound.ok()) {
+      group_->fail(bound, -1);
+      return false;
+    }
+    plan->lane(0).steps.front().link = peer.link.get();
+  }
+  channel.runner.Start(*plan, 0, nullptr);
+  channel.running = true;
+  return true;
 }
 
-Progress PointToPoint::TrySend(int rank, Peer& peer) {
-  if (peer.sends.empty()) return Progress::kBlocked;
-  if (!Connect(rank, peer)) return Progress::kFailed;
-  const Operation& head = *peer.sends.front();
-  if (!peer.sending) {
-    BoundPlan::BegunMessage* const begun = BegunOf(head.call);
-    peer.send = begun != nullptr ? &begun->send : &peer.own_send;
-    peer.send_failed = begun != nullptr && begun->failed;
-    if (begun == nullptr) {
-      peer.own_send = SendOperation();
-      peer.send->data = static_cast<const std::byte*>(head.call.request.in);
-      peer.send->bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
-      peer.send->signature = head.signature;
-      peer.send->call = &head.call.record;
-    }
-    peer.sending = true;
-  }
-  const Progress progress = peer.send_failed ? Progress::kFailed : peer.link->TrySend(*peer.send);
-  if (progress == Progress::kDone) peer.sending = false;
-  if (progress == Progress::kFailed && !suspicion_.Hold(peer.send->error, rank)) group_->fail(peer.send->error, rank);
-  return progress;
-}
-
-Progress PointToPoint::TryReceive(int rank, Peer& peer) {
-  if (peer.receives.empty()) return Progress::kBlocked;
-  if (!Connect(rank, peer)) return Progress::kFailed;
-  const Operation& head = *peer.receives.front();
-  if (!peer.receiving) {
-    BoundPlan::BegunMessage* const begun = BegunOf(head.call);
-    peer.receive = begun != nullptr ? &begun->receive : &peer.own_receive;
-    peer.receive_failed = begun != nullptr && begun->failed;
-    if (begun == nullptr) {
-      peer.own_receive = RecvOperation();
-      peer.receive->data = static_cast<std::byte*>(head.call.request.out);
-      peer.receive->bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
-      peer.receive->signature = head.signature;
-      peer.receive->call = &head.call.record;
-    }
-    peer.receiving = true;
-  }
-  const Progress progress = peer.receive_failed ? Progress::kFailed : peer.link->TryRecv(*peer.receive);
-  if (progress == Progress::kDone) peer.receiving = false;
+Progress PointToPoint::Advance(int rank, Peer& peer, Channel& channel) {
+  if (channel.queue.empty()) return Progress::kBlocked;
+  if (!channel.running && !Begin(rank, peer, channel)) return Progress::kFailed;
+  const Progress progress = channel.runner.Advance();
+  if (progress == Progress::kDone) channel.running = false;
   if (progress == Progress::kFailed) {
-    if (peer.receive->mismatch) {
-      RunnerFailure failure;
-      failure.peer = rank;
-      failure.mismatch = true;
-      failure.peer_call = peer.receive->peer_call;
-      group_->fail(ExplainMismatch(*group_, head.call.record, failure).error, -1);
-    } else if (!suspicion_.Hold(peer.receive->error, rank)) {
-      group_->fail(peer.receive->error, rank);
+    const RunnerFailure& failure = channel.runner.failure();
+    if (failure.mismatch) {
+      group_->fail(ExplainMismatch(*group_, channel.queue.front()->call.record, failure).error, -1);
+    } else if (!suspicion_.Hold(failure.status, rank)) {
+      group_->fail(failure.status, rank);
     }
   }
   return progress;
 }
 
-void PointToPoint::Finish(OperationQueue& queue) {
+void PointToPoint::Finish(Channel& channel) {
   --pending_;
   if (pending_ == 0) earliest_deadline_ = kWithoutDeadline;
   watch_.Clear();
-  Operation* const operation = queue.pop();
+  Operation* const operation = channel.queue.pop();
   const bool at_once = operation == launched_ && BytesOf(operation->call.request) <= kMostBytesAtOnce;
   operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus(), at_once);
 }
@@ -177,11 +169,11 @@ bool PointToPoint::DrainSelf() {
   Peer& self = *peers_[group_->rank];
   bool moved = false;
   draining_ = true;
-  while (failed_.ok() && !self.sends.empty() && !self.receives.empty()) {
-    const AcceptedCall& send = self.sends.front()->call;
-    const AcceptedCall& receive = self.receives.front()->call;
+  while (failed_.ok() && !self.sends.queue.empty() && !self.receives.queue.empty()) {
+    const AcceptedCall& send = self.sends.queue.front()->call;
+    const AcceptedCall& receive = self.receives.queue.front()->call;
     moved = true;
-    if (self.sends.front()->signature != self.receives.front()->signature) {
+    if (self.sends.queue.front()->signature != self.receives.queue.front()->signature) {
       RunnerFailure failure;
       failure.peer = group_->rank;
       failure.peer_call = send.record;
@@ -206,8 +198,8 @@ bool PointToPoint::Drain(int rank) {
   for (int turn = 0; turn < kMessagesPerTurn && again && failed_.ok() && !suspicion_.held(); ++turn) {
     again = false;
     Peer& peer = *peers_[rank];
-    const Progress sent = TrySend(rank, peer);
-    const Progress received = sent == Progress::kFailed ? sent : TryReceive(rank, peer);
+    const Progress sent = Advance(rank, peer, peer.sends);
+    const Progress received = sent == Progress::kFailed ? sent : Advance(rank, peer, peer.receives);
     if (received == Progress::kFailed) break;
     moved = moved || sent != Progress::kBlocked || received != Progress::kBlocked;
     // Callbacks may submit new operations, so the queues are looked at again.
@@ -235,7 +227,7 @@ bool PointToPoint::Poll() {
     const int rank = active_[i];
     moved = Drain(rank) || moved;
     if (!failed_.ok() || suspicion_.held()) return true;
-    if (peers_[rank]->sends.empty() && peers_[rank]->receives.empty()) {
+    if (peers_[rank]->sends.queue.empty() && peers_[rank]->receives.queue.empty()) {
       peers_[rank]->active = false;
       active_[i] = active_.back();
       active_.pop_back();
@@ -254,7 +246,7 @@ bool PointToPoint::Poll() {
 Operation* PointToPoint::Earliest(int* rank) const {
   Operation* earliest = nullptr;
   for (const int i : active_) {
-    for (Operation* head : {peers_[i]->sends.front(), peers_[i]->receives.front()}) {
+    for (Operation* head : {peers_[i]->sends.queue.front(), peers_[i]->receives.queue.front()}) {
       for (Operation* operation = head; operation != nullptr; operation = operation->next) {
         if (earliest != nullptr && operation->deadline_ns >= earliest->deadline_ns) continue;
         earliest = operation;
@@ -294,8 +286,8 @@ void PointToPoint::Fail(const absl::Status& status) {
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
     peer->link.reset();
-    queues.push_back(std::exchange(peer->sends, OperationQueue()));
-    queues.push_back(std::exchange(peer->receives, OperationQueue()));
+    queues.push_back(std::exchange(peer->sends.queue, OperationQueue()));
+    queues.push_back(std::exchange(peer->receives.queue, OperationQueue()));
   }
   active_.clear();
   pending_ = 0;

@@ -1,4 +1,4 @@
-// Send and receive: a first-in, first-out queue per peer and direction, on links of their own.
+// Send and receive: plans of one step, first in, first out for each peer and direction, on links of their own.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,10 @@
 #include "cohort/comm/provider/prepared_call.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/provider/stall_watch.h"
+#include "cohort/comm/run/bound_plan.h"
 #include "cohort/comm/run/host_provider.h"
-#include "cohort/comm/run/runner.h"
+#include "cohort/comm/run/lane_runner.h"
+#include "cohort/comm/run/plan_binding.h"
 
 namespace cohort::comm {
 
@@ -31,26 +33,26 @@ class PointToPoint : public HostProvider {
   std::string Explain(const CollectiveRequest& request) override;
 
  protected:
-  // A send or a receive is a plan of one step.
   void Prepare(PreparedCall& call) override;
 
  private:
   static constexpr uint32_t kCallsPerLook = 16;
 
+  // The calls of one direction with one peer. They move in their order, each by a plan of one step.
+  struct Channel {
+    OperationQueue queue;
+    std::shared_ptr<const Plan> plan;
+    BoundPlan own;  // of calls that keep none
+    LaneRunner runner{nullptr, 0};
+    bool running = false;  // `runner` has begun the first of the queue
+  };
   struct Peer {
-    std::unique_ptr<Link> link;
-    OperationQueue sends;
-    OperationQueue receives;
-    bool active = false;   // listed in active_
-    bool sending = false;  // `send` is under way for the first of sends
-    bool receiving = false;
-    uint32_t passed_by = 0;  // calls of a direction where nothing waited, while the other direction waited
-    SendOperation own_send;
-    RecvOperation own_receive;
-    SendOperation* send = nullptr;  // ours, or that of an inline run
-    RecvOperation* receive = nullptr;
-    bool send_failed = false;  // in the inline run
-    bool receive_failed = false;
+    Channel sends;
+    Channel receives;
+    std::unique_ptr<Link> link;  // the first to go: it knows messages of the channels
+    bool active = false;         // listed in active_
+    uint32_t passed_by = 0;      // calls of a direction where nothing waited, while the other direction waited
+    Channel& of(CollectiveKind kind) { return kind == CollectiveKind::kSend ? sends : receives; }
   };
 
   // Messages of the other direction and of other peers are not before it. A rank may make no calls other than these, so
@@ -59,19 +61,20 @@ class PointToPoint : public HostProvider {
     Peer* const peer = peers_[request.peer].get();
     if (peer == nullptr || suspicion_.held()) return false;
     const bool sends = request.kind == CollectiveKind::kSend;
-    if (!(sends ? peer->sends : peer->receives).empty()) return false;
-    return (sends ? peer->receives : peer->sends).empty() || ++peer->passed_by % kCallsPerLook != 0;
+    if (!(sends ? peer->sends : peer->receives).queue.empty()) return false;
+    return (sends ? peer->receives : peer->sends).queue.empty() || ++peer->passed_by % kCallsPerLook != 0;
   }
-  // The message that an inline run of the call has begun; null: there is none.
-  static BoundPlan::BegunMessage* BegunOf(const AcceptedCall& call);
-  // Each returns what became of the head of a queue; on kFailed the group has failed, or a peer is under suspicion.
-  Progress TrySend(int rank, Peer& peer);
-  Progress TryReceive(int rank, Peer& peer);
+  std::unique_ptr<Peer> NewPeer(int rank) const;
+  static PlanBinding BindingOf(const CollectiveRequest& request);
+  // Begins the first of a channel that has one. False: the group has failed.
+  bool Begin(int rank, Peer& peer, Channel& channel);
+  // Returns what became of the first of a channel. On kFailed the group has failed, or a peer is under suspicion.
+  Progress Advance(int rank, Peer& peer, Channel& channel);
   bool Drain(int rank);
   // Messages to the rank itself: a copy for each pair of a send and a receive.
   bool DrainSelf();
   bool Connect(int rank, Peer& peer);
-  void Finish(OperationQueue& queue);
+  void Finish(Channel& channel);
   void Blocked();
   // The operation with the earliest deadline, and its peer.
   Operation* Earliest(int* rank) const;
