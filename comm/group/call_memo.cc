@@ -18,15 +18,21 @@ bool SameButPlace(const AnyBuffer& a, const AnyBuffer& b) {
   return a.count == b.count && a.dtype == b.dtype && a.memory == b.memory && a.device == b.device;
 }
 
-// Whether the buffers may lie where they do, as those of the remembered call might.
-bool Placed(const RememberedCall& known, const CallArguments& arguments) {
+// Whether the buffers lie to each other as those of the remembered call did, or there is one.
+inline bool PlacedAlike(const RememberedCall& known, const CallArguments& arguments) {
   const auto in = reinterpret_cast<uintptr_t>(arguments.in.data);
   const auto out = reinterpret_cast<uintptr_t>(arguments.out.data);
-  if (in != 0 && out != 0 && out - in == known.out_minus_in) [[likely]]
-    return true;
-  if ((known.in_bytes > 0 && in == 0) || (known.out_bytes > 0 && out == 0)) return false;
-  if (known.in_bytes == 0 || known.out_bytes == 0) return true;
-  return !known.request.in_place && (in + known.in_bytes <= out || out + known.out_bytes <= in);
+  return (out - in == known.out_minus_in || known.in_bytes == 0 || known.out_bytes == 0) &&
+         (in != 0 || known.in_bytes == 0) && (out != 0 || known.out_bytes == 0);
+}
+
+// Whether the buffers may lie where they do, as those of the remembered call might.
+bool Placed(const RememberedCall& known, const CallArguments& arguments) {
+  if (PlacedAlike(known, arguments)) return true;
+  const auto in = reinterpret_cast<uintptr_t>(arguments.in.data);
+  const auto out = reinterpret_cast<uintptr_t>(arguments.out.data);
+  return in != 0 && out != 0 && known.in_bytes > 0 && known.out_bytes > 0 && !known.request.in_place &&
+         (in + known.in_bytes <= out || out + known.out_bytes <= in);
 }
 
 // Whether a buffer that is cut into blocks is cut as that of the remembered call. Others have one block, or none.
@@ -43,26 +49,25 @@ bool SameLayout(const BlockLayout& layout, const std::vector<int64_t>& counts, c
   return true;
 }
 
-[[gnu::noinline]] bool SameShape(const RememberedCall& known, const CallShape& shape) {
+bool SameShape(const RememberedCall& known, const CallShape& shape) {
   if (shape.parts != known.request.parts) return false;
   const BlockTable* const blocks = known.request.blocks;
   return blocks == nullptr || (SameLayout(shape.in_blocks, blocks->in_counts, blocks->in_places) &&
                                SameLayout(shape.out_blocks, blocks->out_counts, blocks->out_places));
 }
 
-inline bool Repeats(const RememberedCall& known, const CallArguments& arguments, const CallOptions& options,
-                    const CallShape* shape) {
+// All but where the buffers lie, and the shape.
+inline bool SameCall(const RememberedCall& known, const CallArguments& arguments, const CallOptions& options) {
   const CallArguments& like = known.arguments;
   return arguments.kind == like.kind && arguments.op == like.op && arguments.root == like.root &&
          arguments.peer == like.peer && SameSite(arguments.site, like.site) && SameButPlace(arguments.in, like.in) &&
          SameButPlace(arguments.out, like.out) && options.timeout == known.timeout &&
-         options.determinism == known.determinism && options.stream == known.stream && Placed(known, arguments) &&
-         known.shaped == (shape != nullptr) && (shape == nullptr || SameShape(known, *shape));
+         options.determinism == known.determinism && options.stream == known.stream;
 }
 
 // A wrapper may make all calls of a program from one site, so all that tells calls apart takes part.
 template <size_t places>
-size_t PlaceOf(const CallArguments& arguments) {
+[[gnu::always_inline]] inline size_t PlaceOf(const CallArguments& arguments) {
   static_assert(std::has_single_bit(places));
   uint64_t site = 0;
   static_assert(sizeof arguments.site <= sizeof site);
@@ -81,19 +86,24 @@ size_t PlaceOf(const CallArguments& arguments) {
 }  // namespace
 
 RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions& options, const CallShape* shape) {
-  const size_t place = PlaceOf<kPlaces>(arguments);
   if (!CanRemember(options)) return nullptr;
-  RememberedCall* known = calls_[place].get();
-  if (known != nullptr && Repeats(*known, arguments, options, shape)) [[likely]]
+  const size_t place = PlaceOf<kPlaces>(arguments);
+  // Most calls are at their own place; without a function call an all-reduce of 8 B takes 30 instructions fewer.
+  RememberedCall* const known = calls_[place].get();
+  if (known != nullptr && shape == nullptr && !known->shaped && SameCall(*known, arguments, options) &&
+      PlacedAlike(*known, arguments)) [[likely]] {
     return known;
-  return FindBeside(place, arguments, options, shape);
+  }
+  return Search(place, arguments, options, shape);
 }
 
-[[gnu::noinline]] RememberedCall* CallMemo::FindBeside(size_t place, const CallArguments& arguments,
-                                                       const CallOptions& options, const CallShape* shape) {
-  for (size_t way = 1; way < kWays; ++way) {
+[[gnu::noinline]] RememberedCall* CallMemo::Search(size_t place, const CallArguments& arguments,
+                                                   const CallOptions& options, const CallShape* shape) {
+  for (size_t way = 0; way < kWays; ++way) {
     RememberedCall* const known = calls_[place ^ way].get();
-    if (known != nullptr && Repeats(*known, arguments, options, shape)) return known;
+    if (known == nullptr || known->shaped != (shape != nullptr)) continue;
+    if (!SameCall(*known, arguments, options) || !Placed(*known, arguments)) continue;
+    if (shape == nullptr || SameShape(*known, *shape)) return known;
   }
   return nullptr;
 }
@@ -101,7 +111,7 @@ RememberedCall* CallMemo::Find(const CallArguments& arguments, const CallOptions
 RememberedCall& CallMemo::Keep(std::unique_ptr<RememberedCall>& made) {
   if (!made->may_repeat) return *made;
   const size_t place = PlaceOf<kPlaces>(made->arguments);
-  // Where nobody is, or the oldest, which goes: calls that take turns stay. Its place is for the one that is here.
+  // A free place, or that of the oldest, which goes: calls that take turns stay. The first place is for this call.
   size_t chosen = place;
   for (size_t way = 0; way < kWays && calls_[chosen] != nullptr; ++way) {
     const auto& other = calls_[place ^ way];

@@ -62,8 +62,9 @@ class CallMemo {
  private:
   static constexpr size_t kPlaces = 256;
   static constexpr size_t kWays = 8;  // places of a call: its own, and those beside it
-  RememberedCall* FindBeside(size_t place, const CallArguments& arguments, const CallOptions& options,
-                             const CallShape* shape);
+  // Find, in all places of the call.
+  RememberedCall* Search(size_t place, const CallArguments& arguments, const CallOptions& options,
+                         const CallShape* shape);
 
   std::array<std::unique_ptr<RememberedCall>, kPlaces> calls_;
   uint64_t last_id_ = 0;

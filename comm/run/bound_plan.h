@@ -100,8 +100,9 @@ struct BoundStep {
   size_t bytes = 0;          // of its message, or of what it writes
   Place src = {}, dst = {}, src2 = {};
   const Step* step = nullptr;
-  Fanout* fanout = nullptr;  // carries the message; null: a link to `peer` does, if there is one
-  Link* link = nullptr;      // found when it is first needed
+  Fanout* fanout = nullptr;           // carries the message; null: a link to `peer` does, if there is one
+  Link* link = nullptr;               // found when it is first needed
+  const int* early_pauses = nullptr;  // InlineTerms; filled by InlineRun, where it receives
 };
 
 class BoundPlan {
@@ -191,12 +192,14 @@ class BoundPlan {
     operation->moved = 0;
     operation->state = nullptr;
     operation->mismatch = false;
-    operation->reduce = nullptr;
-    operation->operand = nullptr;
-    if (step.kind != StepKind::kRecvReduce) return;
-    operation->reduce = binding_.kernel;
-    operation->operand = At(step.src);
-    operation->incoming_first = step.step->incoming_first;
+    if (step.kind == StepKind::kRecvReduce) {
+      operation->reduce = binding_.kernel;
+      operation->operand = At(step.src);
+      operation->incoming_first = step.step->incoming_first;
+    } else {
+      operation->reduce = nullptr;
+      operation->operand = nullptr;
+    }
   }
 
  private:

@@ -19,8 +19,10 @@ constexpr size_t kMostPreparedInExchange = 512;
 bool FindLink(const InlineRun::LinkTo& link_to, BoundStep* step, InlineTerms* terms) {
   if (step->fanout == nullptr && step->link == nullptr) step->link = link_to(step->peer);
   if (step->fanout == nullptr && step->link == nullptr) return false;
-  *terms = step->fanout != nullptr ? step->fanout->inline_terms() : step->link->inline_terms();
+  *terms = step->fanout != nullptr ? step->fanout->inline_terms(step->receives() ? step->peer : -1)
+                                   : step->link->inline_terms();
   step->look_cost = terms->look_cost;
+  if (step->receives()) step->early_pauses = terms->early_pauses;
   return terms->most_bytes > 0 && step->bytes <= terms->most_bytes;
 }
 
@@ -47,6 +49,7 @@ InlineRun::InlineRun(BoundPlan* plan, int divisor, bool at_once)
     : plan_(*plan),
       lane_(plan->lane(0)),
       begin_(lane_.steps.data()),
+      opened_(std::find_if_not(begin_, lane_.end(), [](const BoundStep& step) { return step.sends(); })),
       end_(lane_.end()),
       divisor_(divisor),
       at_once_(at_once) {
@@ -55,13 +58,6 @@ InlineRun::InlineRun(BoundPlan* plan, int divisor, bool at_once)
   for (const BoundStep& step : lane_.steps) {
     if (step.sends() && (!receives || step.bytes <= kMostPreparedInExchange)) prepared_.push_back(&step);
   }
-}
-
-// A rank that has nothing to send comes to its look sooner than one that has.
-void InlineRun::WaitForOthers(const BoundStep& first) const {
-  const int early = first.fanout != nullptr ? first.fanout->early_pauses(first.peer) : first.link->early_pauses();
-  const int pauses = early + (&first == begin_ ? 1 : 0);
-  for (int i = 0; i < pauses; ++i) runtime::Pause();
 }
 
 void InlineRun::Divide() const {

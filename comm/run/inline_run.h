@@ -32,7 +32,7 @@ class InlineRun {
   [[gnu::always_inline]] void Begin(const void* in, void* out, const runtime::CallRecord& call) {
     plan_.SetCall(in, out, &call);
     BoundStep* step = begin_;
-    while (step != end_ && step->sends() && Send(*step)) ++step;
+    while (step != opened_ && Send(*step)) ++step;
     lane_.next = step;
   }
   // Does the other steps, and looks for messages that are not there for as long as `polls` looks into shared memory
@@ -45,8 +45,13 @@ class InlineRun {
  private:
   InlineRun(BoundPlan* plan, int divisor, bool at_once);
 
-  // Leaves those that call at the same time the time to send, before the first look for a message.
-  void WaitForOthers(const BoundStep& first) const;
+  // Leaves those that call at the same time the time to send, before the first look for a message. A rank that has
+  // nothing to send comes to its look sooner than one that has.
+  void WaitForOthers(const BoundStep& first) const {
+    if (first.early_pauses == nullptr) return;
+    const int pauses = *first.early_pauses + (&first == begin_ ? 1 : 0);
+    for (int i = 0; i < pauses; ++i) runtime::Pause();
+  }
   // The end of an average.
   void Divide() const;
   // Each: false when the step is not done.
@@ -90,7 +95,8 @@ class InlineRun {
 
   BoundPlan& plan_;
   BoundPlan::Lane& lane_;
-  BoundStep* const begin_;  // of the lane
+  BoundStep* const begin_;   // of the lane
+  BoundStep* const opened_;  // the first that sends nothing
   BoundStep* const end_;
   std::vector<const BoundStep*> prepared_;  // sends whose room is fetched when the call is done (Prepare)
   const int divisor_;
@@ -105,7 +111,7 @@ class InlineRun {
     Wake(*step);  // some of it may have left
     return false;
   }
-  if (polls > 0 && step != end_ && step->receives()) WaitForOthers(*step);
+  if (polls > 0 && step != end_) WaitForOthers(*step);
   for (; step != end_; ++step) {
     if (Do(*step, &polls)) continue;
     lane_.next = step;

@@ -89,6 +89,10 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
   return service;
 }
 
+void PlanProvider::Start(PreparedCall& call, const void* in, void* out) {
+  StartCall(call, in, out, queue_.empty() && !advancing_);
+}
+
 AcceptedCall& PlanProvider::NextCall() {
   if (next_ == nullptr) next_ = pool_.Take();
   return next_->call;

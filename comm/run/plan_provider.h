@@ -30,9 +30,7 @@ class PlanProvider : public HostProvider {
   AcceptedCall& NextCall() override;
   // Publishes at once when nothing else is under way.
   void Post() override;
-  void Start(PreparedCall& call, const void* in, void* out) override {
-    StartCall(call, in, out, queue_.empty() && !advancing_);
-  }
+  void Start(PreparedCall& call, const void* in, void* out) override;
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
   bool Active() const override { return !queue_.empty(); }

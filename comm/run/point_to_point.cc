@@ -44,6 +44,10 @@ absl::StatusOr<ServicePlan> PointToPoint::Choose(const CollectiveRequest& reques
 
 std::string PointToPoint::Explain(const CollectiveRequest&) { return "one message over a link of its own"; }
 
+void PointToPoint::Start(PreparedCall& call, const void* in, void* out) {
+  StartCall(call, in, out, Idle(call.request));
+}
+
 AcceptedCall& PointToPoint::NextCall() {
   if (next_ == nullptr) next_ = pool_.Take();
   return next_->call;
@@ -99,7 +103,8 @@ runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   peer.active = true;
   peer.of(call.request.kind).queue.push(operation);
   ++pending_;
-  if (draining_) return work;
+  // A receive that was begun inline has just looked; another look would take the line from the peer that writes it.
+  if (draining_ || (call.begun && call.request.kind == CollectiveKind::kRecv)) return work;
   launched_ = operation;
   Drain(rank);
   launched_ = nullptr;

@@ -25,7 +25,7 @@ class PointToPoint : public HostProvider {
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
   runtime::Work Launch(const AcceptedCall& call) override;
-  void Start(PreparedCall& call, const void* in, void* out) override { StartCall(call, in, out, Idle(call.request)); }
+  void Start(PreparedCall& call, const void* in, void* out) override;
   bool Poll() override;
   bool Active() const override { return pending_ > 0; }
   void Fail(const absl::Status& status) override;

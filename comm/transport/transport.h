@@ -68,6 +68,9 @@ struct InlineTerms {
   // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
   int look_cost = 1;
   bool calls_kernel = false;  // a message takes a system call, which the record of a call should count as time
+  // Pauses to make before the first look for a message that is being sent at about this time; null: none. Changes while
+  // the link lives.
+  const int* early_pauses = nullptr;
 };
 
 // Names one ordered pair of byte streams, one in each direction.
@@ -99,8 +102,6 @@ class Link {
   // A message of `bytes` bytes will probably be the next to be sent. Called when there is nothing else to do.
   virtual void Prepare(size_t bytes) { (void)bytes; }
   virtual InlineTerms inline_terms() const { return {}; }
-  // Pauses to make before the first look for a message that is being sent at about this time.
-  virtual int early_pauses() const { return 0; }
   // Whether what comes before its receive has been tried costs a copy here: receives should then be tried as early as
   // their memory is free.
   virtual bool wants_early_receives() const { return false; }
@@ -128,10 +129,10 @@ class Fanout {
   virtual size_t max_bytes() const = 0;
   // As of Link.
   virtual void Prepare(size_t bytes) { (void)bytes; }
-  virtual InlineTerms inline_terms() const { return {}; }
-  virtual int early_pauses(int32_t peer) const {
-    (void)peer;
-    return 0;
+  // `from`: the member whose messages are received; -1: of what is published.
+  virtual InlineTerms inline_terms(int32_t from) const {
+    (void)from;
+    return {};
   }
   // How the members reach each other's memory (memory_access.h); lives as long as the fan-out. Null where they can't;
   // all members get the same kind of answer.

@@ -42,7 +42,7 @@ class HopTime {
   }
 
   // Pauses before the first look of a call that has just sent something to others.
-  int pauses() const { return pauses_; }
+  const int& pauses() const { return pauses_; }
 
  private:
   static constexpr uint64_t kEvery = 16;

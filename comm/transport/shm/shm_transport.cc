@@ -94,8 +94,9 @@ class ShmLink final : public Link, public LossTarget {
   }
   void Wake() override { writer_.Wake(); }
   void Prepare(size_t bytes) override { writer_.Prepare(bytes); }
-  InlineTerms inline_terms() const override { return {.most_bytes = shm::kPartBytes}; }
-  int early_pauses() const override { return reader_.early_pauses(); }
+  InlineTerms inline_terms() const override {
+    return {.most_bytes = shm::kPartBytes, .early_pauses = reader_.early_pauses()};
+  }
   Progress TryRecv(RecvOperation& operation) override {
     return lost_.ok() ? reader_.TryRecv(operation) : FailLost(operation.error);
   }
@@ -155,8 +156,9 @@ class ShmFanout final : public Fanout, public LossTarget {
     return ReaderOf(peer).TryRecv(operation);
   }
   void Prepare(size_t bytes) override { writer_.Prepare(bytes); }
-  InlineTerms inline_terms() const override { return {.most_bytes = shm::kPartBytes}; }
-  int early_pauses(int32_t peer) const override { return ReaderOf(peer).early_pauses(); }
+  InlineTerms inline_terms(int32_t from) const override {
+    return {.most_bytes = shm::kPartBytes, .early_pauses = from < 0 ? nullptr : ReaderOf(from).early_pauses()};
+  }
   size_t max_bytes() const override { return shm::kPartBytes; }
   MemoryAccess* memory() override { return &memory_; }
   void OnLost(int world_rank, const absl::Status& status) override {

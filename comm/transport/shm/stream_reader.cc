@@ -86,8 +86,10 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
     return FailLength(operation, bytes);
   if (operation.reduce == nullptr) {
     CopySmall(operation.data, line.payload, bytes);
-  } else {
-    Deliver(operation, line.payload, bytes);
+  } else {  // Deliver for what comes whole
+    const std::byte* const left = operation.incoming_first ? line.payload : operation.operand;
+    const std::byte* const right = operation.incoming_first ? operation.operand : line.payload;
+    operation.reduce(operation.data, left, right, bytes / operation.element_bytes);
   }
   NextMessage();
   if (taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();

@@ -24,8 +24,8 @@ class StreamReader {
 
   // See Link::TryRecv.
   Progress TryRecv(RecvOperation& operation);
-  // See Link::early_pauses.
-  int early_pauses() const { return hop_.pauses(); }
+  // See InlineTerms.
+  const int* early_pauses() const { return &hop_.pauses(); }
 
  private:
   Progress Attach(RecvOperation& operation);
