@@ -69,21 +69,24 @@ class Suite:
         self.build = build
         below = os.path.join(build, "below")  # one file is included from the folder above
         os.mkdir(below)
-        self.includes = ["-I" + folder for folder in (build, below, os.path.join(arguments.folder, "include"),
-                                                      os.path.join(arguments.folder, "dtpools", "include"))]
+        self.flags = ["-w", "-DOMPI_OMIT_MPI1_COMPAT_DECLS=0"]  # Open MPI 4 has the functions that MPI 3.0 removed
+        self.flags += ["-I" + folder for folder in (build, below, os.path.join(arguments.folder, "include"),
+                                                    os.path.join(arguments.folder, "dtpools", "include"))]
         for name in ("mpitestconf.h", "dtpoolsconf.h"):
             with open(os.path.join(build, name), "w") as file:
                 file.write(CONFIGURATION)
-        self.helpers = []
-        sources = [os.path.join(arguments.folder, "util", name) for name in ("mtest.c", "mtest_common.c", "dtypes.c")]
+        # Programs take what they need of it; one file of it does not compile with every library.
+        self.helpers = os.path.join(build, "helpers.a")
+        sources = [os.path.join(arguments.folder, "util", name)
+                   for name in ("mtest.c", "mtest_common.c", "mtest_single.c", "dtypes.c")]
         for source in sources + sorted(glob.glob(os.path.join(arguments.folder, "dtpools", "src", "*.c"))):
             target = os.path.join(build, os.path.basename(source) + ".o")
-            subprocess.run([arguments.cc, "-w", "-c", *self.includes, source, "-o", target], check=True)
-            self.helpers.append(target)
+            if subprocess.run([arguments.cc, *self.flags, "-c", source, "-o", target], capture_output=True).returncode == 0:
+                subprocess.run(["ar", "q", self.helpers, target], check=True, stderr=subprocess.DEVNULL)
 
     def compile(self, source):
         program = os.path.join(self.build, os.path.relpath(source, self.arguments.folder).replace("/", "_")[:-2])
-        made = subprocess.run([self.arguments.cc, "-w", *self.includes, source, *self.helpers, "-lm", "-o", program],
+        made = subprocess.run([self.arguments.cc, *self.flags, source, self.helpers, "-lm", "-o", program],
                               capture_output=True)
         return program if made.returncode == 0 else None
 
