@@ -1,6 +1,8 @@
 #include "cohort/launcher/agent/node_ranks.h"
 
+#include <algorithm>
 #include <csignal>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -14,6 +16,19 @@
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
+namespace {
+
+// Adds those variables whose names `environment` has not.
+void AddUnlessGiven(std::vector<std::string> variables, std::vector<std::string>* environment) {
+  for (std::string& variable : variables) {
+    const std::string_view name = std::string_view(variable).substr(0, variable.find('=') + 1);
+    const bool given = std::any_of(environment->begin(), environment->end(),
+                                   [name](const std::string& its) { return its.starts_with(name); });
+    if (!given) environment->push_back(std::move(variable));
+  }
+}
+
+}  // namespace
 
 NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, std::function<void()> on_all_gone)
     : loop_(loop),
@@ -96,7 +111,7 @@ std::vector<RankSurroundings> NodeRanks::Surroundings() const {
                                                        .torch_switch = torch_switch_});
     if (mpi_ == nullptr) continue;
     const int local_rank = static_cast<int>(surroundings.size()) - 1;
-    for (std::string& variable : mpi_->EnvironmentOf(local_rank)) its.environment.push_back(std::move(variable));
+    AddUnlessGiven(mpi_->EnvironmentOf(local_rank), &its.environment);
     its.inherited = mpi_->InheritedBy(local_rank);
   }
   return surroundings;

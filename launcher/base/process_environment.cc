@@ -99,7 +99,7 @@ bool BelongsToAnotherLauncher(std::string_view name) {
   for (const std::string_view known : kNames) {
     if (name == known) return true;
   }
-  if (name.starts_with("OMPI_MCA_")) return false;  // the user's own tuning
+  if (name.starts_with("OMPI_MCA_") || name.starts_with("OMPI_ALLOW_")) return false;  // the user's own choice
   for (const std::string_view prefix : {"OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "COHORT_AGENT"}) {
     if (name.starts_with(prefix)) return true;
   }

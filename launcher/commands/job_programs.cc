@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <system_error>
 
 #include "absl/status/statusor.h"
@@ -93,6 +95,22 @@ std::string DescribeRanksWanted(const Options& options) {
   if (options.ranks_of_file) return options.program_file + " names " + ranks;
   if (options.program_file.empty() && options.programs.size() > 1) return "the programs have " + ranks + " together";
   return "-n " + std::to_string(*options.ranks);
+}
+
+absl::Status RefuseLaunchers(const Options& options, int world_size) {
+  static constexpr std::string_view kLaunchers[] = {"mpirun", "mpiexec", "orterun", "prterun"};
+  if (world_size < 2 || options.mpi == Mpi::kNone) return absl::OkStatus();
+  for (const RankProgram& program : options.programs) {
+    std::string name = std::filesystem::path(program.command[0]).filename();
+    name.resize(std::min(name.find('.'), name.size()));  // mpiexec.hydra, mpirun.openmpi
+    if (std::find(std::begin(kLaunchers), std::end(kLaunchers), name) == std::end(kLaunchers)) continue;
+    return absl::InvalidArgumentError(
+        (program.where.empty() ? "the program" : program.where) + " is " + program.command[0] +
+        ", which starts ranks itself: each of " + std::to_string(world_size) +
+        " ranks would start a job of its own. Leave it out, as dlaunch starts MPI programs as they are: dlaunch -n " +
+        std::to_string(world_size) + " ./program; or give --mpi none for a job of its own in each");
+  }
+  return absl::OkStatus();
 }
 
 std::string DescribePrograms(const std::vector<RankProgram>& programs) {

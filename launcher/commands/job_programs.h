@@ -20,6 +20,10 @@ absl::Status FindPrograms(const std::string& path, const std::string& working_di
 // ranks". Empty: nothing does.
 std::string DescribeRanksWanted(const Options& options);
 
+// kInvalidArgument: a program is another launcher, mpirun or its like, of which each of `world_size` ranks would start
+// one of its own. --mpi none lets them.
+absl::Status RefuseLaunchers(const Options& options, int world_size);
+
 // "/opt/train (in PATH)"; of several "rank 0: ./server; ranks 1-3: /opt/client (in PATH)".
 std::string DescribePrograms(const std::vector<RankProgram>& programs);
 

@@ -215,6 +215,7 @@ absl::StatusOr<Job> PlanJob(Options typed) {
   }
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
+  COHORT_RETURN_IF_ERROR(RefuseLaunchers(options, job.placement.world_size));
   TellOfIdleOptions(job);
   if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) {

@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "cohort/launcher/machine/cpus.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
-
 bool MpiService::Serves(const v1::JobSpec& job) { return job.serves_pmi1() || job.pmix() != v1::JobSpec::PMIX_NONE; }
 
 MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks)
@@ -27,7 +27,7 @@ absl::Status MpiService::Start() {
   if (assignment_.job().pmix() == v1::JobSpec::PMIX_NONE) return absl::OkStatus();
   pmix_ = std::make_unique<PmixService>(loop_, assignment_, &store_,
                                         PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck});
-  const absl::Status started = pmix_->Start();
+  const absl::Status started = pmix_->Start(CpusToShare());
   if (started.ok()) return started;
   pmix_.reset();
   return assignment_.job().pmix() == v1::JobSpec::PMIX_REQUIRED ? started : absl::OkStatus();
@@ -38,6 +38,8 @@ std::vector<std::string> MpiService::EnvironmentOf(int local_rank) {
   if (pmi1_ != nullptr) environment = pmi1_->EnvironmentOf(local_rank);
   if (pmix_ == nullptr) return environment;
   for (std::string& variable : pmix_->EnvironmentOf(local_rank)) environment.push_back(std::move(variable));
+  // MPICH 5 refuses to choose where it finds both.
+  if (pmi1_ != nullptr) environment.push_back("MPIR_CVAR_PMI_VERSION=1");
   return environment;
 }
 

@@ -40,7 +40,8 @@ class MpiService {
 
   // Not OK: the ranks can't be served as the job asks, with the remedy.
   absl::Status Start();
-  // A descriptor that the rank inherits, or -1, and the variables by which its MPI library finds us. After Start.
+  // A descriptor that the rank inherits, or -1, and the variables by which its MPI library finds us, which give way to
+  // those of the user. After Start.
   int InheritedBy(int local_rank) const { return pmi1_ != nullptr ? pmi1_->InheritedBy(local_rank) : -1; }
   std::vector<std::string> EnvironmentOf(int local_rank);
   // The ranks have been started: only they hold their ends from now on.

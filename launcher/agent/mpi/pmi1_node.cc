@@ -93,7 +93,7 @@ std::string Pmi1Node::Get(const Pmi1Message& message) const {
 }
 
 bool Pmi1Node::Store(std::string key, std::string value) {
-  const size_t bytes = key.size() + value.size();
+  const size_t bytes = key.size() + value.size() + kEntryBytes;
   if (bytes_ + bytes > kMaxBytes) return false;
   bytes_ += bytes;
   values_.insert_or_assign(std::move(key), std::move(value));

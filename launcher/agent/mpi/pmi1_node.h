@@ -63,6 +63,7 @@ class Pmi1Node {
 
   // Bounded: all values of the job together. More are refused.
   static constexpr size_t kMaxBytes = 64u << 20;
+  static constexpr size_t kEntryBytes = 128;  // what a value takes beside its bytes
 
   explicit Pmi1Node(Job job);
 

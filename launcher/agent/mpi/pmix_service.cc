@@ -8,16 +8,12 @@
 #include <utility>
 #include <variant>
 
-#include "cohort/launcher/base/process_environment.h"
-
 namespace cohort::launcher {
 namespace {
 
 // A node's values in the next fence of the world, where a rank of it comes to none any more. PMIx's own begin
 // otherwise.
 constexpr std::string_view kHasLeft = "=left ";
-
-constexpr char kTransports[] = "OMPI_MCA_btl";
 
 // The name that all nodes give to a fence of these ranks.
 std::string NameOf(const std::vector<int>& ranks) {
@@ -70,7 +66,8 @@ PmixService::~PmixService() {
   loop_->Cancel(wait_timer_);
 }
 
-absl::Status PmixService::Start(const Starter& start) {
+absl::Status PmixService::Start(int cpus, const Starter& start) {
+  cpus_ = cpus;
   if (ranks_.empty()) return absl::OkStatus();
   auto server =
       start(JobOf(places_, job_name_, world_size_, programs_), [this, lives = lives_](PmixEndpoint::Event event) {
@@ -90,9 +87,10 @@ std::vector<std::string> PmixService::EnvironmentOf(int local_rank) {
   if (server_ == nullptr) return {};
   std::vector<std::string> environment = server_->EnvironmentOf(local_rank);
   // Open MPI 4 names shared memory by the host and the number on the node: nodes that share a host would share it too.
-  if (nodes_share_host_ && places_.nodes.size() > 1 && !GetVariable(kTransports)) {
-    environment.push_back(std::string(kTransports) + "=^vader");
-  }
+  if (nodes_share_host_ && places_.nodes.size() > 1) environment.push_back("OMPI_MCA_btl=^vader");
+  // A waiting rank would keep others from the CPU that they share. Its own mpirun tells it so too.
+  const int ranks = nodes_share_host_ ? world_size_ : static_cast<int>(ranks_.size());
+  if (ranks > cpus_) environment.push_back("OMPI_MCA_mpi_yield_when_idle=1");
   return environment;
 }
 

@@ -50,8 +50,8 @@ class PmixService {
   PmixService(const PmixService&) = delete;
   PmixService& operator=(const PmixService&) = delete;
 
-  // Starts the server, by `start`. Not OK where there is no PMIx, with the remedy.
-  absl::Status Start(const Starter& start = StartPmixEndpoint);
+  // Starts the server, by `start`, for ranks that share `cpus` CPUs. Not OK where there is no PMIx, with the remedy.
+  absl::Status Start(int cpus, const Starter& start = StartPmixEndpoint);
   std::vector<std::string> EnvironmentOf(int local_rank);
   // The rank's process has ended.
   void OnEnded(int local_rank);
@@ -95,6 +95,7 @@ class PmixService {
   ValueExchange exchange_;
   const RankPrograms& programs_;
   const bool nodes_share_host_;
+  int cpus_ = 1;
   std::vector<Rank> ranks_;
   std::map<std::string, uint64_t> rounds_;  // fences so far by their ranks
   std::set<std::string> fences_;            // that wait for other nodes

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 DLAUNCH = os.path.abspath(sys.argv[1])
@@ -51,6 +52,8 @@ if rank.value == 1:
         raise ValueError("a rank of MPI")
     if what == "leave":
         os._exit(0)
+    if what == "hang":
+        time.sleep(1000)
 mpi.MPI_Barrier(WORLD) if what else None
 mpi.MPI_Finalize()
 """
@@ -159,6 +162,28 @@ class MpiPrograms:
         self.assertEqual(job.returncode, 137, job.stderr)
         self.assertRegex(job.stderr, r"dlaunch: rank 1 \(.*\) killed by SIGKILL")
 
+    def test_a_hang_is_told_with_its_place(self):
+        process = subprocess.Popen([DLAUNCH, "--mpi", self.how, "-n", "3", sys.executable, self.program, self.library,
+                                    "hang"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   stdin=subprocess.DEVNULL)
+        try:
+            for _ in range(3):
+                process.stdout.readline()
+            name, said = None, []
+            while name is None:
+                said.append(process.stderr.readline())
+                name = re.search(r"job-[0-9a-f]+", said[-1])
+            time.sleep(0.5)
+            stacks = subprocess.run([DLAUNCH, "stacks", name.group()], capture_output=True, text=True, timeout=LIMIT_S)
+        finally:
+            process.terminate()
+            _, stderr = process.communicate(timeout=LIMIT_S)
+        if "native stacks" in stacks.stdout:
+            self.assertRegex(stacks.stdout, r"MPI_Barrier")
+        self.assertRegex(stderr, r"when they were told to end:\n +rank 1: ")  # elsewhere than the others
+        self.assertIn("rank 0 (", stderr)
+        self.assertIn("in MPI, whose calls Cohort does not see", stderr)
+
     def test_an_exception_is_named_first(self):
         job = self.run_job(["-n", "3"], "raise")
         self.assertEqual(job.returncode, 1, job.stderr)
@@ -197,8 +222,91 @@ class MpiPrograms:
                 self.assertIn(f"rank {rank} of {size} sum {size * (size + 1) // 2}", job.stdout)
 
 
+PMI1_CLIENT = r"""
+import os, sys
+fd = int(os.environ["PMI_FD"])
+def ask(lines):
+    os.write(fd, lines)
+    answers = b""
+    while answers.count(b"\n") < lines.count(b"\n"):
+        part = os.read(fd, 1 << 16)
+        if not part: break
+        answers += part
+    return answers
+"""
+
+
+class Strangers(unittest.TestCase):
+    """Ranks that are no MPI programs, and programs that start ranks themselves. No library of MPI is needed."""
+
+    def run_client(self, program, *options):
+        command = [DLAUNCH, "--mpi", "pmi1", *options, sys.executable, "-c", PMI1_CLIENT + program]
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+
+    def test_garbage_is_served_no_more_and_told(self):
+        job = self.run_client(r"""
+if os.environ["RANK"] == "1":
+    try:
+        while True: os.write(fd, os.urandom(4096).replace(b"\n", b" "))
+    except OSError:
+        print("refused")
+else:
+    print(ask(b"cmd=init pmi_version=1 pmi_subversion=1\n"), ask(b"cmd=finalize\n"))
+""", "-n", "2")
+        self.assertIn("[1] refused", job.stdout, job.stderr)
+        self.assertIn("rank 1 writes to the descriptor PMI_FD what is no PMI-1", job.stderr)
+        self.assertIn("cmd=finalize_ack", job.stdout)
+
+    def test_a_million_keys_are_refused_at_the_limit(self):
+        for options in (["-n", "2"], ["--simulate-nodes", "2", "-n", "2"]):
+            job = self.run_client(r"""
+import subprocess
+ask(b"cmd=init pmi_version=1 pmi_subversion=1\n")
+if os.environ["RANK"] == "0":
+    name = ask(b"cmd=get_my_kvsname\n").split(b"kvsname=")[1].strip()
+    refused = 0
+    for first in range(0, 1000000, 500):
+        refused += ask(b"".join(b"cmd=put kvsname=%s key=key%d value=v\n" % (name, i)
+                                for i in range(first, first + 500))).count(b"rc=-1")
+    with open("/proc/%d/status" % os.getppid()) as status:
+        held = [line.split()[1] for line in status if line.startswith("VmRSS")]
+    print("refused", refused, "agent holds", *held)
+print(ask(b"cmd=finalize\n"))
+""", *options)
+            self.assertEqual(job.returncode, 0, job.stderr)
+            refused, held = map(int, re.search(r"refused (\d+) agent holds (\d+)", job.stdout).groups())
+            self.assertGreater(refused, 400000, job.stdout)
+            self.assertLess(held, 300 << 10, job.stdout)  # kB
+
+    def test_another_launcher_is_refused_with_the_remedy(self):
+        with tempfile.TemporaryDirectory() as folder:
+            launcher = os.path.join(folder, "mpiexec.example")
+            with open(launcher, "w") as file:
+                file.write("#!/bin/sh\necho started\n")
+            os.chmod(launcher, 0o755)
+
+            def run(*options):
+                return subprocess.run([DLAUNCH, *options, launcher, "-n", "2", "true"], capture_output=True, text=True,
+                                      timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+            job = run("-n", "2")
+            self.assertEqual(job.returncode, 2, job.stderr)
+            self.assertIn("which starts ranks itself: each of 2 ranks would start a job of its own", job.stderr)
+            for options in (["-n", "1"], ["-n", "2", "--mpi", "none"]):
+                job = run(*options)
+                self.assertEqual(job.returncode, 0, job.stderr)
+
+
 class Mpich(MpiPrograms, unittest.TestCase):
     names, how, what = MPICHS, "pmi1", "MPICH's binary interface"
+
+    def test_a_program_of_either_library_is_told_to_speak_pmi1(self):  # MPICH 5 refuses to choose
+        script = os.path.join(self.folder.name, "either.py")
+        with open(script, "w") as file:
+            file.write("# mpi4py\nimport os\nif 'PMIX_RANK' in os.environ: print(os.environ['MPIR_CVAR_PMI_VERSION'])\n")
+        job = subprocess.run([DLAUNCH, "-n", "1", sys.executable, script], capture_output=True, text=True,
+                             timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        self.assertEqual(job.returncode, 0, job.stderr)
+        self.assertIn(job.stdout, ("[0] 1\n", ""))  # without PMIx nothing
 
     def test_other_forms_are_refused_with_the_remedy(self):
         job = self.run_job(["--mpi", "yes"])

@@ -204,6 +204,18 @@ TEST(Pmi1Node, HoldsNoMoreThanItsLimit) {
   EXPECT_GT(taken, 15'000);
 }
 
+TEST(Pmi1Node, HoldsFewerThanAMillionKeysWithoutValues) {
+  Pmi1Node node(JobOf(0, 1, 1));
+  Init(node, 1);
+  int taken = 0;
+  while (AnswerOf(node.OnLine(0, "cmd=put kvsname=job-1 key=k" + std::to_string(taken) + " value=")).find("rc=0") !=
+         std::string::npos) {
+    ASSERT_LT(++taken, 1'000'000);
+  }
+  EXPECT_GT(taken, 400'000);
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=k7")), "cmd=get_result rc=0 msg=success value=\n");
+}
+
 TEST(Pmi1Node, TakesAnyLinesInAnyOrder) {
   std::mt19937 random(5);
   const std::vector<std::string> lines = {"cmd=init pmi_version=1 pmi_subversion=1",

@@ -53,6 +53,7 @@ class PmixServiceTest : public ::testing::Test {
     for (size_t i = 0; i < nodes; ++i) {
       Node& node = *nodes_.emplace_back(std::make_unique<Node>());
       node.assignment.mutable_job()->set_job_id("job");
+      node.assignment.mutable_job()->set_nodes_share_host(nodes_share_host_);
       node.assignment.set_epoch(1);
       for (const auto& [first, last] : programs_) {
         v1::RankSpan& span = *node.assignment.mutable_job()->add_programs()->add_ranks();
@@ -80,7 +81,7 @@ class PmixServiceTest : public ::testing::Test {
               .on_abort = [&node](int rank, int code) { node.aborted.emplace_back(rank, code); },
               .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); }});
       const absl::Status started =
-          node.service->Start([&node](const PmixEndpoint::Job& job, PmixEndpoint::Handler handle) {
+          node.service->Start(2, [&node](const PmixEndpoint::Job& job, PmixEndpoint::Handler handle) {
             node.job = job;
             node.tell = handle;
             return std::make_unique<FakeServer>(job, handle, &node.answers);
@@ -119,6 +120,7 @@ class PmixServiceTest : public ::testing::Test {
   std::map<std::string, std::string> stored_;
   std::vector<std::pair<size_t, v1::GetRequest>> asked_;
   std::vector<std::pair<uint32_t, uint32_t>> programs_;
+  bool nodes_share_host_ = false;
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
@@ -207,6 +209,16 @@ TEST_F(PmixServiceTest, TellsTheCodeAndTextOfAnAbort) {
   EXPECT_THAT(node(0).said,
               ElementsAre("rank 1 has called MPI_Abort: no grid", "MPI of rank 1: MPI_ABORT was invoked"));
   EXPECT_THAT(node(0).answers, ElementsAre("9:"));
+}
+
+TEST_F(PmixServiceTest, RanksYieldWhereNodesShareTheirCpus) {
+  Start(2);
+  EXPECT_THAT(node(1).service->EnvironmentOf(1), ElementsAre("R=1"));
+  nodes_.clear();
+  nodes_share_host_ = true;
+  Start(2);
+  EXPECT_THAT(node(1).service->EnvironmentOf(0),
+              ElementsAre("R=0", "OMPI_MCA_btl=^vader", "OMPI_MCA_mpi_yield_when_idle=1"));
 }
 
 TEST_F(PmixServiceTest, TellsTheProgramOfEachRank) {
