@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
+#include "cohort/runtime/process/open_descriptors.h"
 
 namespace cohort::launcher {
 namespace {
@@ -34,7 +34,7 @@ namespace {
   if (error >= 0) ::dup2(error, STDERR_FILENO);
   if (inherited >= 0) ::dup2(inherited, kInheritedDescriptor);
   if (options.run) {
-    ::syscall(SYS_close_range, inherited >= 0 ? kInheritedDescriptor + 1 : kInheritedDescriptor, ~0U, 0);
+    runtime::CloseFrom(inherited >= 0 ? kInheritedDescriptor + 1 : kInheritedDescriptor);
     const int status = options.run();
     std::fflush(nullptr);
     ::_exit(status);

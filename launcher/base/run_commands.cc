@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "cohort/launcher/base/piped_process.h"
+#include "cohort/runtime/process/process_watch.h"
 
 namespace cohort::launcher {
 namespace {
@@ -23,7 +23,7 @@ constexpr size_t kMaxKept = 1u << 20;
 struct Running {
   size_t index = 0;
   PipedProcess process;
-  runtime::FileDescriptor end;  // readable once it has ended
+  runtime::ProcessWatch end;
   Clock::time_point start;
   Clock::time_point deadline;
 };
@@ -78,22 +78,24 @@ class CommandRunner {
     for (const runtime::FileDescriptor* fd : {&started->output, &started->error}) {
       ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
     }
-    runtime::FileDescriptor end(static_cast<int>(::syscall(SYS_pidfd_open, started->pid, 0)));
+    runtime::ProcessWatch end(started->pid);
     const Clock::time_point now = Clock::now();
     running_.push_back({index, *std::move(started), std::move(end), now, now + options_.limit});
   }
 
   void WaitForSome() {
     std::vector<pollfd> polled;
+    long long longest_ms = 1000;
     Clock::time_point first = refused_ ? may_cancel_ : Clock::time_point::max();
     for (const Running& running : running_) {
       polled.push_back({running.process.output.get(), POLLIN, 0});  // -1, once closed, is passed over
       polled.push_back({running.process.error.get(), POLLIN, 0});
-      polled.push_back({running.end.get(), POLLIN, 0});
+      polled.push_back({running.end.fd(), POLLIN, 0});
+      if (running.end.fd() < 0) longest_ms = runtime::ProcessWatch::kLook.count();
       first = std::min(first, running.deadline);
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now()).count();
-    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<long long>(left, 0, 1000)));
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<long long>(left, 0, longest_ms)));
     for (size_t i = 0; i < running_.size() && !Cancelled();) {
       Running& running = running_[i];
       CommandResult& result = results_[running.index];

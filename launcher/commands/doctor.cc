@@ -166,11 +166,14 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
   findings.push_back(JudgeLimit("open files", "-n", facts.open_files, kFilesNeeded, kFilesWanted));
   findings.push_back(JudgeLimit("processes", "-u", facts.processes, kProcessesNeeded, kProcessesWanted));
   Finding kernel = Good("kernel", "has sealed memory files and process descriptors");
-  if (!facts.memfd || !facts.pidfd) {
-    kernel = {Level::kBad, kernel.subject,
-              std::string("lacks ") + (facts.memfd ? "pidfd_open" : "memfd_create with seals") +
-                  ", or a container's filter forbids it",
-              "use Linux 5.3 or newer, and allow the call in the container's seccomp profile"};
+  if (!facts.memfd) {
+    kernel = {Level::kBad, kernel.subject, "lacks memfd_create with seals, or a container's filter forbids it",
+              "use Linux 3.17 or newer, and allow the call in the container's seccomp profile"};
+  } else if (!facts.pidfd) {
+    kernel = {Level::kWarning, kernel.subject,
+              "lacks pidfd_open, or a container's filter forbids it: jobs run, but ends of processes are looked for in "
+              "/proc every 20 ms, and should dlaunch be killed while an agent is stopped, that agent stays",
+              "use Linux 5.3 or newer, or allow the call in the container's seccomp profile"};
   }
   findings.push_back(kernel);
   Finding memory = Good("reading a neighbour's memory", "permitted between ranks of one user");

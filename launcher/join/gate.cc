@@ -24,6 +24,7 @@
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/process/open_descriptors.h"
 
 namespace cohort::launcher {
 namespace {
@@ -69,7 +70,7 @@ struct Guest {
   const int own[] = {::dup(socket), ::dup(input), ::dup(output)};
   const int low = 3;
   for (int i = 0; i < 3; ++i) ::dup2(own[i], low + i);
-  ::close_range(low + 3, ~0U, 0);
+  runtime::CloseFrom(low + 3);
   absl::StatusOr<SecureStream> stream =
       SecureStream::Accept(runtime::FileDescriptor(low), key, Deadline::After(handshake));
   if (!stream.ok()) ::_exit(1);

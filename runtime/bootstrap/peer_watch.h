@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/process/process_watch.h"
 
 namespace cohort::runtime {
 
@@ -19,16 +20,15 @@ class PeerWatch {
 
   ~PeerWatch();
   // Watches the processes `pids` (0: none at this index). A process that is gone already counts as ended. kInternal
-  // when the kernel has no pidfds (before Linux 5.3).
+  // without a descriptor for the thread's own use.
   absl::Status Start(const std::vector<int>& pids, OnEnd on_end);
   void Stop();
 
  private:
   void Main();
 
-  std::vector<int> pids_;
-  std::vector<FileDescriptor> pidfds_;
-  std::vector<bool> gone_;  // before the watch began
+  std::vector<int> pids_;  // 0: none, or told of
+  std::vector<ProcessWatch> watches_;
   FileDescriptor stop_;
   OnEnd on_end_;
   std::thread thread_;

@@ -10,7 +10,7 @@ ALLOWED = {
     "proto": (),
     "runtime": ("proto",),
     "comm": ("runtime",),
-    "launcher": ("proto", "runtime/base", "runtime/segment"),
+    "launcher": ("proto", "runtime/base", "runtime/process", "runtime/segment"),
     "trainer": ("runtime", "comm"),
     "python": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
@@ -19,7 +19,7 @@ ALLOWED = {
 
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
-    "runtime": ("base", "segment", "engine", "bootstrap", ""),
+    "runtime": ("base", "process", "segment", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "c", "c/examples", "examples"),

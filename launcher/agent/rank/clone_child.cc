@@ -93,13 +93,6 @@ int64_t CloneAndRun(CloneArguments* arguments, const ChildWork* work) {
 
 }  // namespace
 
-long RawCall(long number, long a, long b, long c, long d) {
-  long result = number;
-  register long fourth asm("r10") = d;
-  asm volatile("syscall" : "+a"(result) : "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
-  return result;
-}
-
 std::optional<pid_t> StartByClone(std::shared_ptr<const ChildWork> work, int cgroup) {
   static bool refused = false;  // no clone3, or a filter against it
   if (refused) return std::nullopt;
@@ -131,11 +124,6 @@ size_t ReleaseExecuted() {
 #else
 
 namespace cohort::launcher {
-
-long RawCall(long number, long a, long b, long c, long d) {
-  const long result = ::syscall(number, a, b, c, d);
-  return result < 0 ? -errno : result;
-}
 
 std::optional<pid_t> StartByClone(std::shared_ptr<const ChildWork>, int) { return std::nullopt; }
 

@@ -6,7 +6,7 @@
 //   child        └─► system calls on its own stack ─► exec: gives the stack back
 //
 // The child also shares the parent's errno and everything else that belongs to a thread. It makes its system calls by
-// RawCall.
+// runtime::RawCall.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,12 @@
 
 namespace cohort::launcher {
 
-// A system call that leaves errno alone. Returns its result, or the negative error.
-long RawCall(long number, long a = 0, long b = 0, long c = 0, long d = 0);
-inline long RawArgument(const void* pointer) { return reinterpret_cast<long>(pointer); }
-
 // The work of a child. Nobody else may change what it points to while it lives.
 class ChildWork {
  public:
   virtual ~ChildWork() = default;
-  // In the child, which shares the parent's memory and whose signals are blocked: only RawCall, and nothing that the
-  // parent could find changed. Executes a program or ends, by RawCall as well.
+  // In the child, which shares the parent's memory and whose signals are blocked: only runtime::RawCall, and nothing
+  // that the parent could find changed. Executes a program or ends, by RawCall as well.
   [[noreturn]] virtual void Run() const = 0;
 };
 

@@ -23,9 +23,14 @@
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
 #include "cohort/launcher/machine/program_file.h"
+#include "cohort/runtime/process/open_descriptors.h"
+#include "cohort/runtime/process/raw_call.h"
 
 namespace cohort::launcher {
 namespace {
+
+using runtime::RawArgument;
+using runtime::RawCall;
 
 enum class Step : int { kWorkingDirectory, kNullDevice, kStandardStreams, kParentGone, kExec };
 
@@ -120,8 +125,7 @@ void RankChild::Run() const {
     const long result = RawCall(SYS_dup3, streams[fd], fd, 0);
     if (result < 0) Fail(exec_error_, Step::kStandardStreams, result);
   }
-  constexpr long kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
-  RawCall(SYS_close_range, 3, ~0U, kCloexec);
+  runtime::CloseOnExecFrom(3);  // exec_error must live until then
   if (command_.inherited >= 0) RawCall(SYS_fcntl, command_.inherited, F_SETFD, 0);
   RawCall(SYS_prlimit64, 0, RLIMIT_NOFILE, RawArgument(&open_files_));
   if (limit_mark_) RawCall(SYS_prlimit64, 0, RLIMIT_RTTIME, RawArgument(&*limit_mark_));

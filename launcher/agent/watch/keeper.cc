@@ -1,16 +1,14 @@
 #include "cohort/launcher/agent/watch/keeper.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <utility>
 
 #include "cohort/launcher/agent/watch/process_name.h"
+#include "cohort/runtime/process/open_descriptors.h"
 
 namespace cohort::launcher {
 namespace {
@@ -18,34 +16,30 @@ namespace {
 constexpr int kMaxRestarts = 10;
 // For what is in the cgroup to die. The kernel may take seconds to give back a large process' memory.
 constexpr std::chrono::seconds kKillLimit{10};
-
-runtime::FileDescriptor OpenProcess(pid_t pid) {
-  return runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-}
+constexpr std::chrono::hours kForLong{24};
 
 }  // namespace
 
 void Keeper::Start() {
-  const runtime::FileDescriptor agent = OpenProcess(agent_);
+  runtime::ProcessWatch agent(agent_);
   if (!agent.valid() || ::getppid() != agent_) return;  // the number may be somebody else's
   const pid_t pid = ::fork();
-  if (pid == 0) Guard(agent.get());
+  if (pid == 0) Guard(&agent);
   if (pid < 0) return;
   pid_ = pid;
-  pidfd_ = OpenProcess(pid);
+  watch_ = runtime::ProcessWatch(pid);
 }
 
 // The standard streams are the sentinel's, which are /dev/null.
-void Keeper::Guard(int agent) {
+void Keeper::Guard(runtime::ProcessWatch* agent) {
   NameProcess(kKeeperName, kKeeperName);
   ::setsid();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   (void)!::chdir("/");
   constexpr int kAgent = 3;
-  if (agent != kAgent) ::dup2(agent, kAgent);
-  ::syscall(SYS_close_range, kAgent + 1, ~0U, 0);
-  pollfd ended{kAgent, POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
+  agent->MoveDescriptorTo(kAgent);
+  runtime::CloseFrom(agent->fd() == kAgent ? kAgent + 1 : kAgent);
+  while (!agent->WaitForEnd(kForLong)) {
   }
   cgroup_->Remove(kKillLimit);
   ::_exit(0);
@@ -53,7 +47,7 @@ void Keeper::Guard(int agent) {
 
 void Keeper::OnEnded() {
   ::waitpid(std::exchange(pid_, -1), nullptr, 0);
-  pidfd_.Close();
+  watch_ = runtime::ProcessWatch();
   if (restarts_++ < kMaxRestarts) Start();
 }
 
@@ -61,7 +55,7 @@ void Keeper::End() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(std::exchange(pid_, -1), nullptr, 0);
-  pidfd_.Close();
+  watch_ = runtime::ProcessWatch();
 }
 
 }  // namespace cohort::launcher

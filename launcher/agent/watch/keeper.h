@@ -7,7 +7,7 @@
 //
 // It shares nothing by which others are killed with theirs: it has its own session, process group, name and command
 // line (without "dlaunch"), ignores what a terminal or scheduler sends, and is outside of the job's cgroup. One
-// descriptor, a pidfd of the agent, is all that it holds, so nobody waits for it. It waits in poll.
+// descriptor, a pidfd of the agent, is all that it holds (none before Linux 5.3), so nobody waits for it.
 //
 // A second sentinel could do the same, and would also sweep by /proc. But each job would pay for it, and one write
 // kills a cgroup, where a sweep has to be told of groups and must look at every process of the machine.
@@ -19,7 +19,7 @@
 #include <sys/types.h>
 
 #include "cohort/launcher/agent/watch/cgroup.h"
-#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/process/process_watch.h"
 
 namespace cohort::launcher {
 
@@ -34,24 +34,24 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // Forks it. Does nothing if the agent is gone, the system gives no process, or the kernel has no pidfds (Linux 5.3).
+  // Forks it. Does nothing if the agent is gone or the system gives no process.
   void Start();
   // The keeper has ended, which it does not do by itself while the agent lives: forks another, ten times at most.
   void OnEnded();
-  // Readable when it has ended; -1: there is none.
-  int fd() const { return pidfd_.get(); }
+  // The keeper's process, or none where there is no keeper.
+  const runtime::ProcessWatch& watch() const { return watch_; }
   pid_t pid() const { return pid_; }
   // Ends it, and waits for that. The cgroup is not touched.
   void End();
 
  private:
-  [[noreturn]] void Guard(int agent);
+  [[noreturn]] void Guard(runtime::ProcessWatch* agent);
 
   const pid_t agent_;
   Cgroup* const cgroup_;
   int restarts_ = 0;
   pid_t pid_ = -1;
-  runtime::FileDescriptor pidfd_;
+  runtime::ProcessWatch watch_;
 };
 
 }  // namespace cohort::launcher

@@ -66,7 +66,7 @@ std::optional<RankMember> ReadMember(pid_t pid) {
 
 void SignalMember(const RankMember& member, int signal) {
   const runtime::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, member.pid, 0)));
-  const bool known = process.valid() || errno != ENOSYS;
+  const bool known = process.valid() || errno == ESRCH;  // else the kernel has no pidfds, or a filter refuses them
   const auto state = ReadProcessState(member.pid);
   if (!state || state->start_time != member.start_time) return;
   if (!known) {

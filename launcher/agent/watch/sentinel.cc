@@ -21,11 +21,13 @@
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/pipe.h"
 #include "cohort/launcher/control/describe.h"
+#include "cohort/runtime/process/open_descriptors.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kSweepLimit{5};
+constexpr std::chrono::seconds kEndLimit{2};
 constexpr int kStuckAfterMs = 3000;
 constexpr int kMaxRestarts = 10;
 constexpr int kGivenUp = kMaxRestarts + 1;
@@ -47,7 +49,7 @@ bool KeepOnly(int pipe, int launcher, int output) {
   ::dup2(high_pipe, kPipe);
   const bool kept_launcher = high_launcher >= 0 && ::dup2(high_launcher, kLauncher) == kLauncher;
   const bool kept_output = high_output >= 0 && ::dup2(high_output, kOutput) == kOutput;
-  ::syscall(SYS_close_range, kept_output ? kOutput + 1 : kOutput, ~0U, 0);
+  runtime::CloseFrom(kept_output ? kOutput + 1 : kOutput);
   if (!kept_launcher) ::close(kLauncher);
   const int null = ::open("/dev/null", O_RDWR);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
@@ -69,13 +71,13 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent, Keeper* keeper) 
   std::set<pid_t> groups;
   bool launcher_gone = launcher < 0;
   for (;;) {
-    pollfd fds[] = {{pipe, POLLIN, 0}, {launcher_gone ? -1 : launcher, POLLIN, 0}, {keeper->fd(), POLLIN, 0}};
+    pollfd fds[] = {{pipe, POLLIN, 0}, {launcher_gone ? -1 : launcher, POLLIN, 0}, {keeper->watch().fd(), POLLIN, 0}};
     const bool hurry = launcher >= 0 && launcher_gone;
-    const int ready = ::poll(fds, 3, hurry ? kStuckAfterMs : -1);
+    const int ready = ::poll(fds, 3, hurry ? kStuckAfterMs : keeper->watch().poll_limit_ms());
     if (ready < 0 && errno == EINTR) continue;
-    if (ready == 0) ::kill(agent, SIGKILL);  // its end of the pipe is open, so it is still the agent
+    if (ready == 0 && hurry) ::kill(agent, SIGKILL);  // its end of the pipe is open, so it is still the agent
     if (fds[1].revents != 0) launcher_gone = true;
-    if (fds[2].revents != 0) keeper->OnEnded();
+    if (keeper->watch().valid() && keeper->watch().Ended()) keeper->OnEnded();
     if (fds[0].revents == 0) continue;
     pid_t value = 0;
     const ssize_t n = ::read(pipe, &value, sizeof value);
@@ -112,8 +114,7 @@ Sentinel::Sentinel(std::string mark, Cgroup* cgroup)
 Sentinel::~Sentinel() {
   pipe_.Close();
   if (pid_ <= 0) return;
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  if (::poll(&ended, 1, 2000) <= 0) ::kill(pid_, SIGKILL);
+  if (!watch_.WaitForEnd(kEndLimit)) ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }
 
@@ -139,7 +140,7 @@ bool Sentinel::Start() {
   if (pid < 0) return false;
   pipe_ = std::move(pipe.write_end);
   pid_ = pid;
-  pidfd_ = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  watch_ = runtime::ProcessWatch(pid);
   if (cgroup_made_) Tell(kCgroupMade);
   for (const pid_t group : groups_) Tell(group);
   return true;
@@ -156,10 +157,7 @@ std::optional<std::string> Sentinel::OnEnded(int wait_status) {
          "; the job goes on, but should its agent be killed, nobody ends what its ranks leave behind";
 }
 
-bool Sentinel::watches() const {
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  return pidfd_.valid() && ::poll(&ended, 1, 0) == 0;
-}
+bool Sentinel::watches() const { return !watch_.Ended(); }
 
 void Sentinel::OnCgroupMade() {
   if (!std::exchange(cgroup_made_, true)) Tell(kCgroupMade);

@@ -11,6 +11,7 @@
 
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/process/process_watch.h"
 
 namespace cohort::launcher {
 
@@ -55,15 +56,17 @@ class Sentinel {
 
   std::string mark_;
   Cgroup* cgroup_;
-  runtime::FileDescriptor launcher_;  // the process that started us: a pidfd
-  runtime::FileDescriptor output_;    // the agent's standard output at its start
+  // The process that started us: a pidfd. None where the kernel has none (before Linux 5.3): should that process be
+  // killed while this agent is stopped, the agent then stays until it goes on.
+  runtime::FileDescriptor launcher_;
+  runtime::FileDescriptor output_;  // the agent's standard output at its start
   std::set<pid_t> groups_;
   std::vector<pid_t> leaderless_;  // of those
   bool started_ = false;
   bool cgroup_made_ = false;
   int restarts_ = 0;
   pid_t pid_ = -1;
-  runtime::FileDescriptor pidfd_;
+  runtime::ProcessWatch watch_;
   runtime::FileDescriptor pipe_;  // its end is how the sentinel sees ours
 };
 

@@ -19,6 +19,9 @@
 namespace cohort::launcher {
 namespace {
 
+using runtime::RawArgument;
+using runtime::RawCall;
+
 constexpr char kNotHere[] = "ranks are forked here: another processor than x86-64, a sanitizer, or no clone3";
 
 [[noreturn]] void End(int exit_code) {

@@ -141,7 +141,7 @@ class KeeperTest : public testing::Test {
     for (keeper.Start(); keeper.pid() > 0; keeper.OnEnded()) {
       const pid_t pid = keeper.pid();
       (void)!::write(told_.write_end.get(), &pid, sizeof pid);
-      pollfd fds[] = {{keeper.fd(), POLLIN, 0}, {end.get(), POLLIN, 0}};
+      pollfd fds[] = {{keeper.watch().fd(), POLLIN, 0}, {end.get(), POLLIN, 0}};
       ::poll(fds, 2, -1);
       if (fds[1].revents == 0) continue;
       keeper.End();
