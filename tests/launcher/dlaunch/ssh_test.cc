@@ -31,7 +31,7 @@ using testing::LinkedNamespaces;
 constexpr char kServer[] = "/usr/sbin/sshd";
 constexpr char kPrivilegeFolder[] = "/run/sshd";  // sshd insists on it
 
-bool Run(const string& command) { return std::system(command.c_str()) == 0; }
+bool Succeeds(const string& command) { return std::system(command.c_str()) == 0; }
 
 // Two machines, this process on the first, until the end of the process.
 class Hosts {
@@ -66,7 +66,7 @@ class Hosts {
     if (!entered.ok()) problem_ = string(entered.message());
     for (const int node : {0, 1}) {
       const auto deadline = std::chrono::steady_clock::now() + seconds(20);
-      while (problem_.empty() && !Run(SshTo(node) + " true > /dev/null 2>&1")) {
+      while (problem_.empty() && !Succeeds(SshTo(node) + " true > /dev/null 2>&1")) {
         if (std::chrono::steady_clock::now() > deadline) problem_ = "sshd does not answer at " + Address(node);
         ::usleep(50'000);  // a bounded poll: sshd says nothing when it is ready
       }
@@ -86,7 +86,7 @@ class Hosts {
   void WriteConfiguration() {
     const string& at = folder_.path();
     for (const string name : {"host", "user"}) {
-      if (!Run("ssh-keygen -q -t ed25519 -N '' -f " + at + "/" + name)) problem_ = "ssh-keygen makes no key";
+      if (!Succeeds("ssh-keygen -q -t ed25519 -N '' -f " + at + "/" + name)) problem_ = "ssh-keygen makes no key";
     }
     std::ofstream(at + "/ssh_config") << "Host *\n  IdentityFile " << at << "/user\n  IdentitiesOnly yes\n  Port 2222\n"
                                       << "  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
@@ -140,7 +140,7 @@ TEST_F(Ssh, RunsACollectiveProgramOnBothHosts) {
 TEST_F(Ssh, RunsMpiProgramsOnBothHosts) {
   int ran = 0;
   for (const string how : {"pmi1", "pmix"}) {
-    if (!Run(string(COHORT_MPI_RANK) + " --probe " + how + " > /dev/null 2>&1")) continue;  // no such library here
+    if (!Succeeds(string(COHORT_MPI_RANK) + " --probe " + how + " > /dev/null 2>&1")) continue;  // no such library here
     DlaunchProcess job(Command({"--mpi", how, "--nproc-per-node", "2", COHORT_MPI_RANK, "--once", how}));
     ASSERT_EQ(job.Wait(), 0) << how << job.out() << job.err();
     for (const string rank : {"0", "1", "2", "3"}) {

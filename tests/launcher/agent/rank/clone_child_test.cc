@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "cohort/runtime/process/raw_call.h"
+
 namespace cohort::launcher {
 namespace {
 
