@@ -141,7 +141,11 @@ TEST_F(Ssh, RunsMpiProgramsOnBothHosts) {
   int ran = 0;
   for (const string how : {"pmi1", "pmix"}) {
     if (!Succeeds(string(COHORT_MPI_RANK) + " --probe " + how + " > /dev/null 2>&1")) continue;  // no such library here
-    DlaunchProcess job(Command({"--mpi", how, "--nproc-per-node", "2", COHORT_MPI_RANK, "--once", how}));
+    // The hosts have a second device that leads nowhere, which MPI's libraries would take too, and one /dev/shm, where
+    // Open MPI's names of shared memory would be the same for both.
+    DlaunchProcess job(
+        Command({"--mpi", how, "--env", "UCX_NET_DEVICES=wire0", "--env", "OMPI_MCA_btl_tcp_if_include=wire0", "--env",
+                 "OMPI_MCA_btl=self,tcp", "--nproc-per-node", "2", COHORT_MPI_RANK, "--once", how}));
     ASSERT_EQ(job.Wait(), 0) << how << job.out() << job.err();
     for (const string rank : {"0", "1", "2", "3"}) {
       EXPECT_NE(job.out().find("rank " + rank + " of 4 sum 4"), string::npos) << how << job.out();
