@@ -70,7 +70,10 @@ class Seams:
 
     def mpi(self):
         """An MPI program whose sums go by Cohort, under its own mpirun and under dlaunch."""
-        if not shutil.which("mpicxx.mpich") or not shutil.which("mpirun.mpich"):
+        headers = shutil.which("mpicxx.mpich") and subprocess.run(  # the compiler is in the package of the launcher
+            ["mpicxx.mpich", "-fsyntax-only", "-x", "c++", "-"], input=b"#include <mpi.h>", stderr=subprocess.DEVNULL,
+            check=False).returncode == 0
+        if not headers or not shutil.which("mpirun.mpich"):
             skip("mpi", "MPICH is not installed (libmpich-dev, mpich)")
         abseil = run(["pkg-config", "--cflags", "--libs", "absl_status", "absl_statusor"]).split()
         self.compile("-lcohort_comm", *abseil, compiler="mpicxx.mpich")
