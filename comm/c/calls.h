@@ -47,7 +47,7 @@ cohort_status Serve(const CallText& text, cohort_comm comm, cohort_work* work, S
   return Guarded(text.function, [&]() -> cohort_status {
     if (work != nullptr) *work = nullptr;
     Held<cohort_comm> held;
-    if (const cohort_status found = Hold(text.function, comm, &held); found != COHORT_OK) return found;
+    if (const cohort_status found = HoldInParent(text.function, comm, &held); found != COHORT_OK) return found;
     if (held->batch.open) return Note(text, *held, work != nullptr, std::move(start));
     PreparedOptions prepared;
     if (const cohort_status read = Prepare(text, &prepared); read != COHORT_OK) return read;

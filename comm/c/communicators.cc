@@ -33,7 +33,7 @@ cohort_status MakeFrom(const char* function, cohort_comm comm, cohort_comm* out,
     if (out == nullptr) return Invalid(function, "out is null");
     *out = nullptr;
     Held<cohort_comm> held;
-    if (const cohort_status found = Hold(function, comm, &held); found != COHORT_OK) return found;
+    if (const cohort_status found = HoldInParent(function, comm, &held); found != COHORT_OK) return found;
     if (held->batch.open) {
       return Fail(COHORT_FAILED_PRECONDITION,
                   std::string("cohort_") + function + ": a batch is open on this communicator; end it first");
@@ -52,9 +52,20 @@ cohort_status AskOf(const char* function, cohort_comm comm, Ask ask) {
   });
 }
 
+// The same for a function that concerns the other ranks.
+template <typename Ask>
+cohort_status AskInParent(const char* function, cohort_comm comm, Ask ask) {
+  return Guarded(function, [&]() -> cohort_status {
+    std::shared_ptr<Membership> membership;
+    const cohort_status found = Peek(function, comm, &CommunicatorObject::membership, &membership);
+    if (found == COHORT_OK && InChild(*membership)) return FailInChild(function);
+    return found == COHORT_OK ? AskOf(function, comm, std::move(ask)) : found;
+  });
+}
+
 // Holds a communicator with an open batch.
 cohort_status HoldBatch(const char* function, cohort_comm comm, Held<cohort_comm>* held) {
-  if (const cohort_status found = Hold(function, comm, held); found != COHORT_OK) return found;
+  if (const cohort_status found = HoldInParent(function, comm, held); found != COHORT_OK) return found;
   if ((*held)->batch.open) return COHORT_OK;
   return Fail(COHORT_FAILED_PRECONDITION,
               std::string("cohort_") + function + ": no batch is open on this communicator");
@@ -164,11 +175,11 @@ cohort_status cohort_comm_members(cohort_comm comm, int32_t* world_ranks, int32_
 }
 
 cohort_status cohort_comm_state(cohort_comm comm) {
-  return c::AskOf("comm_state", comm, [](const Communicator& group) { return c::Fail(group.status()); });
+  return c::AskInParent("comm_state", comm, [](const Communicator& group) { return c::Fail(group.status()); });
 }
 
 cohort_status cohort_comm_abort(cohort_comm comm, const char* reason) {
-  return c::AskOf("comm_abort", comm, [=](Communicator& group) {
+  return c::AskInParent("comm_abort", comm, [=](Communicator& group) {
     group.Abort(reason == nullptr ? "no reason was given" : reason);
     return cohort_status{COHORT_OK};
   });
@@ -177,7 +188,7 @@ cohort_status cohort_comm_abort(cohort_comm comm, const char* reason) {
 cohort_status cohort_batch_begin(cohort_comm comm) {
   return c::Guarded("batch_begin", [&]() -> cohort_status {
     c::Held<cohort_comm> held;
-    if (const cohort_status found = c::Hold("batch_begin", comm, &held); found != COHORT_OK) return found;
+    if (const cohort_status found = c::HoldInParent("batch_begin", comm, &held); found != COHORT_OK) return found;
     c::NotedCalls& batch = held->batch;
     if (batch.open) {
       return c::Fail(COHORT_FAILED_PRECONDITION, "cohort_batch_begin: a batch is open on this communicator");

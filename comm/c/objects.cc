@@ -69,4 +69,11 @@ cohort_status FailInReduction(const char* function) {
                                ": called within a reduction function, which may only ask for rank and size and abort");
 }
 
+cohort_status FailInChild(const char* function) {
+  return Fail(COHORT_FAILED_PRECONDITION,
+              std::string("cohort_") + function +
+                  ": this process was forked from a rank, whose place among the ranks it cannot take: communicate in "
+                  "the parent, or fork before cohort_init");
+}
+
 }  // namespace cohort::comm::c

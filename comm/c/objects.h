@@ -17,6 +17,7 @@
 #include "cohort/comm/communicator.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/window.h"
+#include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/runtime.h"
 
 namespace cohort::comm::c {
@@ -150,6 +151,8 @@ uint64_t NumberOf(Handle handle) {
 cohort_status FailLookup(const char* function, const char* kind, Lookup found);
 // COHORT_BUSY in a reduction function.
 cohort_status FailInReduction(const char* function);
+// COHORT_FAILED_PRECONDITION in a child of fork.
+cohort_status FailInChild(const char* function);
 
 // Begins exclusive use of a handle, or says why not.
 template <typename Handle>
@@ -157,6 +160,17 @@ cohort_status Hold(const char* function, Handle handle, Held<Handle>* held) {
   if (InReduction()) return FailInReduction(function);
   const Lookup found = Table<Handle>().Hold(NumberOf(handle), held);
   return found == Lookup::kFound ? COHORT_OK : FailLookup(function, ObjectOf<Handle>::kName, found);
+}
+
+// Whether this process is a child that was forked after its parent had joined: what communicates is its parent's alone.
+inline bool InChild(const Membership& membership) { return membership.runtime->forks().InChild(); }
+
+// Hold, for functions that communicate or make progress.
+template <typename Handle>
+cohort_status HoldInParent(const char* function, Handle handle, Held<Handle>* held) {
+  const cohort_status found = Hold(function, handle, held);
+  if (found == COHORT_OK && InChild(*(*held)->membership)) return FailInChild(function);
+  return found;
 }
 
 // Copies a member that never changes, also while another thread uses the handle.

@@ -28,7 +28,7 @@ template <typename Use>
 cohort_status WithWork(const char* function, cohort_work work, Use use) {
   return Guarded(function, [&]() -> cohort_status {
     Held<cohort_work> held;
-    const cohort_status found = Hold(function, work, &held);
+    const cohort_status found = HoldInParent(function, work, &held);
     return found == COHORT_OK ? use(*held) : found;
   });
 }
@@ -59,7 +59,7 @@ cohort_status cohort_work_wait_all(const cohort_work* works, int32_t count, int6
     std::string first_text;
     for (int32_t i = 0; i < count; ++i) {
       c::Held<cohort_work> held;
-      cohort_status ended = c::Hold("work_wait_all", works[i], &held);
+      cohort_status ended = c::HoldInParent("work_wait_all", works[i], &held);
       if (ended != COHORT_OK)
         return c::Fail(ended, std::string(cohort_last_error()) + " (number " + std::to_string(i) + " of the list)");
       ended = c::WaitFor(held->work, deadline);
@@ -93,7 +93,7 @@ cohort_status cohort_window_allocate(cohort_comm comm, size_t bytes, const cohor
     if (window == nullptr) return c::Invalid("window_allocate", "window is null");
     *window = nullptr;
     c::Held<cohort_comm> held;
-    if (const cohort_status found = c::Hold("window_allocate", comm, &held); found != COHORT_OK) return found;
+    if (const cohort_status found = c::HoldInParent("window_allocate", comm, &held); found != COHORT_OK) return found;
     c::PreparedOptions prepared;
     const cohort_status read = c::Prepare({"window_allocate", options}, &prepared);
     if (read != COHORT_OK) return read;

@@ -387,18 +387,71 @@ TEST(CInterfaceTest, CallsThatDifferNameBothPlaces) {
   });
 }
 
-TEST(CInterfaceTest, AForkedChildIsRefusedAndItsParentGoesOn) {
-  OnRanks(2, [](ProcessRank&, cohort_runtime, cohort_comm world) -> std::string {
-    const pid_t child = fork();
-    if (child == 0) {
-      const bool refused = cohort_barrier(world, nullptr, nullptr) == COHORT_FAILED_PRECONDITION;
-      _exit(refused && cohort_comm_free(world) == COHORT_OK ? 0 : 1);
+// Makes calls in a child of fork: 0 when each is refused and the handles can be freed, else the number of the call.
+int ServedInAChild(cohort_comm world, cohort_work work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int64_t value = 0;
+    cohort_comm group = nullptr;
+    cohort_window window = nullptr;
+    const cohort_status refused[] = {cohort_work_test(work),
+                                     cohort_work_wait(work, 1'000'000),
+                                     cohort_work_wait_all(&work, 1, 1'000'000),
+                                     cohort_work_wait_on_stream(work, nullptr),
+                                     cohort_broadcast(world, &value, 1, COHORT_INT64, 0, nullptr, nullptr),
+                                     cohort_duplicate(world, &group),
+                                     cohort_window_allocate(world, 8, nullptr, &window),
+                                     cohort_batch_begin(world),
+                                     cohort_comm_state(world),
+                                     cohort_comm_abort(world, "a child's wish")};
+    int number = 0;
+    for (const cohort_status status : refused) {
+      ++number;
+      if (status != COHORT_FAILED_PRECONDITION) _exit(number);
     }
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return "the child ended with " + std::to_string(status);
+    int32_t size = 0;
+    const bool asked = cohort_comm_size(world, &size) == COHORT_OK && size > 0;
+    _exit(asked && cohort_work_free(work) == COHORT_OK && cohort_comm_free(world) == COHORT_OK ? 0 : 100);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 200;
+}
+
+TEST(CInterfaceTest, AForkedChildMovesNothingOfItsParents) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    constexpr int64_t kAll[] = {1, 2, 3};
+    int64_t values[] = {0, 0, 0};
+    if (rank.rank == 1) {
+      if (!rank.meet("receiving", 2)) return "rank 0 did not come";
+      const cohort_status sent = cohort_send(world, kAll, 3, COHORT_INT64, 0, nullptr, nullptr);
+      if (!rank.meet("sent", 2)) return "rank 0 did not come again";
+      return sent != COHORT_OK ? Explained(sent) : Explained(cohort_barrier(world, nullptr, nullptr));
+    }
+    cohort_work work = nullptr;
+    if (cohort_receive(world, values, 3, COHORT_INT64, 1, nullptr, &work) != COHORT_OK) return cohort_last_error();
+    if (!rank.meet("receiving", 2) || !rank.meet("sent", 2)) return "rank 1 did not come";
+    // The message is there: who drives the operation takes it.
+    const int served = ServedInAChild(world, work);
+    const cohort_status ended = cohort_work_wait(work, 20'000'000'000);
+    if (ended != COHORT_OK || cohort_work_free(work) != COHORT_OK) return Explained(ended);
+    if (served != 0) return "the child was served by call " + std::to_string(served);
+    if (std::memcmp(values, kAll, sizeof values) != 0) return "another message";
     return Explained(cohort_barrier(world, nullptr, nullptr));
   });
+}
+
+TEST(CInterfaceTest, AForkedChildOfAWorldOfOneIsRefusedToo) {
+  const Alone alone;
+  int32_t sent = 3;
+  int32_t received = 0;
+  cohort_work work = nullptr;
+  ASSERT_EQ(cohort_receive(alone.world, &received, 1, COHORT_INT32, 0, nullptr, &work), COHORT_OK);
+  EXPECT_EQ(ServedInAChild(alone.world, work), 0);
+  EXPECT_EQ(cohort_send(alone.world, &sent, 1, COHORT_INT32, 0, nullptr, nullptr), COHORT_OK);
+  EXPECT_EQ(cohort_work_wait(work, 20'000'000'000), COHORT_OK);
+  EXPECT_EQ(cohort_work_free(work), COHORT_OK);
+  EXPECT_EQ(received, 3);
 }
 
 }  // namespace
