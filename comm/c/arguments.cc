@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cohort/comm/c/call_site.h"
+#include "cohort/comm/group/mix_hash.h"
 
 namespace cohort::comm::c {
 namespace {
@@ -22,6 +23,12 @@ static_assert(COHORT_FAST == static_cast<int>(Determinism::kFast) &&
 static_assert(COHORT_HOST == static_cast<int>(MemoryKind::kHost) && COHORT_CUDA == static_cast<int>(MemoryKind::kCuda));
 
 bool IsPowerOfNumber(int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
+
+// 20 blocks of 12 bytes and 10 of 24 are the same bytes to the layers below, which compare tags.
+uint64_t SignedTag(const BlockNote& note, uint64_t tag) {
+  const auto bytes = static_cast<uint64_t>(note.block_bytes);
+  return bytes == 0 || tag == 0 ? tag + bytes : MixHash(tag, bytes);
+}
 
 cohort_status ReadOp(const CallText& text, PreparedOptions* prepared) {
   const uint64_t number = NumberOf(text.op);
@@ -103,12 +110,13 @@ cohort_status Prepare(const CallText& text, PreparedOptions* prepared) {
   options.determinism = static_cast<Determinism>(given.determinism);
   options.factor = given.factor;
   options.stream = given.stream;
-  options.tag = given.tag;
+  prepared->tag = given.tag;
   prepared->memory = static_cast<MemoryKind>(given.memory);
   prepared->device = given.device;
   prepared->site = CallSite(given.file, given.line);
   if (const cohort_status read = ReadElements(text.function, text.type, &prepared->elements); read != COHORT_OK)
     return read;
+  options.tag = SignedTag(prepared->note(), given.tag);
   return text.reduces ? ReadOp(text, prepared) : COHORT_OK;
 }
 

@@ -100,7 +100,8 @@ struct CallText {
 struct PreparedOptions {
   Elements elements;
   ReduceOp op = ReduceOp::kSum;
-  CallOptions options;
+  CallOptions options;  // their tag stands for the size of blocks too, where they are moved as bytes
+  uint64_t tag = 0;     // the caller's
   std::source_location site;
   MemoryKind memory = MemoryKind::kHost;
   int device = 0;
@@ -108,6 +109,9 @@ struct PreparedOptions {
   // The layers below would cut blocks into pieces: block_reduction.h combines them.
   bool by_blocks = false;
 
+  BlockNote note() const {
+    return elements.scale > 1 ? BlockNote{.block_bytes = elements.block_bytes, .tag = tag} : BlockNote{};
+  }
   ConstBuffer In(const void* data, int64_t count) const {
     return {data, Scaled(count, elements.scale), elements.dtype, memory, device};
   }

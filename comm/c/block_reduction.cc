@@ -61,7 +61,7 @@ class Combiner {
 
 // The members' calls below are compared by kind, bytes and tag. So the tag stands for all that makes this reduction.
 uint64_t Combiner::Identity() const {
-  uint64_t hash = MixHash(prepared_.options.tag, static_cast<uint64_t>(reduction_.kind));
+  uint64_t hash = MixHash(prepared_.tag, static_cast<uint64_t>(reduction_.kind));
   hash = MixHash(hash, static_cast<uint64_t>(bytes_));
   hash = MixHash(hash, static_cast<uint64_t>(int64_t{reduction_.root}));
   hash = MixHash(hash, prepared_.user->ForNumbers()->commutative ? 1 : 2);
@@ -72,11 +72,9 @@ uint64_t Combiner::Identity() const {
 // Says beside the call below which reduction it belongs to.
 absl::Status Combiner::Explained(const absl::Status& status) const {
   if (!absl::IsFailedPrecondition(status)) return status;
-  const uint64_t tag = prepared_.options.tag;
-  std::string text = std::string(status.message()) + "; on this rank it is a part of cohort_" + reduction_.function +
-                     "(" + prepared_.user->name() + ", blocks of " + std::to_string(bytes_) + " bytes";
-  if (tag != 0) text += ", tag " + std::to_string(tag >> 32) + "/" + std::to_string(tag & 0xffffffff);
-  return absl::FailedPreconditionError(text + ")");
+  return absl::FailedPreconditionError(std::string(status.message()) + "; on this rank it is a part of cohort_" +
+                                       reduction_.function + "(" + prepared_.user->name() + ", " +
+                                       TextOf(prepared_.note()) + ")");
 }
 
 void Combiner::CutIntoParts() {

@@ -17,16 +17,16 @@ void KeepUntilDone(runtime::Work& work, const Kept& needs) {
 
 }  // namespace
 
-cohort_status Finish(Held<cohort_comm>* held, runtime::Work started, const Kept& needs, Reserved<cohort_work>* place,
-                     cohort_work* work) {
-  if (work == nullptr && started.Done()) return Fail(started.status());
+cohort_status Finish(Held<cohort_comm>* held, runtime::Work started, const Kept& needs, const BlockNote& note,
+                     Reserved<cohort_work>* place, cohort_work* work) {
+  if (work == nullptr && started.Done()) return Fail(started.status(), note);
   if (work != nullptr) KeepUntilDone(started, needs);
-  WorkObject object{(*held)->membership, std::move(started)};
+  WorkObject object{(*held)->membership, std::move(started), note};
   held->Release();
-  if (work == nullptr) return Fail(object.work.Wait());
+  if (work == nullptr) return Fail(object.work.Wait(), note);
   if (object.work.Done()) {
     // A call that was refused, or that found its group failed, has no work.
-    if (const absl::Status status = object.work.status(); !status.ok()) return Fail(status);
+    if (const absl::Status status = object.work.status(); !status.ok()) return Fail(status, note);
   }
   Fill<cohort_work>(place, std::move(object), work);
   return COHORT_OK;

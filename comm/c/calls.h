@@ -13,8 +13,8 @@ namespace cohort::comm::c {
 
 // Hands out a work at `place`, or waits for it where `work` is null. `held` is let go before the wait. `needs` stay
 // until the operation is done.
-cohort_status Finish(Held<cohort_comm>* held, runtime::Work started, const Kept& needs, Reserved<cohort_work>* place,
-                     cohort_work* work);
+cohort_status Finish(Held<cohort_comm>* held, runtime::Work started, const Kept& needs, const BlockNote& note,
+                     Reserved<cohort_work>* place, cohort_work* work);
 
 // Notes a call in the open batch. One that is refused refuses the batch.
 template <typename Start>
@@ -63,7 +63,7 @@ cohort_status Serve(const CallText& text, cohort_comm comm, cohort_work* work, S
                                      ? by_blocks(*held->communicator, prepared, &started, &needs)
                                      : start(*held->communicator, prepared, *held->communicator, &started);
     if (called != COHORT_OK) return called;
-    return Finish(&held, std::move(started), needs, &place, work);
+    return Finish(&held, std::move(started), needs, prepared.note(), &place, work);
   });
 }
 

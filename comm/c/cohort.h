@@ -89,8 +89,8 @@ enum {
 };
 
 /* The type of elements. COHORT_BLOCK(n) is an opaque block of n bytes, 1 to 16777216, such as a struct; with another n
- * it is no type. It evaluates n more than once. Blocks are moved by every call, and combined by functions of the
- * caller's (cohort_op_create). */
+ * it is no type. It evaluates n more than once. Members' calls must agree on n. Blocks are moved by every call, and
+ * combined by functions of the caller's (cohort_op_create). */
 typedef int32_t cohort_type;
 enum {
   COHORT_INT8 = 1,

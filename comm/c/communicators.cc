@@ -216,7 +216,7 @@ cohort_status cohort_batch_end(cohort_comm comm, cohort_work* work) {
     }
     cohort::runtime::Work started = batch.calls->Submit();
     held->batch.calls = std::move(batch.calls);
-    return c::Finish(&held, std::move(started), batch.needs, &place, work);
+    return c::Finish(&held, std::move(started), batch.needs, {}, &place, work);
   });
 }
 

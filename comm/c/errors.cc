@@ -56,6 +56,18 @@ cohort_status Fail(const absl::Status& status) {
   return status.ok() ? COHORT_OK : Fail(NumberOfCode(status.code()), std::string(status.message()));
 }
 
+std::string TextOf(const BlockNote& note) {
+  std::string text = "blocks of " + std::to_string(note.block_bytes) + " bytes";
+  if (note.tag != 0) text += ", tag " + std::to_string(note.tag >> 32) + "/" + std::to_string(note.tag & 0xffffffff);
+  return text;
+}
+
+cohort_status Fail(const absl::Status& status, const BlockNote& note) {
+  if (note.block_bytes == 0 || !absl::IsFailedPrecondition(status)) return Fail(status);
+  return Fail(COHORT_FAILED_PRECONDITION,
+              std::string(status.message()) + "; on this rank the call has " + TextOf(note));
+}
+
 cohort_status Invalid(const char* function, const std::string& text) {
   return Fail(COHORT_INVALID_ARGUMENT, std::string("cohort_") + function + ": " + text);
 }

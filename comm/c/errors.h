@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <new>
 #include <string>
@@ -20,6 +21,17 @@ inline constexpr size_t kMostErrorBytes = 4096;
 cohort_status Fail(cohort_status status, const std::string& text);
 // The same for an error of the layers below. COHORT_OK for an OK status.
 cohort_status Fail(const absl::Status& status);
+
+// The blocks of a call that the layers below move as bytes, by a tag that stands for their size and the caller's tag.
+struct BlockNote {
+  int64_t block_bytes = 0;  // 0: a call of other elements
+  uint64_t tag = 0;         // the caller's
+};
+// "blocks of 24 bytes, tag 7/3"
+std::string TextOf(const BlockNote& note);
+// The same, with the note where members' calls did not match.
+cohort_status Fail(const absl::Status& status, const BlockNote& note);
+
 // COHORT_INVALID_ARGUMENT of the function "cohort_" + `function`.
 cohort_status Invalid(const char* function, const std::string& text);
 

@@ -83,6 +83,7 @@ struct CommunicatorObject {
 struct WorkObject {
   std::shared_ptr<Membership> membership;
   runtime::Work work;
+  BlockNote note = {};
 };
 struct WindowObject {
   std::shared_ptr<Membership> membership;

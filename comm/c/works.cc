@@ -14,9 +14,9 @@ namespace cohort::comm::c {
 namespace {
 
 // COHORT_PENDING, which is no error and has no text, or the operation's end.
-cohort_status WaitFor(runtime::Work& work, runtime::Deadline deadline) {
-  absl::Status ended = work.Wait(deadline);
-  return work.Done() ? Fail(work.status()) : COHORT_PENDING;
+cohort_status WaitFor(WorkObject& object, runtime::Deadline deadline) {
+  (void)object.work.Wait(deadline);
+  return object.work.Done() ? Fail(object.work.status(), object.note) : COHORT_PENDING;
 }
 
 runtime::Deadline DeadlineOf(int64_t timeout_ns) {
@@ -40,12 +40,11 @@ namespace c = cohort::comm::c;
 
 cohort_status cohort_work_wait(cohort_work work, int64_t timeout_ns) {
   return c::WithWork("work_wait", work,
-                     [=](c::WorkObject& object) { return c::WaitFor(object.work, c::DeadlineOf(timeout_ns)); });
+                     [=](c::WorkObject& object) { return c::WaitFor(object, c::DeadlineOf(timeout_ns)); });
 }
 
 cohort_status cohort_work_test(cohort_work work) {
-  return c::WithWork("work_test", work,
-                     [](c::WorkObject& object) { return c::WaitFor(object.work, c::DeadlineOf(0)); });
+  return c::WithWork("work_test", work, [](c::WorkObject& object) { return c::WaitFor(object, c::DeadlineOf(0)); });
 }
 
 cohort_status cohort_work_wait_all(const cohort_work* works, int32_t count, int64_t timeout_ns) {
@@ -62,7 +61,7 @@ cohort_status cohort_work_wait_all(const cohort_work* works, int32_t count, int6
       cohort_status ended = c::HoldInParent("work_wait_all", works[i], &held);
       if (ended != COHORT_OK)
         return c::Fail(ended, std::string(cohort_last_error()) + " (number " + std::to_string(i) + " of the list)");
-      ended = c::WaitFor(held->work, deadline);
+      ended = c::WaitFor(*held, deadline);
       if (ended == COHORT_PENDING) return ended;
       if (ended != COHORT_OK && first == COHORT_OK) {
         first = ended;

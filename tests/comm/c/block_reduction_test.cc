@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,6 +87,51 @@ TEST(CBlockReductionTest, AMismatchNamesTheReduction) {
     const std::string own =
         "a part of cohort_all_reduce(" + std::string(reduction.name) + ", blocks of 24 bytes, tag 7/3)";
     return status == COHORT_FAILED_PRECONDITION && text.find(own) != std::string::npos ? "" : "no mismatch: " + text;
+  });
+}
+
+// Rank 0 has 10 blocks of 24 bytes and rank 1 has 20 of 12, which are the same bytes. "" where both learn so, and rank
+// 0 which blocks it has.
+std::string OtherBlocks(ProcessRank& rank, const std::function<cohort_status(cohort_type, int64_t)>& call) {
+  const bool first = rank.rank == 0;
+  cohort_status status = COHORT_OK;
+  for (int i = 0; i < 2 && status == COHORT_OK; ++i) {
+    status = first ? call(COHORT_BLOCK(24), 10) : call(COHORT_BLOCK(12), 20);
+  }
+  const std::string text = cohort_last_error();
+  if (status != COHORT_FAILED_PRECONDITION) return "not noticed: " + Explained(status);
+  return text.find(first ? "blocks of 24 bytes, tag 7/3" : "blocks of 12 bytes, tag 7/3") != std::string::npos ? ""
+                                                                                                               : text;
+}
+
+TEST(CBlockReductionTest, BlocksOfAnotherSizeAreNoMatchWhereTheyAreMoved) {
+  for (const bool with_work : {false, true}) {
+    OnRanks(2, [with_work](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+      return OtherBlocks(rank, [&](cohort_type type, int64_t count) {
+        static char in[240];
+        static char out[480];
+        cohort_call_options options = COHORT_CALL_OPTIONS_INIT;
+        options.tag = uint64_t{7} << 32 | 3;
+        cohort_work work = nullptr;
+        cohort_status status = cohort_all_gather(world, in, out, count, type, &options, with_work ? &work : nullptr);
+        if (work == nullptr) return status;
+        status = cohort_work_wait(work, COHORT_FOREVER);
+        (void)cohort_work_free(work);
+        return status;
+      });
+    });
+  }
+}
+
+TEST(CBlockReductionTest, AReceiveTakesNoBlocksOfAnotherSize) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    char data[240] = {};
+    if (rank.rank == 0) {
+      (void)cohort_send(world, data, 10, COHORT_BLOCK(24), 1, nullptr, nullptr);
+      return cohort_barrier(world, nullptr, nullptr) != COHORT_OK ? "" : "the group goes on";
+    }
+    const cohort_status status = cohort_receive(world, data, 20, COHORT_BLOCK(12), 0, nullptr, nullptr);
+    return status == COHORT_FAILED_PRECONDITION ? "" : "not noticed: " + Explained(status);
   });
 }
 
