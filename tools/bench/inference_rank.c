@@ -237,7 +237,10 @@ int main(int argc, char** argv) {
     if (!strcmp(argv[i], "--check")) checks = 1;
     if (!strcmp(argv[i], "--no-peer")) b.ways = ONE_SHOT;
   }
-  if (tensor_parallel_begin(&b.tp, MOST_BYTES)) fail("start");
+  if (tensor_parallel_begin(&b.tp, MOST_BYTES)) {
+    fprintf(stderr, "inference_rank: start: %s\n", b.tp.reason);
+    return 1;
+  }
   if (b.ways == WAYS) open_peer(&b.peer, &b.tp);
   b.memory = aligned_alloc(64, MOST_BYTES);
   b.input = aligned_alloc(64, MOST_BYTES);

@@ -57,6 +57,16 @@ constexpr int32_t memory_of() {
                                                                                                 : COHORT_CUDA;
 }
 
+// The CUDA device of an execution space, in this process; 0 for spaces of the host.
+template <typename Space>
+auto device_of(const Space& space, int) -> decltype(static_cast<int32_t>(space.cuda_device())) {
+  return static_cast<int32_t>(space.cuda_device());
+}
+template <typename Space>
+int32_t device_of(const Space&, long) {
+  return 0;
+}
+
 // An operation under way, and its views.
 template <typename... Views>
 class Request {
@@ -104,6 +114,7 @@ class Communicator {
     space_.fence();
     cohort_call_options options = COHORT_CALL_OPTIONS_INIT;
     options.memory = memory_of<std::tuple_element_t<0, std::tuple<Views...>>>();
+    options.device = device_of(space_, 0);
     cohort_work work = nullptr;
     check(call(&options, &work));
     return Request<Views...>(work, views...);

@@ -93,6 +93,10 @@ int lightgbm_network_begin(lightgbm_init init) {
     if (!status) status = cohort_comm_size(world, &size);
     if (status) {
       fprintf(stderr, "LightGBM's network over Cohort: %s\n", cohort_last_error());
+      if (world) cohort_comm_free(world);
+      if (job) cohort_finalize(job);
+      world = NULL;
+      job = NULL;
       return -1;
     }
   }

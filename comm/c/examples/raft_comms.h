@@ -160,12 +160,22 @@ class CohortComms final : public raft::comms::comms_iface {
                                  const std::vector<int>& sources, cudaStream_t stream) const override {
     const bool alone = !in_group_;
     if (alone) group_start();
+    // A message that is refused leaves no group open, in which later calls would only be noted.
+    struct Cancelled {
+      ~Cancelled() {
+        if (comms == nullptr) return;
+        comms->in_group_ = false;
+        (void)cohort_batch_cancel(comms->comm_);
+      }
+      const CohortComms* comms;
+    } unless_started{alone ? this : nullptr};
     for (size_t i = 0; i < dests.size(); ++i) {
       device_send(static_cast<const char*>(in) + in_offsets[i], in_sizes[i], dests[i], stream);
     }
     for (size_t i = 0; i < sources.size(); ++i) {
       device_recv(static_cast<char*>(out) + out_offsets[i], out_sizes[i], sources[i], stream);
     }
+    unless_started.comms = nullptr;
     if (alone) group_end();
   }
   void group_start() const override {

@@ -45,9 +45,11 @@ def around_the_ring(world, rank, size):
         work = ctypes.c_void_p()
         to, source = ctypes.c_int32((rank + 1) % size), ctypes.c_int32((rank - 1) % size)
         call("send", world, ctypes.byref(passing), 1, ctypes.c_int32(INT32), to, None, ctypes.byref(work))
-        call("receive", world, ctypes.byref(arrived), 1, ctypes.c_int32(INT32), source, None, None)
-        call("work_wait", work, FOREVER)
-        call("work_free", work)
+        try:
+            call("receive", world, ctypes.byref(arrived), 1, ctypes.c_int32(INT32), source, None, None)
+        finally:  # the send uses `passing` until it is done
+            call("work_wait", work, FOREVER)
+            call("work_free", work)
         passing.value = arrived.value
         total += arrived.value
     return total

@@ -69,9 +69,12 @@ unsafe fn around_the_ring(world: Handle, rank: i32, size: i32) -> Result<i32, St
         let from = &passing as *const i32 as *const c_void;
         let to = &mut arrived as *mut i32 as *mut c_void;
         check(cohort_send(world, from, 1, INT32, (rank + 1) % size, null(), &mut work))?;
-        check(cohort_receive(world, to, 1, INT32, (rank + size - 1) % size, null(), null_mut()))?;
-        check(cohort_work_wait(work, FOREVER))?;
+        let received = check(cohort_receive(world, to, 1, INT32, (rank + size - 1) % size, null(), null_mut()));
+        // The send uses `passing` until it is done, also where the receive has failed.
+        let sent = check(cohort_work_wait(work, FOREVER));
         check(cohort_work_free(work))?;
+        received?;
+        sent?;
         passing = arrived;
         total += arrived;
     }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cohort/cohort.h>
+#include <stdio.h>
 #include <string.h>
 
 struct tensor_parallel {
@@ -21,6 +22,7 @@ struct tensor_parallel {
   void* memory;
   int32_t rank;
   int32_t size;
+  char reason[512]; /* of a failed start */
 };
 
 /* Leaves the job. */
@@ -31,8 +33,7 @@ static inline void tensor_parallel_end(struct tensor_parallel* tp) {
   memset(tp, 0, sizeof *tp);
 }
 
-/* Joins the job and allocates `bytes` of memory that all ranks of the host map. cohort_last_error() has the reason of a
- * failure. */
+/* Joins the job and allocates `bytes` of memory that all ranks of the host map. After a failure tp->reason says why. */
 static inline cohort_status tensor_parallel_begin(struct tensor_parallel* tp, size_t bytes) {
   memset(tp, 0, sizeof *tp);
   cohort_status status = cohort_init(NULL, &tp->job);
@@ -41,7 +42,12 @@ static inline cohort_status tensor_parallel_begin(struct tensor_parallel* tp, si
   if (!status) status = cohort_comm_size(tp->group, &tp->size);
   if (!status) status = cohort_window_allocate(tp->group, bytes, NULL, &tp->window);
   if (!status) status = cohort_window_memory(tp->window, &tp->memory, NULL);
-  if (status) tensor_parallel_end(tp);
+  if (status) {
+    char reason[sizeof tp->reason];
+    snprintf(reason, sizeof reason, "%s", cohort_last_error()); /* before leaving, which may fail as well */
+    tensor_parallel_end(tp);
+    memcpy(tp->reason, reason, sizeof reason);
+  }
   return status;
 }
 

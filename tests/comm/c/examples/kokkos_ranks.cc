@@ -19,6 +19,11 @@ void Expect(bool right, const char* what) {
   std::exit(1);
 }
 
+// An execution space of CUDA's, for the question which device it has.
+struct OnDevice {
+  int cuda_device() const { return 3; }
+};
+
 void Run(cohort_comm comm) {
   const kokkos_cohort::Communicator<> world(comm);
   const int rank = world.rank();
@@ -57,6 +62,8 @@ void Run(cohort_comm comm) {
   kokkos_cohort::receive(world, sum, (rank + size - 1) % size).wait();
   sent.wait();
   Expect(sum(0) == (rank + size - 1) % size, "send and receive");
+  Expect(kokkos_cohort::device_of(OnDevice(), 0) == 3, "the device of an execution space");
+  Expect(kokkos_cohort::device_of(Kokkos::DefaultHostExecutionSpace(), 0) == 0, "no device of a space of the host");
 }
 
 }  // namespace

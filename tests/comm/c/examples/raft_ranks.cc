@@ -1,6 +1,7 @@
-// RAFT's comms_t over Cohort, on host memory: no function of CUDA is called, and none is linked.
+// RAFT's comms_t over Cohort, on host memory: none of CUDA's functions is linked, and there is no device.
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -8,7 +9,7 @@
 
 extern "C" {
 cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { std::abort(); }
-cudaError_t cudaGetDevice(int* /*device*/) { std::abort(); }
+cudaError_t cudaGetDevice(int* /*device*/) { return cudaErrorNoDevice; }
 cudaError_t cudaMemcpyAsync(void* /*to*/, const void* /*from*/, size_t /*bytes*/, cudaMemcpyKind /*kind*/,
                             cudaStream_t /*stream*/) {
   std::abort();
@@ -69,6 +70,22 @@ void Run(const raft::comms::comms_t& comms) {
   Expect(comms.sync_stream(nullptr) == raft::comms::status_t::SUCCESS, "sync_stream");
 }
 
+// A message that cannot be made, here for want of a device, leaves no group open in which calls would only be noted.
+void ExpectNoOpenGroup(cohort_comm world) {
+  const raft::comms::comms_t comms(std::make_unique<CohortComms>(world, COHORT_CUDA));
+  char byte = 0;
+  bool refused = false;
+  try {
+    comms.device_sendrecv(&byte, 1, 0, &byte, 1, 0, nullptr);
+  } catch (const std::exception&) {
+    refused = true;
+  }
+  const int64_t one = 1;
+  int64_t sum = 0;
+  const cohort_status added = cohort_all_reduce(world, &one, &sum, 1, COHORT_INT64, COHORT_SUM, nullptr, nullptr);
+  Expect(refused && added == COHORT_OK && sum == comms.get_size(), "the call after a message that was refused");
+}
+
 }  // namespace
 
 int main() {
@@ -79,6 +96,7 @@ int main() {
     return 1;
   }
   Run(raft::comms::comms_t(std::make_unique<CohortComms>(world, COHORT_HOST)));
+  ExpectNoOpenGroup(world);
   cohort_comm_free(world);
   return cohort_finalize(job) == COHORT_OK ? 0 : 1;
 }
