@@ -85,6 +85,15 @@ cohort_status ReadElements(const char* function, cohort_type type, Elements* ele
   return COHORT_OK;
 }
 
+cohort_status ReadDeterminism(const char* function, int32_t number, Determinism* level) {
+  if (number < 0 || number >= kDeterminismLevels) {
+    return Invalid(function, "options->determinism is " + std::to_string(number) +
+                                 "; it is 0 or one of COHORT_FAST, COHORT_REPRODUCIBLE, COHORT_ORDER_INVARIANT");
+  }
+  *level = static_cast<Determinism>(number);
+  return COHORT_OK;
+}
+
 int64_t Scaled(int64_t count, int64_t scale) {
   int64_t scaled;
   if (!__builtin_mul_overflow(count, scale, &scaled)) return scaled;
@@ -96,18 +105,17 @@ cohort_status Prepare(const CallText& text, PreparedOptions* prepared) {
   given.file = nullptr;
   if (const cohort_status read = ReadSized(text.function, "options", text.options, &given); read != COHORT_OK)
     return read;
-  if (given.determinism < 0 || given.determinism >= kDeterminismLevels) {
-    return Invalid(text.function, "options->determinism is " + std::to_string(given.determinism) +
-                                      "; it is 0 or one of COHORT_FAST, COHORT_REPRODUCIBLE, COHORT_ORDER_INVARIANT");
+  CallOptions& options = prepared->options;
+  if (const cohort_status read = ReadDeterminism(text.function, given.determinism, &options.determinism);
+      read != COHORT_OK) {
+    return read;
   }
   if (given.memory != COHORT_HOST && given.memory != COHORT_CUDA) {
     return Invalid(text.function,
                    "options->memory is " + std::to_string(given.memory) + "; it is COHORT_HOST or COHORT_CUDA");
   }
-  CallOptions& options = prepared->options;
   if (given.timeout_ns != 0) options.timeout = TimeoutOf(given.timeout_ns);
   if (given.algorithm != nullptr) options.algorithm = given.algorithm;
-  options.determinism = static_cast<Determinism>(given.determinism);
   options.factor = given.factor;
   options.stream = given.stream;
   prepared->tag = given.tag;

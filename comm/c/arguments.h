@@ -30,6 +30,9 @@ struct Elements {
 // `function` is the name in messages, here and below.
 cohort_status ReadElements(const char* function, cohort_type type, Elements* elements);
 
+// A number of an options' member `determinism`.
+cohort_status ReadDeterminism(const char* function, int32_t number, Determinism* level);
+
 // count * scale; at its limit where it would overflow: no call accepts that many elements.
 int64_t Scaled(int64_t count, int64_t scale);
 

@@ -87,11 +87,12 @@ void Combiner::CutIntoParts() {
       const auto begin = static_cast<__int128>(reduction_.count) * r / size_;
       blocks = static_cast<int64_t>(static_cast<__int128>(reduction_.count) * (r + 1) / size_ - begin);
     }
-    if (reduction_.displacements != nullptr) place = reduction_.displacements[r] * bytes_;
+    if (reduction_.displacements != nullptr) place = Scaled(reduction_.displacements[r], bytes_);
     part_bytes_.push_back(blocks * bytes_);
     part_places_.push_back(place);
+    if (blocks == 0) continue;  // it may lie anywhere
     place += blocks * bytes_;
-    if (blocks > 0) in_bytes_ = std::max(in_bytes_, place);
+    in_bytes_ = std::max(in_bytes_, place);
   }
 }
 

@@ -142,8 +142,9 @@ typedef struct cohort_op_handle* cohort_op; /* of cohort_op_create, or one of th
  * one cohort_init of each rank: a second one needs new keys, such as a prefix. The functions are called from any
  * thread, also several at once, until cohort_finalize has returned and the communicators and windows of the runtime are
  * freed: to join, when a call reaches a peer for the first time, and for cohort_put and cohort_get. They return 0, or
- * anything else for failure. Keys are ASCII text of at most 1034 bytes, values have at most 49152 bytes, and each key
- * is put once. */
+ * anything else for failure. `get` returns COHORT_UNAVAILABLE where the store itself has failed; any other failure says
+ * that the key has not come in time. Keys are printable ASCII text of at most 1034 bytes, values have at most 49152
+ * bytes, and each key is put once. It has no INIT macro: {sizeof(cohort_store), rank, ranks, put, get, context}. */
 typedef struct cohort_store {
   size_t size;   /* sizeof(cohort_store) */
   int32_t rank;  /* of this process, below `ranks` */
@@ -237,13 +238,13 @@ cohort_status cohort_init(const cohort_init_options* options, cohort_runtime* ru
 cohort_status cohort_finalize(cohort_runtime runtime);
 /* Fills *info up to info->size bytes, and sets info->size to the number of bytes that it has filled. Local. */
 cohort_status cohort_get_info(cohort_runtime runtime, cohort_runtime_info* info);
-/* Writes a value of at most 49152 bytes into the job's store, for addresses. Each key, a text of 1 to 1024 bytes, is
- * put once. Blocks for `timeout_ns` at most, or as long as cohort_store.put of the program does. Errors:
- * COHORT_DEADLINE_EXCEEDED, COHORT_UNAVAILABLE. */
+/* Writes a value of at most 49152 bytes into the job's store, for addresses. Each key, 1 to 1024 printable ASCII
+ * characters, is put once. Blocks for `timeout_ns` at most, or as long as cohort_store.put of the program does. Errors:
+ * COHORT_DEADLINE_EXCEEDED (no answer in time), COHORT_UNAVAILABLE (the store or the agent has failed). */
 cohort_status cohort_put(cohort_runtime runtime, const char* key, const void* value, size_t bytes, int64_t timeout_ns);
 /* Waits until a rank has put the key, for `timeout_ns` at most, and copies its value. *bytes is the value's length,
  * also when it is larger than `capacity`: COHORT_INVALID_ARGUMENT, nothing is copied. Errors: COHORT_NOT_FOUND (nobody
- * has put it), COHORT_DEADLINE_EXCEEDED, COHORT_UNAVAILABLE. */
+ * had put it by then), COHORT_DEADLINE_EXCEEDED (no answer in time: it may be there), COHORT_UNAVAILABLE. */
 cohort_status cohort_get(cohort_runtime runtime, const char* key, void* value, size_t capacity, size_t* bytes,
                          int64_t timeout_ns);
 /* *stop is 1 when the job must end (preempted, or out of time) and every rank stops before `step`; all ranks get the
@@ -370,7 +371,8 @@ cohort_status cohort_batch_cancel(cohort_comm comm);
 /* ---- Windows: memory that all ranks of the host map, on which collectives move each byte once -------------------- */
 
 /* Allocates `bytes` (0 is legal, and may differ between ranks) of zeroed memory, aligned to a page. Collective; blocks
- * until all members have mapped it. COHORT_RESOURCE_EXHAUSTED on all when one has no room: the group goes on. */
+ * until all members have mapped it. COHORT_RESOURCE_EXHAUSTED on all when one has no room: the group goes on.
+ * COHORT_FAILED_PRECONDITION: a batch is open. Windows are host memory: options->memory is COHORT_HOST. */
 cohort_status cohort_window_allocate(cohort_comm comm, size_t bytes, const cohort_call_options* options,
                                      cohort_window* window);
 /* Its address and the number of bytes asked for. Either pointer may be null. Local. The memory serves every call of the
@@ -406,7 +408,8 @@ cohort_status cohort_op_free(cohort_op op);
  * meanwhile. */
 cohort_status cohort_work_wait(cohort_work work, int64_t timeout_ns);
 /* Waits for `count` works, at most `timeout_ns` together. COHORT_PENDING if one is not done then; else the first error
- * in the order of the list, or COHORT_OK. */
+ * in the order of the list, or COHORT_OK. A handle that is no work is an error of its place in the list: the others are
+ * waited for. */
 cohort_status cohort_work_wait_all(const cohort_work* works, int32_t count, int64_t timeout_ns);
 /* Makes progress without waiting. COHORT_PENDING, or the result. */
 cohort_status cohort_work_test(cohort_work work);

@@ -34,10 +34,7 @@ cohort_status MakeFrom(const char* function, cohort_comm comm, cohort_comm* out,
     *out = nullptr;
     Held<cohort_comm> held;
     if (const cohort_status found = HoldInParent(function, comm, &held); found != COHORT_OK) return found;
-    if (held->batch.open) {
-      return Fail(COHORT_FAILED_PRECONDITION,
-                  std::string("cohort_") + function + ": a batch is open on this communicator; end it first");
-    }
+    if (held->batch.open) return FailInBatch(function);
     return GiveGroup(function, held->membership, out, [&] { return make(*held->communicator); });
   });
 }
@@ -91,11 +88,10 @@ cohort_status cohort_world(cohort_runtime runtime, const cohort_comm_options* op
     if (given.transports != nullptr) wanted.transports = given.transports;
     if (given.tuning != nullptr) wanted.tuning = given.tuning;
     if (given.reserved != 0) return c::Invalid("world", "options->reserved is not 0");
-    if (given.determinism < 0 || given.determinism >= cohort::comm::kDeterminismLevels) {
-      return c::Invalid("world", "options->determinism is " + std::to_string(given.determinism) +
-                                     "; it is 0 or one of COHORT_FAST, COHORT_REPRODUCIBLE, COHORT_ORDER_INVARIANT");
+    if (const cohort_status read = c::ReadDeterminism("world", given.determinism, &wanted.determinism);
+        read != COHORT_OK) {
+      return read;
     }
-    if (given.determinism != 0) wanted.determinism = static_cast<cohort::comm::Determinism>(given.determinism);
     return c::GiveGroup("world", membership, comm, [&] { return Communicator::World(*membership->runtime, wanted); });
   });
 }

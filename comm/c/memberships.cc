@@ -18,7 +18,7 @@
 namespace cohort::comm::c {
 namespace {
 
-constexpr size_t kMostKeyBytes = 1024;
+constexpr size_t kLongerThanKeys = 4096;
 constexpr size_t kMostValueBytes = 49152;
 
 // The caller's store behind the interface of the runtime.
@@ -38,6 +38,7 @@ class CallersStore : public runtime::KeyValueStore {
     size_t bytes = 0;
     const int failed =
         store_.get(store_.context, name.c_str(), deadline.left().count(), value.data(), value.size(), &bytes);
+    if (failed == COHORT_UNAVAILABLE) return absl::UnavailableError("the program's store failed to get " + name);
     if (failed != 0) {
       return absl::NotFoundError("the program's store has no " + name + " (" + std::to_string(failed) + ")");
     }
@@ -101,12 +102,13 @@ cohort_status Leave(Held<cohort_runtime>* held) {
   return Fail(membership.runtime->Finalize());
 }
 
-cohort_status CheckKey(const char* function, const char* key) {
+// The text of a key. The runtime checks its length.
+cohort_status ReadKey(const char* function, const char* key, std::string_view* text) {
   if (key == nullptr) return Invalid(function, "key is null");
-  const size_t bytes = strnlen(key, kMostKeyBytes + 1);
-  if (bytes >= 1 && bytes <= kMostKeyBytes) return COHORT_OK;
-  return Invalid(function,
-                 "key has " + (bytes == 0 ? std::string("no") : "more than 1024") + " bytes; 1 to 1024 are right");
+  *text = std::string_view(key, strnlen(key, kLongerThanKeys));
+  const auto is_printable = [](char c) { return c >= ' ' && c <= '~'; };
+  if (std::all_of(text->begin(), text->end(), is_printable)) return COHORT_OK;
+  return Invalid(function, "key holds a byte that is no printable character of ASCII");
 }
 
 }  // namespace
@@ -186,25 +188,22 @@ cohort_status cohort_get_info(cohort_runtime runtime, cohort_runtime_info* info)
 
 cohort_status cohort_put(cohort_runtime runtime, const char* key, const void* value, size_t bytes, int64_t timeout_ns) {
   return c::WithRuntime("put", runtime, [=](const std::shared_ptr<c::Membership>& membership) {
-    if (const cohort_status right = c::CheckKey("put", key); right != COHORT_OK) return right;
-    if (bytes > c::kMostValueBytes || (value == nullptr && bytes > 0)) {
-      return c::Invalid("put",
-                        "the value " +
-                            (value == nullptr ? std::string("is null") : "has " + std::to_string(bytes) + " bytes") +
-                            "; it has at most 49152 bytes");
-    }
+    std::string_view name;
+    if (const cohort_status right = c::ReadKey("put", key, &name); right != COHORT_OK) return right;
+    if (value == nullptr && bytes > 0) return c::Invalid("put", "value is null");
     const std::string_view text(static_cast<const char*>(value), bytes);
-    return c::Fail(membership->runtime->Put(key, text, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns))));
+    return c::Fail(membership->runtime->Put(name, text, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns))));
   });
 }
 
 cohort_status cohort_get(cohort_runtime runtime, const char* key, void* value, size_t capacity, size_t* bytes,
                          int64_t timeout_ns) {
   return c::WithRuntime("get", runtime, [=](const std::shared_ptr<c::Membership>& membership) {
-    if (const cohort_status right = c::CheckKey("get", key); right != COHORT_OK) return right;
+    std::string_view name;
+    if (const cohort_status right = c::ReadKey("get", key, &name); right != COHORT_OK) return right;
     if (bytes == nullptr || (value == nullptr && capacity > 0)) return c::Invalid("get", "value or bytes is null");
     const absl::StatusOr<std::string> found =
-        membership->runtime->Get(key, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns)));
+        membership->runtime->Get(name, cohort::runtime::Deadline::After(c::TimeoutOf(timeout_ns)));
     if (!found.ok()) return c::Fail(found.status());
     *bytes = found->size();
     if (found->size() > capacity) {

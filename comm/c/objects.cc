@@ -69,6 +69,11 @@ cohort_status FailInReduction(const char* function) {
                                ": called within a reduction function, which may only ask for rank and size and abort");
 }
 
+cohort_status FailInBatch(const char* function) {
+  return Fail(COHORT_FAILED_PRECONDITION,
+              std::string("cohort_") + function + ": a batch is open on this communicator; end it first");
+}
+
 cohort_status FailInChild(const char* function) {
   return Fail(COHORT_FAILED_PRECONDITION,
               std::string("cohort_") + function +

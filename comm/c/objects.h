@@ -152,8 +152,9 @@ uint64_t NumberOf(Handle handle) {
 cohort_status FailLookup(const char* function, const char* kind, Lookup found);
 // COHORT_BUSY in a reduction function.
 cohort_status FailInReduction(const char* function);
-// COHORT_FAILED_PRECONDITION in a child of fork.
+// COHORT_FAILED_PRECONDITION in a child of fork; on a communicator with an open batch.
 cohort_status FailInChild(const char* function);
+cohort_status FailInBatch(const char* function);
 
 // Begins exclusive use of a handle, or says why not.
 template <typename Handle>

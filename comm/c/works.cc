@@ -59,13 +59,13 @@ cohort_status cohort_work_wait_all(const cohort_work* works, int32_t count, int6
     for (int32_t i = 0; i < count; ++i) {
       c::Held<cohort_work> held;
       cohort_status ended = c::HoldInParent("work_wait_all", works[i], &held);
-      if (ended != COHORT_OK)
-        return c::Fail(ended, std::string(cohort_last_error()) + " (number " + std::to_string(i) + " of the list)");
-      ended = c::WaitFor(*held, deadline);
+      const bool held_it = ended == COHORT_OK;
+      if (held_it) ended = c::WaitFor(*held, deadline);
       if (ended == COHORT_PENDING) return ended;
       if (ended != COHORT_OK && first == COHORT_OK) {
         first = ended;
         first_text = cohort_last_error();
+        if (!held_it) first_text += " (number " + std::to_string(i) + " of the list)";
       }
     }
     return first == COHORT_OK ? first : c::Fail(first, first_text);
@@ -93,9 +93,13 @@ cohort_status cohort_window_allocate(cohort_comm comm, size_t bytes, const cohor
     *window = nullptr;
     c::Held<cohort_comm> held;
     if (const cohort_status found = c::HoldInParent("window_allocate", comm, &held); found != COHORT_OK) return found;
+    if (held->batch.open) return c::FailInBatch("window_allocate");
     c::PreparedOptions prepared;
     const cohort_status read = c::Prepare({"window_allocate", options}, &prepared);
     if (read != COHORT_OK) return read;
+    if (prepared.memory != cohort::comm::MemoryKind::kHost) {
+      return c::Invalid("window_allocate", "options->memory is not COHORT_HOST; windows are host memory");
+    }
     c::Reserved<cohort_window> place;
     const cohort_status reserved = c::Reserve<cohort_window>("window_allocate", &place);
     if (reserved != COHORT_OK) return reserved;

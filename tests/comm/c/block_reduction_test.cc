@@ -135,6 +135,22 @@ TEST(CBlockReductionTest, AReceiveTakesNoBlocksOfAnotherSize) {
   });
 }
 
+TEST(CBlockReductionTest, EmptyBlocksMayLieAnywhere) {
+  OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
+    cohort_op op = nullptr;
+    if (cohort_op_create(Keep, nullptr, "keep", 0, &op) != COHORT_OK) return cohort_last_error();
+    const int64_t counts[] = {1, 0};
+    const int64_t places[] = {1, int64_t{1} << 60};
+    const char in[48] = {};
+    char out[24] = {1};
+    const cohort_status status =
+        cohort_reduce_scatter_v(world, in, counts, places, out, COHORT_BLOCK(24), op, nullptr, nullptr);
+    (void)cohort_op_free(op);
+    if (status != COHORT_OK) return Explained(status);
+    return out[0] == (rank.rank == 0 ? 0 : 1) ? "" : "another result";
+  });
+}
+
 TEST(CBlockReductionTest, AnAlgorithmIsRefused) {
   OnRanks(1, [](ProcessRank&, cohort_runtime, cohort_comm world) -> std::string {
     Reduction reduction;

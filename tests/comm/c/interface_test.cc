@@ -418,6 +418,32 @@ int ServedInAChild(cohort_comm world, cohort_work work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 200;
 }
 
+TEST(CInterfaceTest, AWrongHandleOfAListDoesNotEndTheWaitForTheOthers) {
+  const Alone alone;
+  int32_t sent = 6;
+  int32_t received = 0;
+  cohort_work works[] = {nullptr, nullptr};
+  ASSERT_EQ(cohort_receive(alone.world, &received, 1, COHORT_INT32, 0, nullptr, &works[1]), COHORT_OK);
+  EXPECT_EQ(cohort_work_wait_all(works, 2, 1'000'000), COHORT_PENDING);
+  EXPECT_EQ(cohort_send(alone.world, &sent, 1, COHORT_INT32, 0, nullptr, nullptr), COHORT_OK);
+  EXPECT_EQ(cohort_work_wait_all(works, 2, 20'000'000'000), COHORT_INVALID_HANDLE);
+  EXPECT_STREQ(cohort_last_error(), "cohort_work_wait_all: the work is null (number 0 of the list)");
+  EXPECT_EQ(received, 6);
+  EXPECT_EQ(cohort_work_free(works[1]), COHORT_OK);
+}
+
+TEST(CInterfaceTest, AWindowIsRefusedInABatchAndOfDeviceMemory) {
+  const Alone alone;
+  cohort_window window = nullptr;
+  cohort_call_options options = COHORT_CALL_OPTIONS_INIT;
+  options.memory = COHORT_CUDA;
+  EXPECT_EQ(cohort_window_allocate(alone.world, 64, &options, &window), COHORT_INVALID_ARGUMENT);
+  ASSERT_EQ(cohort_batch_begin(alone.world), COHORT_OK);
+  EXPECT_EQ(cohort_window_allocate(alone.world, 64, nullptr, &window), COHORT_FAILED_PRECONDITION);
+  EXPECT_EQ(window, nullptr);
+  EXPECT_EQ(cohort_batch_cancel(alone.world), COHORT_OK);
+}
+
 TEST(CInterfaceTest, AForkedChildMovesNothingOfItsParents) {
   OnRanks(2, [](ProcessRank& rank, cohort_runtime, cohort_comm world) -> std::string {
     constexpr int64_t kAll[] = {1, 2, 3};

@@ -3,9 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <map>
 #include <string>
 #include <thread>
@@ -63,6 +64,36 @@ TEST(CStoreTest, ARankJoinsThroughTheProgramsStore) {
   EXPECT_EQ(cohort_init(&options, &runtime), COHORT_INVALID_ARGUMENT);
 }
 
+// A store whose server has gone.
+struct BrokenStore : MapStore {
+  static int Get(void*, const char*, int64_t, void*, size_t, size_t*) { return COHORT_UNAVAILABLE; }
+};
+
+TEST(CStoreTest, AStoreThatHasFailedIsNotOneWithoutTheKey) {
+  MapStore memory;
+  cohort_store store = {sizeof(cohort_store), 0, 1, &MapStore::Put, &BrokenStore::Get, &memory};
+  cohort_init_options options = COHORT_INIT_OPTIONS_INIT;
+  options.store = &store;
+  cohort_runtime runtime = nullptr;
+  EXPECT_EQ(cohort_init(&options, &runtime), COHORT_UNAVAILABLE);
+  EXPECT_NE(std::string(cohort_last_error()).find("the program's store failed to get"), std::string::npos)
+      << cohort_last_error();
+}
+
+TEST(CStoreTest, KeysAreTextOfPrintableCharacters) {
+  cohort_runtime runtime = nullptr;
+  ASSERT_EQ(cohort_init(nullptr, &runtime), COHORT_OK) << cohort_last_error();
+  size_t bytes = 0;
+  for (const char* const key : {"line\nend", "caf\xc3\xa9", "\x7f"}) {
+    EXPECT_EQ(cohort_put(runtime, key, "value", 5, 1'000'000'000), COHORT_INVALID_ARGUMENT) << key;
+    EXPECT_EQ(cohort_get(runtime, key, nullptr, 0, &bytes, 1'000'000), COHORT_INVALID_ARGUMENT) << key;
+  }
+  EXPECT_EQ(cohort_put(runtime, "", "value", 5, 1'000'000'000), COHORT_INVALID_ARGUMENT);
+  EXPECT_EQ(cohort_put(runtime, std::string(5000, 'k').c_str(), "value", 5, 1'000'000'000), COHORT_INVALID_ARGUMENT);
+  EXPECT_EQ(cohort_put(runtime, "all of ~ASCII!", "value", 5, 1'000'000'000), COHORT_OK) << cohort_last_error();
+  EXPECT_EQ(cohort_finalize(runtime), COHORT_OK);
+}
+
 // A store in whose function a thread is cancelled that waits for a key.
 struct CancellingStore : MapStore {
   static int Get(void* context, const char* key, int64_t timeout_ns, void* value, size_t capacity, size_t* bytes) {
@@ -100,16 +131,17 @@ TEST(CStoreTest, ACancelledThreadEndsAfterItsCall) {
   EXPECT_EQ(cohort_finalize(waiting.runtime), COHORT_OK);
 }
 
+constexpr std::chrono::seconds kLongest(20);
+
 // A store whose second thread waits for a key until it is let go.
 struct SlowStore : MapStore {
-  std::atomic<bool> entered{false};
-  std::atomic<bool> let_go{false};
+  std::promise<void> entered;
+  std::promise<void> let_go;
   static int Get(void* context, const char* key, int64_t timeout_ns, void* value, size_t capacity, size_t* bytes) {
     auto& own = *static_cast<SlowStore*>(static_cast<MapStore*>(context));
     if (std::string(key).find("slow") != std::string::npos) {
-      own.entered = true;
-      own.entered.notify_all();
-      own.let_go.wait(false);
+      own.entered.set_value();
+      (void)own.let_go.get_future().wait_for(kLongest);
     }
     return MapStore::Get(context, key, timeout_ns, value, capacity, bytes);
   }
@@ -127,11 +159,10 @@ TEST(CStoreTest, ARuntimeInUseByAnotherThreadIsNotFinalized) {
     size_t bytes = 0;
     got = cohort_get(runtime, "slow", nullptr, 0, &bytes, 1'000'000);
   });
-  memory.entered.wait(false);
+  EXPECT_EQ(memory.entered.get_future().wait_for(kLongest), std::future_status::ready);
   EXPECT_EQ(cohort_finalize(runtime), COHORT_BUSY);
   EXPECT_EQ(cohort_put(runtime, "key", "value", 5, 1'000'000'000), COHORT_OK) << "two threads use one runtime";
-  memory.let_go = true;
-  memory.let_go.notify_all();
+  memory.let_go.set_value();
   getting.join();
   EXPECT_EQ(got, COHORT_NOT_FOUND);
   EXPECT_EQ(cohort_finalize(runtime), COHORT_OK);
