@@ -3,8 +3,9 @@ sources: foreign.py <dlaunch> <python> [--ranks N] [--turns N] [program...].
 
 Fails where the results differ by more than TOLERANCE of the largest number, where what a program calls the same differs,
 or where the wrong one served. Prints the time of both from the end of the imports, the least of the turns, and the time
-of an iteration where the program tells it. Ends with 77, and a line `skipped: ...` each, where the libraries of all
-programs are absent."""
+of an iteration where the program tells it. Several turns begin with a run of both that does not count, since libraries
+compile and fill caches then, and each turn begins with the other one. The times of a single turn compare nothing. Ends
+with 77, and a line `skipped: ...` each, where the libraries of all programs are absent."""
 
 import argparse
 import os
@@ -106,11 +107,12 @@ def run(arguments, program, backend):
 def compare(arguments, program):
     """A row of the table."""
     times, each, results, same = {"theirs": [], "cohort": []}, {"theirs": [], "cohort": []}, {}, {}
-    for _ in range(arguments.turns):
-        for backend, seconds in times.items():
+    for turn in range(-1 if arguments.turns > 1 else 0, arguments.turns):
+        for backend in sorted(times, reverse=turn % 2 == 0):
             results[backend], same[backend], took, iteration = run(arguments, program, backend)
-            seconds.append(took)
-            each[backend].append(iteration)
+            if turn >= 0:
+                times[backend].append(took)
+                each[backend].append(iteration)
     ours, theirs = results["cohort"], results["theirs"]
     apart = max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) / max(map(abs, theirs))
     if not apart <= TOLERANCE or same["cohort"] != same["theirs"]:
