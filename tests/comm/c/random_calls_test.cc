@@ -83,8 +83,18 @@ class Caller {
     if (status == COHORT_OK) status = cohort_work_free(handles_.freed_work);
     if (status == COHORT_OK) status = cohort_window_free(handles_.freed_window);
     if (status == COHORT_OK) status = cohort_op_free(handles_.freed_op);
+    if (status == COHORT_OK) status = FreeRuntime();
     own_.seed(shared_() * 31 + static_cast<uint64_t>(rank_));
     return Text(status);
+  }
+
+  // cohort_finalize would end the rank's part in the job.
+  cohort_status FreeRuntime() {
+    const cohort_status given = comm::c::Give<cohort_runtime>("init", {}, &handles_.freed_runtime);
+    comm::c::Held<cohort_runtime> held;
+    const cohort_status found = given == COHORT_OK ? comm::c::Hold("init", handles_.freed_runtime, &held) : given;
+    if (found == COHORT_OK) (void)held.Take();
+    return found;
   }
 
   std::string End() {
