@@ -19,12 +19,15 @@
  *   COHORT_INVALID_ARGUMENT     an argument is wrong. It was decided here: nothing was sent, and the group goes on
  *   COHORT_INVALID_HANDLE       a handle is null, of another kind, or was freed
  *   COHORT_BUSY                 another thread is using this handle, or this thread in a reduction function
- *   COHORT_RESOURCE_EXHAUSTED   no memory, or 2^20 handles of a kind exist: nothing was begun
+ *   COHORT_RESOURCE_EXHAUSTED   no memory, or 2^20 handles of a kind exist: nothing was begun, or the group has failed
  *   COHORT_INTERNAL             an exception of a reduction function, or a defect in Cohort
  *
- * and these from operations, collective calls and everything that communicates, after which the group has failed:
+ * and these from operations, collective calls and everything that communicates. Unless a line says otherwise they are
+ * the end of the group, which then returns the first of them from all calls, also from cohort_comm_state. Functions of
+ * a runtime (cohort_init, cohort_put, ...) return the same numbers, which concern no group.
  *
- *   COHORT_FAILED_PRECONDITION  the members' calls do not match or wait for each other, or after cohort_finalize
+ *   COHORT_FAILED_PRECONDITION  the members' calls do not match or wait for each other, or after cohort_finalize. The
+ *                               group goes on where a call was refused for a batch, or in a child of fork
  *   COHORT_UNAVAILABLE          a member died (the text names it)
  *   COHORT_DEADLINE_EXCEEDED    the timeout of the call passed (the text names the absent ranks)
  *   COHORT_ABORTED              a member called cohort_comm_abort, or freed its communicator amid a call
@@ -33,15 +36,16 @@
  * Handles. The pointer types are never dereferenced: they hold a number, a kind and a generation. A freed handle is
  * always detected, also when its place is in use again. COHORT_NULL (NULL) is no handle.
  *
- * Threads. One thread at a time uses a handle. A second one gets COHORT_BUSY and nothing else happens. Different
- * handles may be used by different threads. A wait uses its work alone, so another thread may start calls meanwhile; so
- * it may while a blocking operation waits, which uses its communicator only until it has begun. Several threads may use
- * one runtime, except to finalize it. A thread that is cancelled (pthread_cancel) ends after the call that it is in.
+ * Threads. One thread at a time uses a handle; a second one gets COHORT_BUSY, and the first is not disturbed. Threads
+ * may use different handles at the same time. A wait uses its work alone, so another thread may start calls meanwhile.
+ * It may also while an operation blocks, which uses its communicator only until it has begun; a reduction of blocks
+ * (cohort_op_create) uses it until the other ranks have called. Several threads may use one runtime, except to finalize
+ * it. A thread that is cancelled (pthread_cancel) ends after the call that it is in.
  *
- * Forks. In a child of fork the handles of its parent are the parent's: operations are refused
- * (COHORT_FAILED_PRECONDITION), and handles may be freed there. A child may call cohort_init for itself where its
- * parent has not. A child that was forked while another thread was in a function of this library must end by exec or
- * _exit.
+ * Forks. In a child of fork the handles of its parent are the parent's. Calls and waits are refused there
+ * (COHORT_FAILED_PRECONDITION); rank, size and members may be asked, and handles freed. A child may call cohort_init
+ * for itself where its parent has not. A child that was forked while another thread was in a function of this library
+ * must end by exec or _exit.
  *
  * Lifetime. Communicators, windows and works keep their runtime alive inside. They may be freed in any order, also
  * after cohort_finalize, which makes their calls fail.
@@ -53,6 +57,9 @@
  *   all_reduce, broadcast, reduce, all_to_all   out == in
  *   all_gather, gather (root)                   in == out + rank * count
  *   reduce_scatter, scatter (root)              out == in + rank * count
+ *   all_gather_v, gather_v (root)               in == out + displacements[rank]
+ *   reduce_scatter_v, scatter_v (root)          out == in + displacements[rank]
+ *   all_to_all_v                                out == in, with the same counts and displacements for both
  *
  * Order. All members of a group make the same collective calls in the same order. Times are in nanoseconds. An argument
  * `options` may be null.
@@ -112,8 +119,13 @@ enum {
 #define COHORT_BLOCK(bytes) \
   ((cohort_type)((bytes) > 0 && (bytes) <= 16777216 ? COHORT_BLOCK_BASE + (int32_t)(bytes) : COHORT_BLOCK_BASE))
 
-/* Levels of cohort_call_options.determinism (comm/REFERENCE.md). 0 is the communicator's own level. */
-enum { COHORT_FAST = 1, COHORT_REPRODUCIBLE = 2, COHORT_ORDER_INVARIANT = 3 };
+/* Levels of cohort_call_options.determinism: what the bits of a reduction depend on besides the inputs. 0 is the
+ * communicator's own level. All ranks get the same bits from one call at every level. */
+enum {
+  COHORT_FAST = 1,           /* on the algorithm, which measured times choose */
+  COHORT_REPRODUCIBLE = 2,   /* on the group and its machines: every run gives the same */
+  COHORT_ORDER_INVARIANT = 3 /* on nothing: ((x0 op x1) op x2) op ..., in the order of ranks */
+};
 /* Kinds of memory. */
 enum { COHORT_HOST = 0, COHORT_CUDA = 1 };
 /* A timeout that never passes, for waits. */
@@ -160,7 +172,7 @@ typedef struct cohort_init_options {
   int64_t timeout_ns;         /* 0: one minute */
   const cohort_store* store;  /* null: join as the environment says. Copied */
   int32_t progress_thread;    /* 1: operations progress while the program computes */
-  int32_t no_deadlock_checks; /* 1: this rank may sleep for minutes before its first call (runtime/runtime.h) */
+  int32_t no_deadlock_checks; /* 1: a thread may sleep for over 30 s before its first call, for which others wait */
 } cohort_init_options;
 #define COHORT_INIT_OPTIONS_INIT {sizeof(cohort_init_options), 0, NULL, 0, 0}
 
@@ -180,8 +192,8 @@ typedef struct cohort_runtime_info {
 
 typedef struct cohort_comm_options {
   size_t size;
-  const char* transports; /* restricts them by name, as COHORT_TRANSPORTS does; null: all */
-  const char* tuning;     /* figures and rules for algorithms (comm/select/tuning.h); equal on all ranks; null: none */
+  const char* transports; /* the ones allowed, of "shm,ucx,tcp"; equal on all ranks; null: all that fit */
+  const char* tuning;     /* rules for algorithms, such as "all_reduce:1M-=ring"; equal on all ranks; null: none */
   int32_t determinism;    /* default of all reductions, equal on all ranks; 0: COHORT_FAST */
   int32_t reserved;       /* 0 */
 } cohort_comm_options;
@@ -191,7 +203,8 @@ typedef struct cohort_call_options {
   size_t size;
   double factor;         /* of COHORT_PREMUL_SUM on this rank */
   int64_t timeout_ns;    /* of the operation; then the group fails on all members. 0: 10 minutes. Negative: at once */
-  const char* algorithm; /* forces one by its name; equal on all members; null: the fastest. Copied */
+  const char* algorithm; /* forces one, such as "ring"; equal on all members; null: the fastest. Copied. The error of an
+                          * unknown name lists those of the call */
   uint64_t tag;          /* must be equal on all members, and is named in errors; 0: none */
   void* stream;          /* the cudaStream_t of CUDA buffers */
   const char* file;      /* the place of the call, for messages: set by the INIT macro. Copied */
@@ -248,9 +261,10 @@ cohort_status cohort_put(cohort_runtime runtime, const char* key, const void* va
 cohort_status cohort_get(cohort_runtime runtime, const char* key, void* value, size_t capacity, size_t* bytes,
                          int64_t timeout_ns);
 /* *stop is 1 when the job must end (preempted, or out of time) and every rank stops before `step`; all ranks get the
- * same answer. Every rank asks before each of its steps, with the same growing numbers. A look at one word without a
- * notice; after one it blocks until all ranks have asked, `timeout_ns` at most. Errors: COHORT_DEADLINE_EXCEEDED,
- * COHORT_UNAVAILABLE, COHORT_INVALID_ARGUMENT (a smaller step), COHORT_FAILED_PRECONDITION. */
+ * same answer. Every rank asks before each of its steps, with the same growing numbers. Does not block before the job
+ * has heard that it must end; then it blocks until all ranks have asked, `timeout_ns` at most. Errors:
+ * COHORT_DEADLINE_EXCEEDED, COHORT_UNAVAILABLE, COHORT_INVALID_ARGUMENT (a smaller step), COHORT_FAILED_PRECONDITION.
+ */
 cohort_status cohort_on_preemption(cohort_runtime runtime, uint64_t step, int64_t timeout_ns, int32_t* stop);
 
 /* ---- Communicators: ordered groups of ranks --------------------------------------------------------------------- */
@@ -270,10 +284,11 @@ cohort_status cohort_duplicate(cohort_comm comm, cohort_comm* out);
 cohort_status cohort_device_group(cohort_comm comm, int32_t index, cohort_comm* out);
 /* Makes the group of the members that live, in the same order, after a rank has died (dlaunch --on-failure continue).
  * All of them call. Blocks until they have, `timeout_ns` at most. COHORT_DEADLINE_EXCEEDED: one has not called; the
- * caller may try again. */
+ * caller may try again on the same `comm`. */
 cohort_status cohort_shrink(cohort_comm comm, int64_t timeout_ns, cohort_comm* out);
-/* Frees the communicator; does not wait. Operations under way end with COHORT_CANCELLED here and COHORT_ABORTED on
- * other members. A batch that is open is dropped. Windows made on it stay. */
+/* Frees the communicator. Waits for no rank, but while another thread asks or aborts it, 10 s at most. Operations under
+ * way end with COHORT_CANCELLED here and COHORT_ABORTED on other members. A batch that is open is dropped. Windows made
+ * on it stay. */
 cohort_status cohort_comm_free(cohort_comm comm);
 /* Local. These two also serve within a reduction function. */
 cohort_status cohort_comm_rank(cohort_comm comm, int32_t* rank);
@@ -346,7 +361,7 @@ cohort_status cohort_all_to_all_v(cohort_comm comm, const void* in, const int64_
                                   const int64_t* out_displacements, cohort_type type,
                                   const cohort_call_options* options, cohort_work* work);
 
-/* Is done on no rank before every rank has called it. */
+/* Is done on a rank only after all ranks have called it. */
 cohort_status cohort_barrier(cohort_comm comm, const cohort_call_options* options, cohort_work* work);
 /* Messages of a pair arrive in the order of the calls, independent of collectives. Count and type of both sides must
  * agree, else the receive fails, and the group. `peer` may be the caller. Small sends wait for nobody; a program must
@@ -358,8 +373,8 @@ cohort_status cohort_receive(cohort_comm comm, void* out, int64_t count, cohort_
 
 /* ---- Batches: several calls as one, as between ncclGroupStart and ncclGroupEnd ----------------------------------- */
 
-/* Calls on `comm` from here on are noted (most arguments are checked by cohort_batch_end). COHORT_FAILED_PRECONDITION:
- * a batch is open. */
+/* Calls on `comm` from here on are noted (most arguments are checked by cohort_batch_end). A batch that is open, or
+ * none where one is to be ended, is COHORT_FAILED_PRECONDITION, and the group goes on. */
 cohort_status cohort_batch_begin(cohort_comm comm);
 /* Starts the noted calls together; sends and receives among them never block each other. All or none: a call that was
  * refused, here or when it was to be noted, refuses the batch. `work` as above; its result is that of the first call
@@ -384,7 +399,8 @@ cohort_status cohort_window_free(cohort_window window);
 /* ---- Reductions of the caller's ---------------------------------------------------------------------------------- */
 
 /* Computes out[i] = a[i] op b[i] for `count` elements of `type` in host memory. `out` may be `a` or `b`. Called in the
- * thread that drives the operation, in any order of pieces, one call at a time per group. Must not block, nor
+ * thread that drives the operation, in any order of pieces, one call at a time per group. Must return, or throw in C++,
+ * which fails the group: pthread_exit and longjmp out of it end the program or leave it undefined. Must not block, nor
  * communicate. cohort_comm_abort is allowed. */
 typedef void (*cohort_reduce_function)(void* out, const void* a, const void* b, int64_t count, cohort_type type,
                                        void* context);
@@ -392,10 +408,10 @@ typedef void (*cohort_reduce_function)(void* out, const void* a, const void* b, 
  * calls are compared. `commutative` 0: operands are combined in the order of ranks. Local.
  *
  * Elements may be COHORT_BLOCK(n). Blocks of 1, 2, 4 and 8 bytes are reduced as numbers are. Other blocks are combined
- * in the order of ranks by two calls, for which no algorithm can be forced: the function waits for the other ranks even
- * when it is given a work, and such a call cannot be part of a batch (COHORT_UNIMPLEMENTED). It needs extra memory for
- * the parts of all ranks that this rank combines, one input where parts are equal. A rank without that memory aborts
- * the group. */
+ * in the order of ranks by two calls, for which no algorithm can be forced. cohort_all_reduce, _reduce and
+ * _reduce_scatter then wait for the other ranks even when they are given a work, and are refused in a batch
+ * (COHORT_UNIMPLEMENTED). They need extra memory for the parts of all ranks that this rank combines, one input where
+ * parts are equal. A rank without that memory aborts the group. */
 cohort_status cohort_op_create(cohort_reduce_function function, void* context, const char* name, int32_t commutative,
                                cohort_op* op);
 /* Frees the operation. Calls under way keep what they need; `context` must stay valid until they are done. */
@@ -404,8 +420,8 @@ cohort_status cohort_op_free(cohort_op op);
 /* ---- Works: operations under way --------------------------------------------------------------------------------- */
 
 /* Blocks until the operation is done, at most `timeout_ns` (0: looks once; COHORT_FOREVER), and returns its result.
- * COHORT_PENDING: the time has passed, the operation goes on. The thread drives all operations of the process
- * meanwhile. */
+ * COHORT_PENDING: the time has passed, the operation goes on. Meanwhile this thread drives all operations of the
+ * process, also those of other communicators. */
 cohort_status cohort_work_wait(cohort_work work, int64_t timeout_ns);
 /* Waits for `count` works, at most `timeout_ns` together. COHORT_PENDING if one is not done then; else the first error
  * in the order of the list, or COHORT_OK. A handle that is no work is an error of its place in the list: the others are
