@@ -28,6 +28,13 @@ def place():
     return int(os.environ["COHORT_RANK"]), int(os.environ["COHORT_WORLD_SIZE"])
 
 
+def started_by_rank():
+    """Whether a rank's Python program has started this process by multiprocessing."""
+    from multiprocessing import parent_process
+
+    return parent_process() is not None
+
+
 def runtime(**options):
     """Joins the job at the first call, or the first one after finalize(), and returns the Runtime. Options of that call:
     timeout (seconds), progress_thread (operations go on while the program computes)."""

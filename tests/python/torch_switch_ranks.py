@@ -172,7 +172,8 @@ def spawned(rank, size, method):
 
 
 def spawns():
-    """torch.multiprocessing.spawn makes a world within a rank, as it does over Gloo; the rank keeps its place."""
+    """torch.multiprocessing.spawn makes a world within each rank, as it does over Gloo; the rank keeps its place. Where the
+    job has several ranks the worlds are as large as the job, and one process of each is numbered as its rank."""
     import socket
     import tempfile
 
@@ -183,10 +184,11 @@ def spawns():
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     with tempfile.TemporaryDirectory(prefix="cohort-spawns-") as folder:
+        many = SIZE if SIZE > 1 else 4
         for method in (f"tcp://127.0.0.1:{port}", f"file://{folder}/store", "env"):
             if method == "env":  # as launchers in a program do: before they start their processes
-                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="4")
-            mp.spawn(spawned, args=(4, method), nprocs=4)
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(many))
+            mp.spawn(spawned, args=(many, method), nprocs=many)
     os.environ.update(WORLD_SIZE=str(SIZE))
     dist.init_process_group("gloo", timeout=LIMIT, init_method="cohort://")
     assert is_ours() and sums(None)

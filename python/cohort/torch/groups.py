@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from cohort import _comm, job
 from cohort.communicator import Communicator
+from cohort.torch.store import Store
 
 _lock = threading.Lock()
 _runtime = _world = None
@@ -29,7 +30,8 @@ def _world_of(options):
     with _lock:
         if _runtime is None or _runtime.finalized:
             store = options.store if is_default else dist.distributed_c10d._get_default_store()
-            _runtime = job.runtime(progress_thread=True, **_meeting(store, rank, size))
+            is_job = _is_job(store, rank, size, is_default)
+            _runtime = job.runtime(progress_thread=True, **({} if is_job else _meeting(store, rank, size)))
             _world = Communicator(_runtime)
         if (_world.rank, _world.size) != (rank, size):
             raise _comm.FailedPreconditionError(
@@ -44,11 +46,31 @@ def _has(store, key):
     return store.compare_set(key, _ABSENT, _ABSENT) != _ABSENT.encode()  # PyTorch 1.13: changes nothing
 
 
+def _is_job(store, rank, size, everyone_asks):
+    """Whether the processes of this world are the ranks of the job, each in its place. Other processes of a rank
+    (torch.multiprocessing.spawn), and those of another launcher, are worlds of their own. One of them may have the number
+    of its rank, and its world the size of the job, so all processes of a world decide together."""
+    if not os.environ.get("COHORT_AGENT"):
+        return size == 1
+    in_place = job.place() == (rank, size)
+    if _is_of_job(store):  # only ranks take it
+        return in_place
+    if not everyone_asks:
+        return in_place and not job.started_by_rank()
+    counted = store.add("cohort/places", (1 << 32) + in_place)
+    if counted >> 32 == size:
+        store.set("cohort/world", "job" if counted & 0xFFFFFFFF == size else "own")
+    return store.get("cohort/world") == b"job"
+
+
+def _is_of_job(store):
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return isinstance(store, Store)
+
+
 def _meeting(store, rank, size):
-    """A rank of dlaunch takes its place in the job. Processes of another launcher, and those that a rank has started to be
-    a world of their own (torch.multiprocessing.spawn), meet through torch's store."""
-    if job.place() == (rank, size) or (size == 1 and not os.environ.get("COHORT_AGENT")):
-        return {}
+    """How the processes of a world of their own meet: through torch's store."""
 
     def put(key, value):
         store.set("cohort/" + key, value)

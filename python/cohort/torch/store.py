@@ -207,11 +207,11 @@ def instead_of(env_handler):
 def _is_job(url):
     variables = os.environ
     here = job.place()
-    if here is None or variables.get("COHORT_TORCH_STORE") == "tcp":
+    if here is None or job.started_by_rank() or variables.get("COHORT_TORCH_STORE") == "tcp":
         return False
     if (variables.get("RANK"), variables.get("WORLD_SIZE")) != tuple(map(str, here)):
         return False
-    given = _first_environment()
+    given = _environment_of_rank()
     named = any(variables.get(name) != given.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
     return not named and _asked(url, here) == here
 
@@ -222,11 +222,19 @@ def _asked(url, here):
     return (here[0] if rank < 0 else rank), (here[1] if size < 0 else size)
 
 
-def _first_environment():
-    """The variables that this process was started with."""
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-    except OSError:
-        return {}
-    return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
+def _environment_of_rank():
+    """The variables that dlaunch has started this rank with: those of the first of this process' ancestors that are of
+    its job. A rank may be a launcher, or a script, which gives its processes others."""
+    given, process = {}, "self"
+    while True:
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                entries = file.read().split(b"\0")
+            with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+                parent = file.read().rpartition(")")[2].split()[1]
+        except OSError:
+            return given
+        variables = dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
+        if variables.get("COHORT_JOB_ID") != os.environ.get("COHORT_JOB_ID"):
+            return given
+        given, process = variables, parent
