@@ -1,6 +1,8 @@
 #include "cohort/comm/group/group.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -30,6 +32,42 @@ bool HasMember(const GroupContext& group, int world_rank) {
 absl::Status Finalized() {
   return absl::FailedPreconditionError(
       "the runtime has been finalized: make all calls, and wait for them, before Runtime::Finalize");
+}
+
+// Ends a group in which an exception, most likely for want of memory, has left a call that other members count on.
+// Within the handler of the exception.
+void FailByException(Group& group) {
+  std::string what = "something that is no std::exception";
+  absl::StatusCode code = absl::StatusCode::kInternal;
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    what = "no memory";
+    code = absl::StatusCode::kResourceExhausted;
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+  }
+  const std::string rank = std::to_string(group.runtime().rank());
+  group.FailEverywhere(absl::Status(code, "rank " + rank + " could not go on with a call: " + what),
+                       group.context().rank);
+}
+
+// The same, for the caller's Work.
+runtime::Work EndByException(Group& group) {
+  FailByException(group);
+  const absl::Status status = group.status();
+  group.runtime().NoteReportedFailure(status);
+  return runtime::Work::Finished(status);
+}
+
+// The group has a call under way.
+void PollOrFail(Group& group, runtime::Engine& engine) {
+  try {
+    engine.PollWhileActive(&group);
+  } catch (...) {
+    FailByException(group);
+  }
 }
 
 }  // namespace
@@ -122,9 +160,13 @@ absl::Status Group::WhyNotInChild() const {
 
 [[gnu::always_inline]] inline runtime::Work Group::Run(RememberedCall& call, const void* in, void* out) {
   recorder_.Number(call.request, call.beyond_sequence, &call.record);
-  call.provider->Start(call, in, out);
-  call.ticket = black_box_.Start(call.record, &call.description);
-  return call.provider->Run(call);
+  try {
+    call.provider->Start(call, in, out);
+    call.ticket = black_box_.Start(call.record, &call.description);
+    return call.provider->Run(call);
+  } catch (...) {
+    return EndByException(*this);
+  }
 }
 
 [[gnu::always_inline]] inline runtime::Work Group::FindAndRun(const CallArguments& arguments,
@@ -149,7 +191,7 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
     runtime::EngineLock lock(engine_);
     work = FindAndRun(arguments, options, shape, lock);
     pending = !work.Done();
-    if (pending) engine_.PollWhileActive(this);
+    if (pending) PollOrFail(*this, engine_);
   }
   if (pending) engine_.Kick();
   return work;
@@ -204,8 +246,12 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
       const uint64_t before = black_box_.latest();
       const auto run = [&](BatchedPart& part) {
         if (!status_.ok()) return refuse();  // an earlier call of the batch has failed
-        return part.known ? FindAndRun(*part.arguments, *part.options, part.shape_or_null(), lock)
-                          : RunMade(part.made, lock);
+        try {
+          return part.known ? FindAndRun(*part.arguments, *part.options, part.shape_or_null(), lock)
+                            : RunMade(part.made, lock);
+        } catch (...) {
+          return EndByException(*this);  // earlier calls of the batch have begun
+        }
       };
       state->Run(std::cref(run));  // without an allocation
       state->SetTickets(before + 1, black_box_.latest());
@@ -240,7 +286,14 @@ std::string Group::Explain(CollectiveRequest request) {
   return "provider " + std::string((*provider)->name()) + ": " + (*provider)->Explain(request);
 }
 
-bool Group::Poll() { return providers_.Poll(); }
+bool Group::Poll() {
+  try {
+    return providers_.Poll();
+  } catch (...) {
+    FailByException(*this);
+    return true;
+  }
+}
 
 bool Group::Active() const { return inside_provider_ > 0 || providers_.Active(); }
 

@@ -93,10 +93,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // engine's owner.
   class InsideProvider {
    public:
-    InsideProvider(Group& group, const runtime::EngineLock& lock)
-        : group_(group), before_(std::exchange(group.entry_, lock.outermost() ? &lock : nullptr)) {
+    InsideProvider(Group& group, const runtime::EngineLock& lock) : group_(group), before_(group.entry_) {
+      group_.runtime().engine().PollWhileActive(&group_);  // which may throw
+      group_.entry_ = lock.outermost() ? &lock : nullptr;
       ++group_.inside_provider_;
-      group_.runtime().engine().PollWhileActive(&group_);
     }
     ~InsideProvider() {
       --group_.inside_provider_;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/reduce/reduce.h"
 #include "cohort/comm/run/mismatch.h"
@@ -204,6 +205,7 @@ void PlanProvider::FinishFirst() {
 bool PlanProvider::Advance() {
   bool moved = false;
   advancing_ = true;
+  const absl::Cleanup ended = [this] { advancing_ = running_ = false; };  // an exception may end this
   while (!queue_.empty()) {
     if (phase_ == Phase::kFinishing) [[unlikely]] {
       moved = true;
@@ -248,7 +250,6 @@ bool PlanProvider::Advance() {
     }
     FinishFirst();
   }
-  advancing_ = false;
   return moved;
 }
 

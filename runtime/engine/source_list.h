@@ -14,8 +14,8 @@ class SourceList {
  public:
   // Allowed while the list is polled.
   void Add(ProgressSource* source, bool first) {
+    sources_.insert(first ? sources_.begin() : sources_.end(), source);  // which may find no memory
     source->polled_ = true;
-    sources_.insert(first ? sources_.begin() : sources_.end(), source);
   }
   // Until it is found inactive.
   void AddWhileActive(ProgressSource* source) {

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -182,6 +185,78 @@ TEST(CommunicatorTest, CallbacksOfCancelledWorksAreRefusedNewOnes) {
     }
     EXPECT_TRUE(rank.world->Barrier().Wait().ok());
   });
+}
+
+// Makes a call of two ranks for which rank 0 has no memory at its allocation `number`. "" where no rank waits in vain,
+// and *failed tells rank 0 whether it came so far.
+std::string CallWithoutMemory(ProcessRank& rank, int64_t number, bool in_batch, bool* failed) {
+  absl::StatusOr<std::unique_ptr<Communicator>> pair = rank.world->Duplicate();
+  if (!pair.ok()) return pair.status().ToString();
+  // A failure is no news to a rank that has no such group yet.
+  if (const absl::Status met = rank.world->Barrier().Wait(); !met.ok()) return met.ToString();
+  comm::CallOptions options;
+  options.timeout = std::chrono::seconds(20);
+  const std::array<int64_t, 4> in = {1, 2, 3, 4};
+  std::array<int64_t, 4> out = {};
+  std::array<int64_t, 4> received = {};
+  const auto call = [&]() -> Work {
+    const ConstBuffer from(in.data(), 4);
+    const Buffer to(out.data(), 4);
+    if (!in_batch) return (*pair)->AllReduce(from, to, ReduceOp::kSum, options);
+    const int peer = 1 - rank.rank;
+    comm::Batch batch(**pair);
+    batch.Broadcast(to, 0, options).Send(from, peer, options).Recv(Buffer(received.data(), 4), peer, options);
+    return batch.Submit();
+  };
+  Work work;
+  bool thrown = false;
+  FailAllocation(rank.rank == 0 ? number : 0);
+  try {
+    work = call();
+  } catch (const std::bad_alloc&) {
+    thrown = true;
+  }
+  *failed = FailAllocation(0) == 0 && rank.rank == 0;
+  if (thrown && (*pair)->status().ok()) work = call();  // nothing had begun
+  absl::Status status = thrown && !(*pair)->status().ok() ? (*pair)->status() : work.Wait();
+  // A rank whose part was over learns of a failure by its next call.
+  if (status.ok()) status = (*pair)->Barrier(options).Wait();
+  return absl::IsDeadlineExceeded(status) ? "waits in vain: " + status.ToString() : "";
+}
+
+// The same at kNumbers allocations from `first` on, in one job: what a group in the midst of being made has taken of
+// the segment stays taken. False where the call needs no more of them.
+bool CallsWithoutMemory(int64_t first, bool in_batch) {
+  constexpr int64_t kNumbers = 40;
+  ProcessClusterOptions options;
+  options.ranks = 2;
+  bool more = false;
+  for (const RankResult& result : RunProcesses(options, [first, in_batch](ProcessRank& rank) -> std::string {
+         for (int64_t number = first; number < first + kNumbers; ++number) {
+           bool failed = false;
+           if (const std::string wrong = CallWithoutMemory(rank, number, in_batch, &failed); !wrong.empty()) {
+             return "allocation " + std::to_string(number) + ": " + wrong;
+           }
+           int64_t again = failed ? 1 : 0;
+           if (const absl::Status told = rank.world->Broadcast(Buffer(&again, 1), 0).Wait(); !told.ok()) {
+             return told.ToString();
+           }
+           if (again == 0) return "";
+         }
+         return "more";
+       })) {
+    EXPECT_TRUE(result.text.empty() || result.text == "more") << result.text;
+    more = result.text == "more";
+  }
+  return more;
+}
+
+TEST(CommunicatorTest, ACallThatRunsOutOfMemoryLeavesNoRankWaiting) {
+  for (const bool in_batch : {false, true}) {
+    int64_t first = 1;
+    while (first < 1000 && CallsWithoutMemory(first, in_batch)) first += 40;
+    EXPECT_GT(first, 1) << "it allocates little";
+  }
 }
 
 TEST(CommunicatorTest, ExplainRefusesWhatIsNoCall) {
