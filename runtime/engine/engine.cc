@@ -9,6 +9,7 @@
 
 #include "cohort/runtime/base/asymmetric_fence.h"
 #include "cohort/runtime/base/check.h"
+#include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/base/futex.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/thread.h"
@@ -95,6 +96,7 @@ struct Engine::Rep {
   Waiter* waiters COHORT_GUARDED_BY(waiters_mutex) = nullptr;
 
   Segment* const segment;
+  const ForkWatch forks;
   WaitingThreads waiting_threads;
   bool detects_deadlocks = true;
   Sleeper sleeper;
@@ -218,6 +220,7 @@ bool Engine::Rep::Arm(Descriptors* armed) {
 bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first,
                               AwaitedCalls calls) {
   Rep& rep = *rep_;
+  if (rep.forks.InChild()) return done(context);  // what would move is the parent's
   rep.waiting_threads.Note(ThisThread());
   Waiter waiter;
   waiter.done = done;

@@ -2,6 +2,8 @@
 #include "cohort/comm/communicator.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -256,6 +258,32 @@ TEST(CommunicatorTest, ACallThatRunsOutOfMemoryLeavesNoRankWaiting) {
     int64_t first = 1;
     while (first < 1000 && CallsWithoutMemory(first, in_batch)) first += 40;
     EXPECT_GT(first, 1) << "it allocates little";
+  }
+}
+
+// A child of fork that waits for its parent's receive, whose message is there.
+TEST(CommunicatorTest, AForkedChildTakesNoMessageOfItsParents) {
+  ProcessClusterOptions options;
+  options.ranks = 2;
+  for (const RankResult& result : RunProcesses(options, [](ProcessRank& rank) -> std::string {
+         std::array<int64_t, 2> data = {7, 8};
+         if (rank.rank == 1) {
+           if (!rank.meet("receiving", 2)) return "rank 0 did not come";
+           const absl::Status sent = rank.world->Send(ConstBuffer(data.data(), 2), 0).Wait();
+           return !rank.meet("sent", 2) ? "rank 0 did not come again" : sent.ok() ? "" : sent.ToString();
+         }
+         std::array<int64_t, 2> received = {};
+         Work work = rank.world->Recv(Buffer(received.data(), 2), 1);
+         if (!rank.meet("receiving", 2) || !rank.meet("sent", 2)) return "rank 1 did not come";
+         const pid_t child = fork();
+         if (child == 0) _exit(work.Wait().ok() || work.Done() ? 1 : 0);
+         int status = -1;
+         waitpid(child, &status, 0);
+         const absl::Status ended = work.Wait(std::chrono::seconds(20));
+         if (!ended.ok()) return ended.ToString();
+         return status == 0 && received == data ? "" : "the child's wait moved something";
+       })) {
+    EXPECT_EQ(result.text, "");
   }
 }
 
