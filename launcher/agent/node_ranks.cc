@@ -42,8 +42,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
           {.to_rendezvous = [this](const v1::FromAgent& message) { owner_.link->Send(message); },
            .to_agent =
                [this](const v1::AgentMessage& answer) {
-                 if (answer.has_put()) mpi_->store().OnPut(answer.put());
-                 if (answer.has_get()) mpi_->store().OnGet(answer.get());
+                 if (answer.has_variable()) mpi_->store().OnReply(answer.variable());
                },
            .group_of = [this](int rank) { return processes_.GroupOf(rank); },
            .on_event =
@@ -56,12 +55,14 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
   if (MpiService::Serves(assignment_.job())) {
-    // Its calls on the job's store go with those of the ranks.
+    // Its calls on the job's variables go with those of the ranks.
     mpi_ = std::make_unique<MpiService>(
         loop_, assignment_,
         MpiService::Callbacks{
-            .put = [this](const v1::PutRequest& put) { service_.store().OnPut(StoreRelay::kAgentItself, put); },
-            .get = [this](const v1::GetRequest& get) { service_.store().OnGet(StoreRelay::kAgentItself, get); },
+            .ask =
+                [this](const v1::VariableRequest& request) {
+                  service_.store().OnVariable(StoreRelay::kAgentItself, request);
+                },
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
             .on_stuck =

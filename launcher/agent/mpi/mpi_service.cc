@@ -13,9 +13,8 @@ MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callba
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
       store_(loop, ".mpi/" + std::to_string(assignment.epoch()) + "/",
-             {.put = callbacks_.put, .get = callbacks_.get, .on_refused = [this](const std::string& why) {
-                GetStuck(0, "its MPI values were refused: " + why);
-              }}) {}
+             {.ask = callbacks_.ask,
+              .on_refused = [this](const std::string& why) { GetStuck(0, "its MPI values were refused: " + why); }}) {}
 
 absl::Status MpiService::Start() {
   const auto on_stuck = [this](int rank, const std::string& why) { GetStuck(rank, why); };

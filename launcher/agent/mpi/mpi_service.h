@@ -20,9 +20,8 @@ namespace cohort::launcher {
 class MpiService {
  public:
   struct Callbacks {
-    std::function<void(const v1::PutRequest&)> put;  // see StoredValues
-    std::function<void(const v1::GetRequest&)> get;
-    std::function<void(const std::string&)> on_notice;  // a line for the user
+    std::function<void(const v1::VariableRequest&)> ask;  // see StoredValues
+    std::function<void(const std::string&)> on_notice;    // a line for the user
     // This local rank has called MPI_Abort with that code and waits to be killed.
     std::function<void(int local_rank, int code)> on_abort;
     // This local rank can't go on; said a second later, so that another cause shows first.
@@ -49,7 +48,7 @@ class MpiService {
   // A rank's process has ended.
   void OnEnded(int local_rank);
 
-  // Answers of the store.
+  // Takes the answers.
   StoredValues& store() { return store_; }
 
   // Whether that rank uses MPI.

@@ -152,7 +152,7 @@ void Pmi1Service::Handle(const Pmi1Node::Events& events) {
 }
 
 void Pmi1Service::Exchange(const Pmi1Node::Publish& publish) {
-  const std::string round = std::to_string(publish.round);
+  const ValueExchange::Round round = {"pmi1", publish.round};
   exchange_.Publish(round, places_.own, publish.values);
   if (!publish.awaits) return;
   std::vector<size_t> all(places_.nodes.size());

@@ -138,12 +138,13 @@ void PmixService::On(const PmixEndpoint::Fence& event) {
     members = places_.Of(event.ranks);
   }
   const std::string ranks = NameOf(event.ranks);
-  const std::string round = "fence/" + ranks + "/" + std::to_string(++rounds_[ranks]);
+  const ValueExchange::Round round = {"fence/" + ranks, ++rounds_[ranks]};
+  const std::string name = round.name + "/" + std::to_string(round.number);
   exchange_.Publish(round, places_.own, event.values);
-  fences_.insert(round);
+  fences_.insert(name);
   if (wait_timer_ == 0) wait_timer_ = loop_->After(kTellOfWaitAfter, [this] { TellOfMissing(); });
-  exchange_.Fetch(round, members, places_.own, [this, round, event](const std::vector<std::string>& others) {
-    fences_.erase(round);
+  exchange_.Fetch(round, members, places_.own, [this, name, event](const std::vector<std::string>& others) {
+    fences_.erase(name);
     FinishFence(event, others);
   });
 }
@@ -160,7 +161,6 @@ void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vecto
 void PmixService::On(const PmixEndpoint::Wanted& event) {
   const std::vector<size_t> node = places_.Of({event.rank});
   if (node.empty()) return;
-  // The key and its value are the same from all nodes: a second put of it changes nothing.
   if (asked_nodes_.insert(node[0]).second) store_->Put("ask/" + std::to_string(node[0]), "");
   store_->Get("rank/" + std::to_string(event.rank),
               [this, number = event.number](const std::string& values) { server_->Answer(number, values); });
@@ -191,8 +191,7 @@ void PmixService::LookForLeft() {
   const int by = NumberOf(static_cast<int>(left - ranks_.begin()));
   OnLeft(by, true);
   if (places_.nodes.size() == 1 || std::exchange(end_is_told_, true)) return;
-  exchange_.Publish("fence/all/" + std::to_string(rounds_["all"] + 1), places_.own,
-                    std::string(kHasLeft) + std::to_string(by));
+  exchange_.Publish({"fence/all", rounds_["all"] + 1}, places_.own, std::string(kHasLeft) + std::to_string(by));
 }
 
 void PmixService::OnLeft(int rank, bool of_this_node) {

@@ -13,16 +13,18 @@ StoredValues::~StoredValues() {
   for (const auto& [request, timer] : again_) loop_->Cancel(timer);
 }
 
-// The first piece begins with the number of pieces.
-void StoredValues::Put(const std::string& name, const std::string& value) {
+// The first piece begins with the number of pieces. It comes last: who has it finds the others at once.
+size_t StoredValues::Put(const std::string& name, const std::string& value) {
   const size_t pieces = std::max<size_t>((value.size() + kPieceBytes - 1) / kPieceBytes, 1);
-  for (size_t piece = 0; piece < pieces; ++piece) {
-    v1::PutRequest put;
-    put.set_request(next_++);
-    put.set_key(prefix_ + name + "/" + std::to_string(piece));
-    put.set_value((piece == 0 ? std::to_string(pieces) + "\n" : "") + value.substr(piece * kPieceBytes, kPieceBytes));
-    callbacks_.put(put);
+  for (size_t piece = pieces; piece-- > 0;) {
+    v1::VariableRequest set;
+    set.set_request(next_++);
+    set.set_kind(v1::VariableRequest::KIND_SET);
+    set.set_key(KeyOf(name, piece));
+    set.set_value((piece == 0 ? std::to_string(pieces) + "\n" : "") + value.substr(piece * kPieceBytes, kPieceBytes));
+    callbacks_.ask(set);
   }
+  return pieces;
 }
 
 void StoredValues::Get(const std::string& name, Then then) {
@@ -31,22 +33,32 @@ void StoredValues::Get(const std::string& name, Then then) {
   Ask({.wanted = number, .piece = 0});
 }
 
+void StoredValues::Remove(const std::string& name, size_t pieces) {
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    v1::VariableRequest remove;
+    remove.set_request(next_++);
+    remove.set_kind(v1::VariableRequest::KIND_DELETE);
+    remove.set_key(KeyOf(name, piece));
+    callbacks_.ask(remove);
+  }
+}
+
 void StoredValues::Ask(Asked what) {
-  v1::GetRequest get;
+  v1::VariableRequest get;
   get.set_request(next_);
-  get.set_key(prefix_ + wanted_[what.wanted].name + "/" + std::to_string(what.piece));
+  get.set_kind(v1::VariableRequest::KIND_GET);
+  get.set_key(KeyOf(wanted_[what.wanted].name, what.piece));
   get.set_timeout_ms(kGetTimeoutMs);
   asked_[next_++] = what;
-  callbacks_.get(get);
+  callbacks_.ask(get);
 }
 
-void StoredValues::OnPut(const v1::PutReply& reply) {
-  if (!reply.error().empty()) callbacks_.on_refused(reply.error());
-}
-
-void StoredValues::OnGet(const v1::GetReply& reply) {
+void StoredValues::OnReply(const v1::VariableReply& reply) {
   const auto asked = asked_.extract(reply.request());
-  if (asked.empty()) return;
+  if (asked.empty()) {
+    if (!reply.error().empty()) callbacks_.on_refused(reply.error());
+    return;
+  }
   const Asked what = asked.mapped();
   if (reply.found()) return Take(what, reply.value());
   // It is not there yet, or too many wait in the rendezvous.

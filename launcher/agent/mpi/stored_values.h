@@ -1,4 +1,4 @@
-// Values that a node puts into the job's key-value store for other nodes, in pieces where a key's 64 KiB do not
+// Values that a node keeps among the job's variables for other nodes, in pieces where a variable's size does not
 // suffice. On the agent's event loop.
 #pragma once
 
@@ -18,31 +18,31 @@ namespace cohort::launcher {
 class StoredValues {
  public:
   struct Callbacks {
-    // A call on the store with a number of this object's own; answered by OnPut or OnGet.
-    std::function<void(const v1::PutRequest&)> put;
-    std::function<void(const v1::GetRequest&)> get;
-    std::function<void(const std::string& why)> on_refused;  // the store has no room
+    // A call on the job's variables with a number of this object's own; answered by OnReply.
+    std::function<void(const v1::VariableRequest&)> ask;
+    std::function<void(const std::string& why)> on_refused;  // there is no room
   };
   using Then = std::function<void(std::string)>;
 
-  // `prefix` of its keys: the same on all nodes and nobody else's.
+  // `prefix` of its names: the same on all nodes and nobody else's.
   StoredValues(EventLoop* loop, std::string prefix, Callbacks callbacks);
   ~StoredValues();
   StoredValues(const StoredValues&) = delete;
   StoredValues& operator=(const StoredValues&) = delete;
 
-  // Once a name.
-  void Put(const std::string& name, const std::string& value);
+  // Returns the number of pieces. A second value of a name, of one piece as the first, takes its place.
+  size_t Put(const std::string& name, const std::string& value);
   // Waits for the value of that name, for however long.
   void Get(const std::string& name, Then then);
+  // Removes a value of that many pieces, which every node has that wants it.
+  void Remove(const std::string& name, size_t pieces);
 
-  void OnPut(const v1::PutReply& reply);
-  void OnGet(const v1::GetReply& reply);
+  void OnReply(const v1::VariableReply& reply);
 
  private:
   static constexpr uint32_t kGetTimeoutMs = 60'000;
   static constexpr std::chrono::seconds kAskAgainAfter{1};
-  static constexpr size_t kPieceBytes = 60u << 10;
+  static constexpr size_t kPieceBytes = 44u << 10;  // a variable takes 48 KiB
 
   struct Wanted {
     std::string name;
@@ -55,6 +55,9 @@ class StoredValues {
     size_t piece = 0;
   };
 
+  std::string KeyOf(const std::string& name, size_t piece) const {
+    return prefix_ + name + "/" + std::to_string(piece);
+  }
   void Ask(Asked what);
   void Take(Asked what, const std::string& value);
 

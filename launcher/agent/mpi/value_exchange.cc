@@ -5,8 +5,13 @@
 
 namespace cohort::launcher {
 
-void ValueExchange::Fetch(const std::string& round, const std::vector<size_t>& members, size_t own, const Then& then) {
+void ValueExchange::Publish(const Round& round, size_t own, const std::string& values) {
+  pieces_[round.name][round.number] = store_->Put(KeyOf(round, own), values);
+}
+
+void ValueExchange::Fetch(const Round& round, const std::vector<size_t>& members, size_t own, const Then& then) {
   struct Gathered {
+    Then then;
     std::vector<std::string> values;
     size_t missing = 0;
   };
@@ -14,15 +19,29 @@ void ValueExchange::Fetch(const std::string& round, const std::vector<size_t>& m
   for (const size_t member : members) {
     if (member != own) others.push_back(member);
   }
-  if (others.empty()) return then({});
+  if (others.empty()) {
+    Forget(round, own);
+    return then({});
+  }
   const auto gathered = std::make_shared<Gathered>();
+  gathered->then = then;
   gathered->values.resize(others.size());
   gathered->missing = others.size();
   for (size_t i = 0; i < others.size(); ++i) {
-    store_->Get(KeyOf(round, others[i]), [gathered, i, then](std::string value) {
+    store_->Get(KeyOf(round, others[i]), [this, gathered, i, round, own](std::string value) {
       gathered->values[i] = std::move(value);
-      if (--gathered->missing == 0) then(gathered->values);
+      if (--gathered->missing > 0) return;
+      Forget(round, own);
+      gathered->then(gathered->values);
     });
+  }
+}
+
+void ValueExchange::Forget(const Round& round, size_t own) {
+  std::map<uint64_t, size_t>& pieces = pieces_[round.name];
+  while (!pieces.empty() && pieces.begin()->first + 2 <= round.number) {
+    store_->Remove(KeyOf({round.name, pieces.begin()->first}, own), pieces.begin()->second);
+    pieces.erase(pieces.begin());
   }
 }
 

@@ -54,8 +54,7 @@ void StoreRelay::OnGetReply(const v1::GetReply& reply) {
   const auto node = pending_.extract(reply.request());
   if (node.empty()) return;
   const size_t bytes = node.mapped().key.size() + reply.value().size();
-  const bool is_read_once = node.mapped().peer == kAgentItself;
-  if (reply.found() && !is_read_once && cache_bytes_ + bytes <= kMaxCacheBytes &&
+  if (reply.found() && cache_bytes_ + bytes <= kMaxCacheBytes &&
       cache_.emplace(node.mapped().key, reply.value()).second) {
     cache_bytes_ += bytes;
   }

@@ -71,8 +71,7 @@ class PmixServiceTest : public ::testing::Test {
       for (uint32_t rank = 0; rank < 2; ++rank) node.assignment.mutable_placement()->add_ranks()->set_local_rank(rank);
       node.store = std::make_unique<StoredValues>(
           &loop_, ".mpi/1/",
-          StoredValues::Callbacks{.put = [this](const v1::PutRequest& put) { Put(put.key(), put.value()); },
-                                  .get = [this, i](const v1::GetRequest& get) { asked_.emplace_back(i, get); },
+          StoredValues::Callbacks{.ask = [this, i](const v1::VariableRequest& request) { Ask(i, request); },
                                   .on_refused = [](const std::string&) {}});
       node.service = std::make_unique<PmixService>(
           &loop_, node.assignment, node.store.get(),
@@ -104,21 +103,23 @@ class PmixServiceTest : public ::testing::Test {
           asked_.emplace_back(i, get);
           continue;
         }
-        v1::GetReply reply;
+        v1::VariableReply reply;
         reply.set_request(get.request());
         reply.set_found(true);
         reply.set_value(stored_[get.key()]);
-        node(i).store->OnGet(reply);
+        node(i).store->OnReply(reply);
       }
     }
   }
-  void Put(const std::string& key, const std::string& value) {
-    EXPECT_EQ(stored_.emplace(key, value).first->second, value) << key << ": keys are written once";
+  void Ask(size_t i, const v1::VariableRequest& request) {
+    if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
+    if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
+    if (request.kind() == v1::VariableRequest::KIND_GET) asked_.emplace_back(i, request);
   }
 
   EventLoop loop_;
   std::map<std::string, std::string> stored_;
-  std::vector<std::pair<size_t, v1::GetRequest>> asked_;
+  std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
   std::vector<std::pair<uint32_t, uint32_t>> programs_;
   bool nodes_share_host_ = false;
   std::vector<std::unique_ptr<Node>> nodes_;

@@ -21,47 +21,53 @@ class Exchanges {
       members_.push_back(i);
       stores_.push_back(std::make_unique<StoredValues>(
           &loop_, ".mpi/1/",
-          StoredValues::Callbacks{.put =
-                                      [this](const v1::PutRequest& put) {
-                                        EXPECT_LE(put.value().size(), 64u << 10) << "the store's limit";
-                                        EXPECT_TRUE(store_.emplace(put.key(), put.value()).second)
-                                            << put.key() << " twice";
-                                      },
-                                  .get = [this, i](const v1::GetRequest& get) { asked_.emplace_back(i, get); },
-                                  .on_refused = [](const std::string&) {}}));
+          StoredValues::Callbacks{.ask = [this, i](const v1::VariableRequest& request) { Ask(i, request); },
+                                  .on_refused = [this](const std::string& why) { refused_.push_back(why); }}));
       nodes_.push_back(std::make_unique<ValueExchange>(stores_.back().get()));
     }
   }
-  void Publish(size_t i, uint64_t round, const std::string& values) {
-    nodes_[i]->Publish(std::to_string(round), i, values);
-  }
+  void Publish(size_t i, uint64_t round, const std::string& values) { nodes_[i]->Publish({"round", round}, i, values); }
   void Fetch(size_t i, uint64_t round) {
-    nodes_[i]->Fetch(std::to_string(round), members_, i,
+    nodes_[i]->Fetch({"round", round}, members_, i,
                      [this, i](const std::vector<std::string>& values) { got_[i].push_back(values); });
   }
   StoredValues& store(size_t i) { return *stores_[i]; }
   const std::vector<std::vector<std::string>>& got(size_t i) const { return got_[i]; }
   size_t keys() const { return store_.size(); }
+  std::map<std::string, std::string>& variables() { return store_; }
+  const std::vector<std::string>& refused() const { return refused_; }
   // Answers whatever the store has.
   void AnswerAll() {
     while (!asked_.empty()) {
       const size_t which = random_() % asked_.size();
       const auto [node, get] = asked_[which];
       asked_.erase(asked_.begin() + static_cast<std::ptrdiff_t>(which));
-      v1::GetReply reply;
+      v1::VariableReply reply;
       reply.set_request(get.request());
       ASSERT_TRUE(store_.contains(get.key())) << get.key();
       reply.set_found(true);
       reply.set_value(store_[get.key()]);
-      stores_[node]->OnGet(reply);
+      stores_[node]->OnReply(reply);
     }
   }
 
  private:
+  void Ask(size_t i, const v1::VariableRequest& request) {
+    if (request.kind() == v1::VariableRequest::KIND_SET) {
+      EXPECT_LE(request.value().size(), 48u << 10) << "the limit of a variable";
+      store_[request.key()] = request.value();
+    } else if (request.kind() == v1::VariableRequest::KIND_DELETE) {
+      EXPECT_EQ(store_.erase(request.key()), 1u) << request.key();
+    } else {
+      asked_.emplace_back(i, request);
+    }
+  }
+
   EventLoop loop_;
   std::mt19937 random_;
   std::map<std::string, std::string> store_;
-  std::vector<std::pair<size_t, v1::GetRequest>> asked_;
+  std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
+  std::vector<std::string> refused_;
   std::vector<size_t> members_;
   std::vector<std::unique_ptr<StoredValues>> stores_;
   std::vector<std::unique_ptr<ValueExchange>> nodes_;
@@ -93,7 +99,7 @@ TEST(ValueExchange, BringsEachNodeTheValuesOfAllOthers) {
 
 TEST(ValueExchange, PutsOneKeyWhereValuesAreFew) {
   Exchanges exchanges(2, 1);
-  exchanges.Publish(0, 1, std::string(60'000, 'x'));
+  exchanges.Publish(0, 1, std::string(45'000, 'x'));
   EXPECT_EQ(exchanges.keys(), 1u);
   exchanges.Publish(1, 1, "");
   EXPECT_EQ(exchanges.keys(), 2u);
@@ -102,12 +108,23 @@ TEST(ValueExchange, PutsOneKeyWhereValuesAreFew) {
   EXPECT_EQ(exchanges.got(0).back(), (std::vector<std::string>{""}));
 }
 
+TEST(ValueExchange, RemovesTheValuesOfFinishedRounds) {
+  Exchanges exchanges(3, 1);
+  for (uint64_t round = 1; round <= 200; ++round) {
+    for (size_t i = 0; i < 3; ++i) exchanges.Publish(i, round, std::string(i == 0 ? 100'000 : 10, 'x'));
+    for (size_t i = 0; i < 3; ++i) exchanges.Fetch(i, round);
+    exchanges.AnswerAll();
+    EXPECT_LE(exchanges.keys(), 2u * (3 + 1 + 1)) << "those of two rounds";
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(exchanges.got(i).size(), 200u);
+}
+
 TEST(ValueExchange, IgnoresAnswersThatItHasNotAskedFor) {
   Exchanges exchanges(2, 1);
-  v1::GetReply reply;
+  v1::VariableReply reply;
   reply.set_request(77);
   reply.set_found(true);
-  exchanges.store(0).OnGet(reply);
+  exchanges.store(0).OnReply(reply);
   EXPECT_TRUE(exchanges.got(0).empty());
 }
 
