@@ -1,14 +1,12 @@
 #include "cohort/launcher/agent/mpi/pmi1_node.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
+
+#include "cohort/launcher/agent/mpi/left_news.h"
 
 namespace cohort::launcher {
 namespace {
-
-// A node's values where a rank of it comes to no barrier any more; no key begins so.
-constexpr std::string_view kEnded = "=ended ";
 
 std::string Refusal(std::string_view command, std::string_view why) {
   return "cmd=" + std::string(command) + " rc=-1 msg=" + std::string(why) + "\n";
@@ -39,8 +37,7 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
                           ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
                           : Reply(rank, message);
   Events events = {Answer{local_rank, std::move(reply)}};
-  if (message.command() == "init") LookForThoseWhoNeverCame(&events);
-  TellOthersOfEnd(&events);
+  if (message.command() == "init") LookForLeft(&events);
   return events;
 }
 
@@ -115,20 +112,19 @@ Pmi1Node::Events Pmi1Node::EnterBarrier(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   if (std::exchange(rank.in_barrier, true)) return {};
   if (++in_barrier_ < job_.local_ranks) {
-    const auto gone = std::find_if(ranks_.begin(), ranks_.end(), HasLeftOthers);
-    if (gone == ranks_.end()) return {};
-    return {Abandoned{local_rank, job_.first_rank + static_cast<int>(gone - ranks_.begin())}};
+    Events events;
+    LookForLeft(&events);
+    return events;
   }
   ++round_;
   if (job_.nodes == 1) return LeaveBarrier();
   publishing_ = true;
-  return {Publish{round_, std::exchange(unpublished_, ""), true}};
+  return {Publish{round_, std::exchange(unpublished_, "")}};
 }
 
 Pmi1Node::Events Pmi1Node::OnAllPublished(const std::vector<std::string>& values) {
   if (!std::exchange(publishing_, false)) return {};
   for (const std::string& node : values) {
-    if (node.starts_with(kEnded)) return {Abandoned{0, std::atoi(node.c_str() + kEnded.size())}};
     Merge(node);  // a rank that misses one of too many is told so by its get
   }
   return LeaveBarrier();
@@ -149,34 +145,33 @@ Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   const State before = std::exchange(rank.state, State::kClosed);
   rank.finalized = before == State::kFinalized;
-  if (rank.finalized || rank.in_barrier) return {};
-  const int by = job_.first_rank + local_rank;
+  if (rank.finalized) return {};
   Events events;
-  const auto waits = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.in_barrier; });
-  if (waits != ranks_.end()) events.emplace_back(Abandoned{static_cast<int>(waits - ranks_.begin()), by});
-  if (events.empty()) LookForThoseWhoNeverCame(&events);
-  TellOthersOfEnd(&events);
+  LookForLeft(&events);
+  if (job_.nodes > 1 && !std::exchange(end_is_told_, true)) events.emplace_back(Left{job_.first_rank + local_rank});
   return events;
 }
 
-void Pmi1Node::LookForThoseWhoNeverCame(Events* events) const {
-  const auto gone = std::find_if(ranks_.begin(), ranks_.end(), NeverCame);
-  const auto waits =
-      std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.state == State::kInitialized; });
-  if (gone == ranks_.end() || waits == ranks_.end()) return;
-  events->emplace_back(
-      Abandoned{static_cast<int>(waits - ranks_.begin()), job_.first_rank + static_cast<int>(gone - ranks_.begin())});
+Pmi1Node::Events Pmi1Node::OnLeftElsewhere(const std::string& what) {
+  left_elsewhere_ = what;
+  Events events;
+  LookForLeft(&events);
+  return events;
 }
 
-// Programs without MPI say nothing to other nodes.
-void Pmi1Node::TellOthersOfEnd(Events* events) {
-  if (job_.nodes == 1 || end_is_told_) return;
-  const auto gone = std::find_if(ranks_.begin(), ranks_.end(), HasLeftOthers);
-  const bool any_used = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.used; });
-  if (gone == ranks_.end() || !any_used) return;
-  end_is_told_ = true;
-  const int by = job_.first_rank + static_cast<int>(gone - ranks_.begin());
-  events->emplace_back(Publish{round_ + 1, std::string(kEnded) + std::to_string(by), false});
+void Pmi1Node::LookForLeft(Events* events) const {
+  const auto gone = std::find_if(ranks_.begin(), ranks_.end(),
+                                 [](const Rank& rank) { return rank.state == State::kClosed && !rank.finalized; });
+  if (gone == ranks_.end() && left_elsewhere_.empty()) return;
+  const auto is_in_mpi = [](const Rank& rank) { return rank.state == State::kInitialized; };
+  auto waits =
+      std::find_if(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return is_in_mpi(rank) && rank.in_barrier; });
+  if (waits == ranks_.end()) waits = std::find_if(ranks_.begin(), ranks_.end(), is_in_mpi);
+  if (waits == ranks_.end()) return;
+  events->emplace_back(Abandoned{static_cast<int>(waits - ranks_.begin()),
+                                 gone == ranks_.end()
+                                     ? left_elsewhere_
+                                     : RankThatLeft(job_.first_rank + static_cast<int>(gone - ranks_.begin()), "")});
 }
 
 std::vector<int> Pmi1Node::MissingInBarrier() const {

@@ -41,24 +41,26 @@ class Pmi1Node {
     int local_rank = 0;
     std::string line;
   };
-  // The values that the other nodes must get for this barrier. `awaits`: OnAllPublished is called when theirs are here.
+  // The values that the other nodes must get for this barrier. OnAllPublished is called when theirs are here.
   struct Publish {
     uint64_t round = 0;
     std::string values;
-    bool awaits = true;
   };
-  // A rank has ended its connection without MPI_Finalize, and this local rank waits for it: in a barrier, or anywhere
-  // in MPI if the other has not even called MPI_Init (libraries may wait for it in shared memory).
+  // This local rank is in MPI, and can't go on without a rank that has ended its connection without MPI_Finalize.
   struct Abandoned {
     int local_rank = 0;
-    int by = 0;  // in the world
+    std::string by;  // "rank 3, which ..."
+  };
+  // A rank of this node, by its number in the world, has ended so: the other nodes are to be told.
+  struct Left {
+    int by = 0;
   };
   // A rank has called MPI_Abort with that code, and waits to be killed.
   struct Aborted {
     int local_rank = 0;
     int code = 0;
   };
-  using Event = std::variant<Answer, Publish, Abandoned, Aborted>;
+  using Event = std::variant<Answer, Publish, Abandoned, Left, Aborted>;
   using Events = std::vector<Event>;
 
   // Bounded: all values of the job together. More are refused.
@@ -73,6 +75,8 @@ class Pmi1Node {
   Events OnClosed(int local_rank);
   // The other nodes' values of the round that was published last.
   Events OnAllPublished(const std::vector<std::string>& values);
+  // Another node has told what MPI can't go on without.
+  Events OnLeftElsewhere(const std::string& what);
 
   // Whether it has ever said init: its calls are MPI's.
   bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
@@ -95,15 +99,8 @@ class Pmi1Node {
   std::string Reply(Rank& rank, const Pmi1Message& message);
   std::string Put(const Pmi1Message& message);
   std::string Get(const Pmi1Message& message) const;
-  // It comes to no barrier any more, and has not said so.
-  static bool HasLeftOthers(const Rank& rank) {
-    return rank.state == State::kClosed && !rank.finalized && !rank.in_barrier;
-  }
-  // It has ended without ever using MPI.
-  static bool NeverCame(const Rank& rank) { return rank.state == State::kClosed && !rank.used; }
-  // A rank is in MPI and another never comes to it.
-  void LookForThoseWhoNeverCame(Events* events) const;
-  void TellOthersOfEnd(Events* events);
+  // A rank is in MPI and another never comes to it, or has gone from it without a word.
+  void LookForLeft(Events* events) const;
   Events EnterBarrier(int local_rank);
   Events LeaveBarrier();
   // Adds values as Publish carries them. False: too many.
@@ -118,7 +115,8 @@ class Pmi1Node {
   int in_barrier_ = 0;
   uint64_t round_ = 0;
   bool publishing_ = false;
-  bool end_is_told_ = false;  // to the other nodes: a rank of this one comes to no barrier any more
+  bool end_is_told_ = false;    // to the other nodes: a rank of this one has left
+  std::string left_elsewhere_;  // what another node has told
 };
 
 }  // namespace cohort::launcher

@@ -42,6 +42,7 @@ Pmi1Service::Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, Stor
       places_(PlacesOf(assignment)),
       node_(JobOf(assignment)),
       exchange_(store),
+      left_news_(store, "pmi1"),
       ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
 
 Pmi1Service::~Pmi1Service() {
@@ -61,6 +62,9 @@ absl::Status Pmi1Service::Start() {
     ranks_[i].ours = runtime::FileDescriptor(ends[0]);
     ranks_[i].theirs = runtime::FileDescriptor(ends[1]);
     loop_->Watch(ends[0], EPOLLIN, [this, i](uint32_t events) { OnReady(static_cast<int>(i), events); });
+  }
+  if (places_.nodes.size() > 1) {
+    left_news_.Listen([this](const std::string& what) { Handle(node_.OnLeftElsewhere(what)); });
   }
   return absl::OkStatus();
 }
@@ -144,8 +148,9 @@ void Pmi1Service::Handle(const Pmi1Node::Events& events) {
     } else if (const auto* aborted = std::get_if<Pmi1Node::Aborted>(&event)) {
       callbacks_.on_abort(aborted->local_rank, aborted->code);
     } else if (const auto* abandoned = std::get_if<Pmi1Node::Abandoned>(&event)) {
-      callbacks_.on_stuck(abandoned->local_rank, "it waits in MPI for rank " + std::to_string(abandoned->by) +
-                                                     ", which has ended without MPI_Finalize");
+      callbacks_.on_stuck(abandoned->local_rank, "it can't go on in MPI without " + abandoned->by);
+    } else if (const auto* left = std::get_if<Pmi1Node::Left>(&event)) {
+      left_news_.Tell(RankThatLeft(left->by, places_.nodes[places_.own].name));
     }
   }
   WatchBarrier();
@@ -154,7 +159,6 @@ void Pmi1Service::Handle(const Pmi1Node::Events& events) {
 void Pmi1Service::Exchange(const Pmi1Node::Publish& publish) {
   const ValueExchange::Round round = {"pmi1", publish.round};
   exchange_.Publish(round, places_.own, publish.values);
-  if (!publish.awaits) return;
   std::vector<size_t> all(places_.nodes.size());
   std::iota(all.begin(), all.end(), size_t{0});
   exchange_.Fetch(round, all, places_.own,

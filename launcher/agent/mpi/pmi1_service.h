@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/mpi/left_news.h"
 #include "cohort/launcher/agent/mpi/node_places.h"
 #include "cohort/launcher/agent/mpi/pmi1_node.h"
 #include "cohort/launcher/agent/mpi/value_exchange.h"
@@ -75,6 +76,7 @@ class Pmi1Service {
   const NodePlaces places_;
   Pmi1Node node_;
   ValueExchange exchange_;
+  LeftNews left_news_;
   std::vector<Rank> ranks_;
   EventLoop::TimerId barrier_timer_ = 0;  // set while some ranks wait for others of this node
 };

@@ -1,19 +1,13 @@
 #include "cohort/launcher/agent/mpi/pmix_service.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 #include <set>
-#include <string_view>
 #include <utility>
 #include <variant>
 
 namespace cohort::launcher {
 namespace {
-
-// A node's values in the next fence of the world, where a rank of it comes to none any more. PMIx's own begin
-// otherwise.
-constexpr std::string_view kHasLeft = "=left ";
 
 // The name that all nodes give to a fence of these ranks.
 std::string NameOf(const std::vector<int>& ranks) {
@@ -57,6 +51,7 @@ PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, Stor
       world_size_(static_cast<int>(assignment.world_size())),
       job_name_(assignment.job().job_id() + "-" + std::to_string(assignment.epoch())),
       exchange_(store),
+      left_news_(store, "pmix"),
       programs_(assignment.job().programs()),
       nodes_share_host_(assignment.job().nodes_share_host()),
       ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
@@ -79,6 +74,10 @@ absl::Status PmixService::Start(int cpus, const Starter& start) {
   server_ = *std::move(server);
   if (places_.nodes.size() > 1) {
     store_->Get("ask/" + std::to_string(places_.own), [this](const std::string&) { ShareValues(); });
+    left_news_.Listen([this](const std::string& what) {
+      left_elsewhere_ = what;
+      LookForLeft();
+    });
   }
   return absl::OkStatus();
 }
@@ -151,10 +150,7 @@ void PmixService::On(const PmixEndpoint::Fence& event) {
 
 void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others) {
   std::string all = fence.values;
-  for (const std::string& values : others) {
-    if (values.starts_with(kHasLeft)) return OnLeft(std::atoi(values.c_str() + kHasLeft.size()), false);
-    all += values;
-  }
+  for (const std::string& values : others) all += values;
   server_->Answer(fence.number, all);
 }
 
@@ -187,20 +183,17 @@ void PmixService::OnEnded(int local_rank) {
 
 void PmixService::LookForLeft() {
   const auto left = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.left; });
-  if (left == ranks_.end()) return;
+  if (left == ranks_.end()) return left_elsewhere_.empty() ? void() : OnLeft(left_elsewhere_);
   const int by = NumberOf(static_cast<int>(left - ranks_.begin()));
-  OnLeft(by, true);
-  if (places_.nodes.size() == 1 || std::exchange(end_is_told_, true)) return;
-  exchange_.Publish({"fence/all", rounds_["all"] + 1}, places_.own, std::string(kHasLeft) + std::to_string(by));
+  OnLeft(RankThatLeft(by, ""));
+  if (places_.nodes.size() > 1) left_news_.Tell(RankThatLeft(by, own_name()));
 }
 
-void PmixService::OnLeft(int rank, bool of_this_node) {
+void PmixService::OnLeft(const std::string& what) {
   const auto waits =
       std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& its) { return its.state == State::kConnected; });
   if (waits == ranks_.end()) return;
-  const std::string why = "it can't go on without rank " + std::to_string(rank) +
-                          (of_this_node ? "" : " of another node") + ", which has ended without MPI_Finalize";
-  callbacks_.on_stuck(static_cast<int>(waits - ranks_.begin()), why);
+  callbacks_.on_stuck(static_cast<int>(waits - ranks_.begin()), "it can't go on in MPI without " + what);
 }
 
 // Once: MPI_Init of some waits for others of this node, or a fence for other nodes.

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/launcher/agent/mpi/left_news.h"
 #include "cohort/launcher/agent/mpi/node_places.h"
 #include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
 #include "cohort/launcher/agent/mpi/value_exchange.h"
@@ -80,7 +81,7 @@ class PmixService {
   void FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others);
   // Ranks that wait for one that has ended can't go on.
   void LookForLeft();
-  void OnLeft(int rank, bool of_this_node);
+  void OnLeft(const std::string& what);
   void TellOfMissing();
   void ShareValues();
   int NumberOf(int local_rank) const { return places_.nodes[places_.own].first_rank + local_rank; }
@@ -93,6 +94,8 @@ class PmixService {
   const int world_size_;
   const std::string job_name_;
   ValueExchange exchange_;
+  LeftNews left_news_;
+  std::string left_elsewhere_;  // what another node has told
   const RankPrograms& programs_;
   const bool nodes_share_host_;
   int cpus_ = 1;
@@ -100,7 +103,6 @@ class PmixService {
   std::map<std::string, uint64_t> rounds_;  // fences so far by their ranks
   std::set<std::string> fences_;            // that wait for other nodes
   std::set<size_t> asked_nodes_;            // for the values of their ranks
-  bool end_is_told_ = false;                // to the other nodes: a rank of this one comes to no fence any more
   EventLoop::TimerId wait_timer_ = 0;
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  // for events that are posted already
   std::unique_ptr<PmixEndpoint> server_;

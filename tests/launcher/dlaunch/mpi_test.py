@@ -54,6 +54,10 @@ if rank.value == 1:
         os._exit(0)
     if what == "hang":
         time.sleep(1000)
+if len(sys.argv) > 3:
+    place = ctypes.c_int()
+    status = (ctypes.c_byte * 256)()
+    mpi.MPI_Recv(ctypes.byref(place), 1, INT, 1, 0, WORLD, status)
 mpi.MPI_Barrier(WORLD) if what else None
 mpi.MPI_Finalize()
 """
@@ -198,6 +202,13 @@ class MpiPrograms:
         job = self.run_job(["-n", "3"], "never")
         self.assertNotEqual(job.returncode, 0, job.stderr)
         self.assertRegex(job.stderr, r"rank 1, which has ended without MPI_Finalize")
+
+    def test_a_rank_that_leaves_without_finalize_is_named(self):
+        for options in (["-n", "2"], ["--simulate-nodes", "2", "--nproc-per-node", "1"]):
+            for what in ("leave", "leave a receiver"):
+                job = self.run_job(options, *what.split(" ", 1))
+                self.assertNotEqual(job.returncode, 0, job.stderr)
+                self.assertRegex(job.stderr, r"rank 1.*, which has ended without MPI_Finalize")
 
     def test_mpi4py_starts_as_its_users_start_it(self):
         python = subprocess.run([sys.executable, "-c", "import mpi4py"], capture_output=True, text=True)

@@ -118,26 +118,52 @@ TEST(Pmi1Node, NamesTheRankThatEndedWithoutFinalize) {
   const auto* abandoned = Find<Pmi1Node::Abandoned>(events);
   ASSERT_NE(abandoned, nullptr);
   EXPECT_EQ(abandoned->local_rank, 0);
-  EXPECT_EQ(abandoned->by, 5);
-  // The ranks of the other node learn of it at the barrier that it never comes to.
-  const auto* publish = Find<Pmi1Node::Publish>(events);
-  ASSERT_NE(publish, nullptr);
-  EXPECT_FALSE(publish->awaits);
-  Pmi1Node other(JobOf(0, 2, 1));
-  Init(other, 1);
-  ASSERT_NE(Find<Pmi1Node::Publish>(other.OnLine(0, "cmd=barrier_in")), nullptr);
-  const auto theirs = other.OnAllPublished({publish->values});
-  ASSERT_NE(Find<Pmi1Node::Abandoned>(theirs), nullptr);
-  EXPECT_EQ(Find<Pmi1Node::Abandoned>(theirs)->by, 5);
+  EXPECT_EQ(abandoned->by, "rank 5, which has ended without MPI_Finalize");
+  const auto* left = Find<Pmi1Node::Left>(events);
+  ASSERT_NE(left, nullptr) << "for the other node";
+  EXPECT_EQ(left->by, 5);
+}
+
+TEST(Pmi1Node, EndsARankForOneOfAnotherNodeThatLeft) {
+  Pmi1Node before(JobOf(0, 2, 1)), after(JobOf(0, 2, 1)), done(JobOf(0, 2, 1));
+  Init(before, 1);
+  const auto events = before.OnLeftElsewhere("rank 1 of b");
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr) << "it may wait in MPI_Recv";
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->by, "rank 1 of b");
+  EXPECT_TRUE(after.OnLeftElsewhere("rank 1 of b").empty()) << "it is not in MPI";
+  EXPECT_NE(Find<Pmi1Node::Abandoned>(after.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1")), nullptr);
+  Init(done, 1);
+  done.OnLine(0, "cmd=finalize");
+  EXPECT_TRUE(done.OnLeftElsewhere("rank 1 of b").empty());
+}
+
+TEST(Pmi1Node, EndsARankThatIsInNoBarrierForOneThatLeft) {
+  Pmi1Node node(JobOf(0, 1, 2));
+  Init(node, 2);
+  const auto events = node.OnClosed(0);
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr) << "it may wait in MPI_Recv";
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->local_rank, 1);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->by, "rank 0, which has ended without MPI_Finalize");
+}
+
+TEST(Pmi1Node, NamesTheRankThatEndedInABarrier) {
+  Pmi1Node node(JobOf(0, 1, 2));
+  Init(node, 2);
+  node.OnLine(0, "cmd=barrier_in");
+  const auto events = node.OnClosed(0);
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr) << "it comes to no further one";
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->local_rank, 1);
 }
 
 TEST(Pmi1Node, NamesTheRankThatEndedBeforeInit) {
   Pmi1Node node(JobOf(0, 2, 2));
-  EXPECT_TRUE(node.OnClosed(1).empty()) << "nobody uses MPI so far";
-  EXPECT_NE(Find<Pmi1Node::Publish>(node.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1")), nullptr);
+  const auto closed = node.OnClosed(1);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(closed), nullptr) << "nobody uses MPI so far";
+  EXPECT_NE(Find<Pmi1Node::Left>(closed), nullptr) << "the other node may";
+  Init(node, 1);
   const auto events = node.OnLine(0, "cmd=barrier_in");
   ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr);
-  EXPECT_EQ(Find<Pmi1Node::Abandoned>(events)->by, 1);
+  EXPECT_THAT(Find<Pmi1Node::Abandoned>(events)->by, StartsWith("rank 1,"));
 }
 
 TEST(Pmi1Node, NamesTheRankThatEndedBeforeInitToRanksThatSayNothing) {
@@ -145,7 +171,7 @@ TEST(Pmi1Node, NamesTheRankThatEndedBeforeInitToRanksThatSayNothing) {
   EXPECT_TRUE(first.OnClosed(1).empty());
   const auto after = first.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1");
   ASSERT_NE(Find<Pmi1Node::Abandoned>(after), nullptr);
-  EXPECT_EQ(Find<Pmi1Node::Abandoned>(after)->by, 1);
+  EXPECT_THAT(Find<Pmi1Node::Abandoned>(after)->by, StartsWith("rank 1,"));
   Init(last, 1);
   const auto events = last.OnClosed(1);
   ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr);

@@ -177,11 +177,9 @@ TEST_F(PmixServiceTest, NamesTheRankOfAnotherNodeThatEndedWithoutFinalize) {
   Start(2);
   node(1).service->OnEnded(0);
   Tell(0, PmixEndpoint::Connected{0});
-  Tell(0, PmixEndpoint::Connected{1});
-  Tell(0, PmixEndpoint::Fence{1, {}, ""});
   Settle();
-  ASSERT_EQ(node(0).stuck.size(), 1u);
-  EXPECT_THAT(node(0).stuck[0].second, HasSubstr("rank 2 of another node"));
+  ASSERT_EQ(node(0).stuck.size(), 1u) << "in whatever call of MPI it is";
+  EXPECT_THAT(node(0).stuck[0].second, HasSubstr("rank 2 of host, which has ended without MPI_Finalize"));
 }
 
 TEST_F(PmixServiceTest, LeavesRanksAloneThatUseNoMpiOrHaveFinalized) {
