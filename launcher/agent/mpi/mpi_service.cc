@@ -8,15 +8,16 @@
 namespace cohort::launcher {
 bool MpiService::Serves(const v1::JobSpec& job) { return job.serves_pmi1() || job.pmix() != v1::JobSpec::PMIX_NONE; }
 
-MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks)
+MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays)
     : loop_(loop),
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
       store_(loop, ".mpi/" + std::to_string(assignment.epoch()) + "/",
              {.ask = callbacks_.ask,
-              .on_refused = [this](const std::string& why) { GetStuck(0, "its MPI values were refused: " + why); }}) {}
+              .on_refused = [this](const std::string& why) { GetStuck(0, "its MPI values were refused: " + why); }}),
+      delays_(delays) {}
 
-absl::Status MpiService::Start() {
+absl::Status MpiService::Start(const PmixService::Starter& start_pmix) {
   const auto on_stuck = [this](int rank, const std::string& why) { GetStuck(rank, why); };
   if (assignment_.job().serves_pmi1()) {
     pmi1_ = std::make_unique<Pmi1Service>(loop_, assignment_, &store_,
@@ -26,10 +27,31 @@ absl::Status MpiService::Start() {
   if (assignment_.job().pmix() == v1::JobSpec::PMIX_NONE) return absl::OkStatus();
   pmix_ = std::make_unique<PmixService>(loop_, assignment_, &store_,
                                         PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck});
-  const absl::Status started = pmix_->Start(CpusToShare());
+  const absl::Status started = pmix_->Start(CpusToShare(), start_pmix);
   if (started.ok()) return started;
   pmix_.reset();
-  return assignment_.job().pmix() == v1::JobSpec::PMIX_REQUIRED ? started : absl::OkStatus();
+  if (assignment_.job().pmix() == v1::JobSpec::PMIX_REQUIRED) return started;
+  if (assignment_.world_size() > 1) NoteAbsence(std::string(started.message()));
+  return absl::OkStatus();
+}
+
+// The first node says it for all. Where others have PMIx, their ranks of Open MPI learn why they can't go on.
+void MpiService::NoteAbsence(const std::string& why) {
+  const NodePlaces places = PlacesOf(assignment_);
+  if (places.nodes.size() > 1) {
+    LeftNews(&store_, "pmix").Tell("the ranks of " + places.nodes[places.own].name + ", which has no PMIx: " + why);
+  }
+  if (places.own != 0) return;
+  absence_ = "if the program uses Open MPI, each rank is alone in it, as rank 0 of 1: " + why;
+  absence_timer_ = loop_->After(delays_.absence_is_told, [this] { TellOfAbsence(); });
+}
+
+void MpiService::TellOfAbsence() {
+  const std::string line = std::exchange(absence_, "");
+  for (int i = 0; pmi1_ != nullptr && i < assignment_.placement().ranks_size(); ++i) {
+    if (pmi1_->uses_mpi(i)) return;  // it is MPICH
+  }
+  if (!line.empty()) callbacks_.on_notice(line);
 }
 
 std::vector<std::string> MpiService::EnvironmentOf(int local_rank) {
@@ -48,6 +70,7 @@ void MpiService::CloseInherited() {
 
 void MpiService::OnEnded(int local_rank) {
   if (pmix_ != nullptr) pmix_->OnEnded(local_rank);
+  TellOfAbsence();
 }
 
 bool MpiService::uses_mpi(int local_rank) const {
@@ -56,7 +79,8 @@ bool MpiService::uses_mpi(int local_rank) const {
 
 void MpiService::GetStuck(int local_rank, const std::string& why) {
   if (stuck_timer_ != 0) return;
-  stuck_timer_ = loop_->After(kCauseMayShow, [this, local_rank, why] { callbacks_.on_stuck(local_rank, why); });
+  stuck_timer_ =
+      loop_->After(delays_.cause_may_show, [this, local_rank, why] { callbacks_.on_stuck(local_rank, why); });
 }
 
 }  // namespace cohort::launcher

@@ -17,6 +17,12 @@
 
 namespace cohort::launcher {
 
+// How long things take before something is said of them.
+struct MpiDelays {
+  std::chrono::nanoseconds cause_may_show = std::chrono::seconds(1);
+  std::chrono::nanoseconds absence_is_told = std::chrono::seconds(30);
+};
+
 class MpiService {
  public:
   struct Callbacks {
@@ -24,7 +30,7 @@ class MpiService {
     std::function<void(const std::string&)> on_notice;    // a line for the user
     // This local rank has called MPI_Abort with that code and waits to be killed.
     std::function<void(int local_rank, int code)> on_abort;
-    // This local rank can't go on; said a second later, so that another cause shows first.
+    // This local rank can't go on; said later (cause_may_show), so that another cause shows first.
     std::function<void(int local_rank, const std::string& why)> on_stuck;
   };
 
@@ -32,13 +38,18 @@ class MpiService {
   static bool Serves(const v1::JobSpec& job);
 
   // The assignment outlives this object.
-  MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks);
-  ~MpiService() { loop_->Cancel(stuck_timer_); }
+  MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays = {});
+  ~MpiService() {
+    loop_->Cancel(stuck_timer_);
+    loop_->Cancel(absence_timer_);
+  }
   MpiService(const MpiService&) = delete;
   MpiService& operator=(const MpiService&) = delete;
 
-  // Not OK: the ranks can't be served as the job asks, with the remedy.
-  absl::Status Start();
+  // Not OK: the ranks can't be served as the job asks, with the remedy. Where PMIx is absent that the job would only
+  // use if it were present, ranks of Open MPI would each be alone: that is said, and ends such ranks of nodes that have
+  // it.
+  absl::Status Start(const PmixService::Starter& start_pmix = StartPmixEndpoint);
   // A descriptor that the rank inherits, or -1, and the variables by which its MPI library finds us, which give way to
   // those of the user. After Start.
   int InheritedBy(int local_rank) const { return pmi1_ != nullptr ? pmi1_->InheritedBy(local_rank) : -1; }
@@ -55,9 +66,9 @@ class MpiService {
   bool uses_mpi(int local_rank) const;
 
  private:
-  static constexpr std::chrono::seconds kCauseMayShow{1};
-
   void GetStuck(int local_rank, const std::string& why);
+  void NoteAbsence(const std::string& why);
+  void TellOfAbsence();
 
   EventLoop* const loop_;
   const v1::Assignment& assignment_;
@@ -65,7 +76,10 @@ class MpiService {
   StoredValues store_;
   std::unique_ptr<Pmi1Service> pmi1_;
   std::unique_ptr<PmixService> pmix_;
+  const MpiDelays delays_;
   EventLoop::TimerId stuck_timer_ = 0;
+  std::string absence_;  // a line for the user, unless ranks use PMI-1; empty: there is none, or it is said
+  EventLoop::TimerId absence_timer_ = 0;
 };
 
 }  // namespace cohort::launcher

@@ -289,6 +289,25 @@ print(ask(b"cmd=finalize\n"))
             self.assertGreater(refused, 400000, job.stdout)
             self.assertLess(held, 300 << 10, job.stdout)  # kB
 
+    def test_an_absent_pmix_is_told_where_open_mpi_would_need_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "libpmix.so.2"), "w"):  # a library that does not load
+                pass
+            script = os.path.join(folder, "script.py")
+            with open(script, "w") as file:
+                file.write("# mpi4py\n" + PMI1_CLIENT + """
+if len(sys.argv) > 1: print(ask(b"cmd=init pmi_version=1 pmi_subversion=1\\n"), ask(b"cmd=finalize\\n"))
+""")
+
+            def run(ranks, *arguments):
+                return subprocess.run([DLAUNCH, "-n", ranks, sys.executable, script, *arguments], capture_output=True,
+                                      text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+                                      env=dict(os.environ, LD_LIBRARY_PATH=folder))
+            for ranks, arguments, told in (("2", [], True), ("2", ["uses PMI-1"], False), ("1", [], False)):
+                job = run(ranks, *arguments)
+                self.assertEqual(job.returncode, 0, job.stderr)
+                self.assertEqual("if the program uses Open MPI, each rank is alone" in job.stderr, told, job.stderr)
+
     def test_another_launcher_is_refused_with_the_remedy(self):
         with tempfile.TemporaryDirectory() as folder:
             launcher = os.path.join(folder, "mpiexec.example")

@@ -1,0 +1,149 @@
+// Nodes whose ranks are played by this test, through their sockets of PMI-1 and servers of PMIx that are pretended.
+#include "cohort/launcher/agent/mpi/mpi_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class SilentServer : public PmixEndpoint {
+ public:
+  std::vector<std::string> EnvironmentOf(int) override { return {}; }
+  void Answer(uint64_t, const std::string&) override {}
+  void AskForValues(int) override {}
+};
+
+class MpiServiceTest : public ::testing::Test {
+ protected:
+  struct Node {
+    v1::Assignment assignment;
+    std::unique_ptr<MpiService> service;
+    PmixEndpoint::Handler tell;
+    std::vector<std::string> said;
+    std::vector<std::pair<int, std::string>> stuck;
+  };
+
+  // A node of `ranks` ranks, with PMIx or without.
+  Node& AddNode(size_t index, size_t nodes, uint32_t ranks, bool has_pmix) {
+    Node& node = *nodes_.emplace_back(std::make_unique<Node>());
+    v1::JobSpec& job = *node.assignment.mutable_job();
+    job.set_job_id("job");
+    job.set_serves_pmi1(true);
+    job.set_pmix(v1::JobSpec::PMIX_IF_PRESENT);
+    node.assignment.set_epoch(1);
+    node.assignment.set_world_size(ranks * static_cast<uint32_t>(nodes));
+    node.assignment.mutable_placement()->set_node(static_cast<uint32_t>(index));
+    for (uint32_t i = 0; i < nodes; ++i) {
+      v1::Node& one = *node.assignment.add_nodes();
+      one.set_name("node" + std::to_string(i));
+      one.set_first_rank(i * ranks);
+      one.set_rank_count(ranks);
+    }
+    for (uint32_t i = 0; i < ranks; ++i) {
+      v1::RankPlacement& rank = *node.assignment.mutable_placement()->add_ranks();
+      rank.set_local_rank(i);
+      rank.set_rank(static_cast<uint32_t>(index) * ranks + i);
+    }
+    node.service = std::make_unique<MpiService>(
+        &loop_, node.assignment,
+        MpiService::Callbacks{
+            .ask = [this, index](const v1::VariableRequest& request) { Ask(index, request); },
+            .on_notice = [&node](const std::string& text) { node.said.push_back(text); },
+            .on_abort = [](int, int) {},
+            .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); }},
+        MpiDelays{.cause_may_show = std::chrono::milliseconds(1), .absence_is_told = std::chrono::hours(1)});
+    const absl::Status started = node.service->Start(
+        [&](const PmixEndpoint::Job&, PmixEndpoint::Handler handle) -> absl::StatusOr<std::unique_ptr<PmixEndpoint>> {
+          if (!has_pmix) return absl::NotFoundError("no libpmix");
+          node.tell = std::move(handle);
+          return std::make_unique<SilentServer>();
+        });
+    EXPECT_TRUE(started.ok()) << started;
+    return node;
+  }
+  void Ask(size_t index, const v1::VariableRequest& request) {
+    if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
+    if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
+    if (request.kind() == v1::VariableRequest::KIND_GET) asked_.emplace_back(index, request);
+  }
+  // Runs what is due within 20 ms, which is when stuck ranks have been told.
+  void Settle() {
+    for (int turns = 0; turns < 4; ++turns) {
+      loop_.After(std::chrono::milliseconds(5), [this] { loop_.Quit(); });
+      loop_.Run();
+      for (const auto& [index, get] : std::exchange(asked_, {})) {
+        if (!stored_.contains(get.key())) {
+          asked_.emplace_back(index, get);
+          continue;
+        }
+        v1::VariableReply reply;
+        reply.set_request(get.request());
+        reply.set_found(true);
+        reply.set_value(stored_[get.key()]);
+        nodes_[index]->service->store().OnReply(reply);
+      }
+    }
+  }
+  // A line of PMI-1.
+  void Say(Node& node, int local_rank, const std::string& line) {
+    const std::string text = line + "\n";
+    EXPECT_EQ(::write(node.service->InheritedBy(local_rank), text.data(), text.size()),
+              static_cast<ssize_t>(text.size()));
+    Settle();
+  }
+
+  EventLoop loop_;
+  std::map<std::string, std::string> stored_;
+  std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+constexpr char kInit[] = "cmd=init pmi_version=1 pmi_subversion=1";
+
+TEST_F(MpiServiceTest, TellsThatPmixIsAbsentWhenARankEndsWithoutPmi1) {
+  Node& node = AddNode(0, 1, 2, false);
+  EXPECT_THAT(node.said, IsEmpty());
+  node.service->OnEnded(1);
+  node.service->OnEnded(0);
+  ASSERT_EQ(node.said.size(), 1u);
+  EXPECT_THAT(node.said[0],
+              HasSubstr("if the program uses Open MPI, each rank is alone in it, as rank 0 of 1: no libpmix"));
+}
+
+TEST_F(MpiServiceTest, SaysNothingOfPmixToRanksOfMpich) {
+  Node& node = AddNode(0, 1, 2, false);
+  Say(node, 0, kInit);
+  node.service->OnEnded(1);
+  EXPECT_THAT(node.said, IsEmpty());
+  Node& alone = AddNode(0, 1, 1, false);
+  alone.service->OnEnded(0);
+  EXPECT_THAT(alone.said, IsEmpty()) << "a world of one is right";
+}
+
+TEST_F(MpiServiceTest, EndsARankOfOpenMpiWhereAnotherNodeHasNoPmix) {
+  Node& with = AddNode(0, 2, 1, true);
+  AddNode(1, 2, 1, false);
+  Settle();
+  EXPECT_THAT(with.stuck, IsEmpty()) << "the program may be one of MPICH";
+  with.tell(PmixEndpoint::Connected{0});
+  Settle();
+  ASSERT_EQ(with.stuck.size(), 1u);
+  EXPECT_THAT(with.stuck[0].second, HasSubstr("the ranks of node1, which has no PMIx: no libpmix"));
+}
+
+}  // namespace
+}  // namespace cohort::launcher
