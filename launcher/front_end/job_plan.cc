@@ -22,12 +22,15 @@ void SetMpi(const Job& job, v1::JobSpec* spec) {
   spec->set_serves_pmi1(how == Mpi::kPmi1);
   if (how == Mpi::kPmix) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
   if (how != Mpi::kAuto) return;
+  const bool alone = job.placement.world_size == 1;  // MPI can do without
   for (const RankProgram& program : job.options.programs) {
     const MpiLibrary library = MpiLibraryOf(program.command);
     const bool either = library == MpiLibrary::kEither;
     if (library == MpiLibrary::kMpich || either) spec->set_serves_pmi1(true);
-    if (library == MpiLibrary::kOpenMpi) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
-    if (either && spec->pmix() == v1::JobSpec::PMIX_NONE) spec->set_pmix(v1::JobSpec::PMIX_IF_PRESENT);
+    if (library == MpiLibrary::kOpenMpi && !alone) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
+    if ((either || library == MpiLibrary::kOpenMpi) && spec->pmix() == v1::JobSpec::PMIX_NONE) {
+      spec->set_pmix(v1::JobSpec::PMIX_IF_PRESENT);
+    }
   }
 }
 

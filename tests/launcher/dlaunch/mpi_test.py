@@ -10,6 +10,7 @@ absent are skipped.
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -360,6 +361,29 @@ class OpenMpi(MpiPrograms, unittest.TestCase):
             self.run_job(["-n", "3"], what)
         left = [name for name in set(os.listdir("/dev/shm")) - before if name.startswith(("vader_", "sm_segment"))]
         self.assertEqual(left, [])
+
+    def test_a_linked_program_runs_without_pmix_as_one_rank_or_by_choice(self):
+        if shutil.which("cc") is None:
+            self.skipTest("no compiler is installed (cc)")
+        program = os.path.join(self.folder.name, "linked")
+        subprocess.run(["cc", "-x", "c", "-", "-o", program, "-x", "none", "-Wl,--no-as-needed",
+                        path_of(self.library)],
+                       input="int main(void) { return 0; }", text=True, check=True, timeout=LIMIT_S)
+        folder = os.path.join(self.folder.name, "no_pmix")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "libpmix.so.2"), "w"):
+            pass
+
+        def run(*options):
+            return subprocess.run([DLAUNCH, *options, "--env", "LD_LIBRARY_PATH=", program], capture_output=True,
+                                  text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+                                  env=dict(os.environ, LD_LIBRARY_PATH=folder))
+        for options in (["-n", "1"], ["-n", "2", "--mpi", "none"]):
+            job = run(*options)
+            self.assertEqual(job.returncode, 0, job.stderr)
+        job = run("-n", "2")
+        self.assertNotEqual(job.returncode, 0, job.stderr)
+        self.assertIn("--mpi none", job.stderr)
 
     def test_a_library_that_does_not_load_is_told_with_the_remedy(self):
         folder = os.path.join(self.folder.name, "broken")

@@ -7,8 +7,8 @@ void PreparePmixEnvironment() {}
 absl::StatusOr<std::unique_ptr<PmixEndpoint>> StartPmixEndpoint(const PmixEndpoint::Job&, PmixEndpoint::Handler) {
   return absl::UnimplementedError(
       "this dlaunch was built without PMIx, which Open MPI's ranks need: build it where OpenPMIx's headers are "
-      "installed "
-      "(libpmix-dev), start the program with Open MPI's mpirun, or build it with MPICH");
+      "installed (libpmix-dev); or give --mpi none, which starts each rank alone, for a program that is linked with "
+      "MPI and does not use it");
 }
 
 }  // namespace cohort::launcher

@@ -19,10 +19,11 @@ absl::StatusOr<PmixLibrary> Load() {
   void* const library = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();
-    return absl::NotFoundError(std::string("no ") + kName + ", by which Open MPI's ranks are served (" +
-                               (why != nullptr ? why : "it can't be opened") +
-                               "): install it (libpmix2) or name its folder in LD_LIBRARY_PATH, start the program with "
-                               "Open MPI's mpirun, or build it with MPICH");
+    return absl::NotFoundError(
+        std::string("no ") + kName + ", by which Open MPI's ranks are served (" +
+        (why != nullptr ? why : "it can't be opened") +
+        "): install it (libpmix2) or name its folder in LD_LIBRARY_PATH; or give --mpi none, which "
+        "starts each rank alone, for a program that is linked with MPI and does not use it");
   }
   PmixLibrary found;
   const bool whole = Find(library, "PMIx_server_init", &found.server_init) &&
