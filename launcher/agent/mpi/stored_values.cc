@@ -1,7 +1,8 @@
 #include "cohort/launcher/agent/mpi/stored_values.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
+#include <system_error>
 #include <utility>
 
 namespace cohort::launcher {
@@ -72,10 +73,18 @@ void StoredValues::OnReply(const v1::VariableReply& reply) {
 void StoredValues::Take(Asked what, const std::string& value) {
   Wanted& wanted = wanted_[what.wanted];
   if (what.piece == 0) {
-    const size_t count = std::max<size_t>(std::strtoul(value.c_str(), nullptr, 10), 1);
+    const size_t end = std::min(value.find('\n'), value.size());
+    size_t count = 0;
+    const auto [read, error] = std::from_chars(value.data(), value.data() + end, count);
+    if (error != std::errc() || read != value.data() + end || end == value.size() || count == 0 ||
+        count > kMostPieces) {
+      callbacks_.on_refused("'" + wanted.name + "' of another node is damaged");
+      wanted_.erase(what.wanted);
+      return;
+    }
     wanted.pieces.resize(count);
     wanted.missing = count;
-    wanted.pieces[0] = value.substr(std::min(value.find('\n'), value.size() - 1) + 1);
+    wanted.pieces[0] = value.substr(end + 1);
     for (size_t piece = 1; piece < count; ++piece) Ask({.wanted = what.wanted, .piece = piece});
   } else {
     wanted.pieces[what.piece] = value;

@@ -20,7 +20,7 @@ class StoredValues {
   struct Callbacks {
     // A call on the job's variables with a number of this object's own; answered by OnReply.
     std::function<void(const v1::VariableRequest&)> ask;
-    std::function<void(const std::string& why)> on_refused;  // there is no room
+    std::function<void(const std::string& why)> on_refused;  // there is no room, or a value is none of ours
   };
   using Then = std::function<void(std::string)>;
 
@@ -32,7 +32,7 @@ class StoredValues {
 
   // Returns the number of pieces. A second value of a name, of one piece as the first, takes its place.
   size_t Put(const std::string& name, const std::string& value);
-  // Waits for the value of that name, for however long.
+  // Waits for the value of that name, for however long. One that claims more pieces than there can be is refused.
   void Get(const std::string& name, Then then);
   // Removes a value of that many pieces, which every node has that wants it.
   void Remove(const std::string& name, size_t pieces);
@@ -42,7 +42,8 @@ class StoredValues {
  private:
   static constexpr uint32_t kGetTimeoutMs = 60'000;
   static constexpr std::chrono::seconds kAskAgainAfter{1};
-  static constexpr size_t kPieceBytes = 44u << 10;  // a variable takes 48 KiB
+  static constexpr size_t kPieceBytes = 44u << 10;                      // a variable takes 48 KiB
+  static constexpr size_t kMostPieces = (64u << 20) / kPieceBytes + 1;  // all variables take 64 MiB
 
   struct Wanted {
     std::string name;

@@ -35,6 +35,15 @@ void StoreRelay::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) {
 }
 
 void StoreRelay::OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request) {
+  const bool reads =
+      request.kind() == v1::VariableRequest::KIND_GET || request.kind() == v1::VariableRequest::KIND_COUNT;
+  if (from != kAgentItself && !reads && request.key().starts_with(kOwnNames)) {
+    v1::AgentMessage message;
+    message.mutable_variable()->set_request(request.request());
+    message.mutable_variable()->set_error("variable '" + request.key() + "': names that begin with " +
+                                          std::string(kOwnNames) + " are dlaunch's own; use another");
+    return Answer(from, message);
+  }
   v1::FromAgent up;
   *up.mutable_variable() = request;
   up.mutable_variable()->set_request(Note(from, request.request(), ""));

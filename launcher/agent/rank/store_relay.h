@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -18,6 +19,8 @@ namespace cohort::launcher {
 class StoreRelay {
  public:
   static constexpr RankSocket::PeerId kAgentItself = 0;
+  // Variables whose names begin so are the agents' own: ranks may read them, and are refused to change them.
+  static constexpr std::string_view kOwnNames = ".mpi/";
 
   struct Callbacks {
     std::function<void(const v1::FromAgent&)> to_rendezvous;

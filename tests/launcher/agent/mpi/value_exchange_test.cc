@@ -119,6 +119,18 @@ TEST(ValueExchange, RemovesTheValuesOfFinishedRounds) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(exchanges.got(i).size(), 200u);
 }
 
+TEST(ValueExchange, RefusesValuesThatAreNone) {
+  const std::vector<std::string> values = {"99999999999999\n", "0\nx", "-1\nx", "2000\n", "", "1", "x\nx", "1 \nx"};
+  for (const std::string& value : values) {
+    Exchanges exchanges(2, 1);
+    exchanges.variables()[".mpi/1/round/1/1/0"] = value;
+    exchanges.Fetch(0, 1);
+    exchanges.AnswerAll();
+    EXPECT_EQ(exchanges.refused().size(), 1u) << value;
+    EXPECT_TRUE(exchanges.got(0).empty()) << value;
+  }
+}
+
 TEST(ValueExchange, IgnoresAnswersThatItHasNotAskedFor) {
   Exchanges exchanges(2, 1);
   v1::VariableReply reply;
