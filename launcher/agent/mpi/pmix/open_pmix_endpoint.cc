@@ -25,9 +25,12 @@ namespace {
 constexpr std::chrono::seconds kCallLimit{10};
 constexpr std::chrono::seconds kEndLimit{1};
 
-// A call that the library's thread completes. Late ones find their place still there.
+// A call that the library's thread completes. Late ones find their place still there, and what they were given.
 class Completion {
  public:
+  Completion() = default;
+  // `given` lives until the library is done with it.
+  explicit Completion(std::shared_ptr<void> given) { state_->given = std::move(given); }
   // For the library, with Argument().
   static void Done(pmix_status_t status, void* argument) {
     const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(argument));
@@ -38,12 +41,11 @@ class Completion {
   // Once; Done frees it.
   void* Argument() { return argument_ = new std::shared_ptr<State>(state_); }
   // The status of a call that returned `returned`.
-  pmix_status_t Wait(pmix_status_t returned, std::chrono::seconds limit) {
+  pmix_status_t Wait(pmix_status_t returned, runtime::Deadline deadline) {
     if (returned != PMIX_SUCCESS) {  // it calls nothing back
       delete argument_;
       return returned == PMIX_OPERATION_SUCCEEDED ? PMIX_SUCCESS : returned;
     }
-    const auto deadline = runtime::Deadline::After(limit);
     const runtime::MutexLock lock(state_->mutex);
     while (!state_->status) {
       if (!state_->done.Wait(state_->mutex, deadline) && !state_->status) return PMIX_ERR_TIMEOUT;
@@ -56,6 +58,7 @@ class Completion {
     runtime::Mutex mutex;
     runtime::CondVar done;
     std::optional<pmix_status_t> status COHORT_GUARDED_BY(mutex);
+    std::shared_ptr<void> given;
   };
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   std::shared_ptr<State>* argument_ = nullptr;
@@ -260,7 +263,8 @@ void OpenPmixEndpoint::AddRank(PmixInfo* info, size_t node, int rank, const Prog
 
 // The whole job is told, by the names that RAW keys take: what PMIx makes of them otherwise may hold zeros.
 absl::Status OpenPmixEndpoint::Register() {
-  PmixInfo info;
+  const auto owned = std::make_shared<PmixInfo>();
+  PmixInfo& info = *owned;
   const auto size = static_cast<uint32_t>(job_.world_size), local = static_cast<uint32_t>(own().ranks);
   const std::vector<ProgramPlace> places = PlacesInPrograms(job_);
   std::string hosts, ranks, peers;
@@ -287,19 +291,24 @@ absl::Status OpenPmixEndpoint::Register() {
   info.Add(PMIX_LOCAL_PEERS, peers);
   info.AddRank(PMIX_LOCALLDR, static_cast<uint32_t>(own().first_rank));
 
-  Completion registered;
+  const auto deadline = runtime::Deadline::After(kCallLimit);
+  Completion registered(owned);
   pmix_status_t status = library_->register_nspace(job_.name.c_str(), own().ranks, info.data(), info.size(),
                                                    Completion::Done, registered.Argument());
-  status = registered.Wait(status, kCallLimit);
+  status = registered.Wait(status, deadline);
   if (status != PMIX_SUCCESS) return Failure("PMIx_server_register_nspace", status);
-  for (int i = 0; i < own().ranks; ++i) {
-    const pmix_proc_t rank = ProcessOf(own().first_rank + i);
-    Completion known;
-    status = library_->register_client(&rank, ::getuid(), ::getgid(), nullptr, Completion::Done, known.Argument());
-    status = known.Wait(status, kCallLimit);
-    if (status != PMIX_SUCCESS) return Failure("PMIx_server_register_client", status);
+  std::vector<Completion> known(local);
+  std::vector<pmix_status_t> returned;
+  for (uint32_t i = 0; i < local; ++i) {
+    const pmix_proc_t rank = ProcessOf(own().first_rank + static_cast<int>(i));
+    returned.push_back(
+        library_->register_client(&rank, ::getuid(), ::getgid(), nullptr, Completion::Done, known[i].Argument()));
   }
-  return absl::OkStatus();
+  for (uint32_t i = 0; i < local; ++i) {
+    const pmix_status_t its = known[i].Wait(returned[i], deadline);
+    if (its != PMIX_SUCCESS) status = its;
+  }
+  return status == PMIX_SUCCESS ? absl::OkStatus() : Failure("PMIx_server_register_client", status);
 }
 
 OpenPmixEndpoint::~OpenPmixEndpoint() {
@@ -320,7 +329,7 @@ OpenPmixEndpoint::~OpenPmixEndpoint() {
   // Removes the files of ranks that were killed.
   Completion gone;
   library_->deregister_nspace(job_.name.c_str(), Completion::Done, gone.Argument());
-  gone.Wait(PMIX_SUCCESS, kEndLimit);
+  gone.Wait(PMIX_SUCCESS, runtime::Deadline::After(kEndLimit));
 }
 
 std::vector<std::string> OpenPmixEndpoint::EnvironmentOf(int local_rank) {
