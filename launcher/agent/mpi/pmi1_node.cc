@@ -76,7 +76,7 @@ std::string Pmi1Node::Put(const Pmi1Message& message) {
   if (key.empty() || key.size() > kMaxPmiKey) return Refusal("put_result", "the_key_is_empty_or_too_long");
   if (value.size() > kMaxPmiValue) return Refusal("put_result", "the_value_is_too_long");
   if (!Store(key, value)) return Refusal("put_result", "the_values_of_all_ranks_are_more_than_64_MiB");
-  if (job_.nodes > 1) unpublished_ += key + "=" + value + "\n";
+  if (job_.nodes > 1) unpublished_.insert(key);
   return "cmd=put_result rc=0 msg=success\n";
 }
 
@@ -90,9 +90,11 @@ std::string Pmi1Node::Get(const Pmi1Message& message) const {
 }
 
 bool Pmi1Node::Store(std::string key, std::string value) {
+  const auto former = values_.find(key);
+  const size_t freed = former == values_.end() ? 0 : key.size() + former->second.size() + kEntryBytes;
   const size_t bytes = key.size() + value.size() + kEntryBytes;
-  if (bytes_ + bytes > kMaxBytes) return false;
-  bytes_ += bytes;
+  if (bytes_ - freed + bytes > kMaxBytes) return false;
+  bytes_ += bytes - freed;
   values_.insert_or_assign(std::move(key), std::move(value));
   return true;
 }
@@ -101,11 +103,17 @@ bool Pmi1Node::Merge(std::string_view values) {
   while (!values.empty()) {
     const std::string_view line = values.substr(0, values.find('\n'));
     values.remove_prefix(std::min(line.size() + 1, values.size()));
-    const size_t equals = line.find('=');
-    if (equals == std::string_view::npos) continue;
-    if (!Store(std::string(line.substr(0, equals)), std::string(line.substr(equals + 1)))) return false;
+    const size_t blank = line.find(' ');
+    if (blank == std::string_view::npos) continue;
+    if (!Store(std::string(line.substr(0, blank)), std::string(line.substr(blank + 1)))) return false;
   }
   return true;
+}
+
+std::string Pmi1Node::TakeUnpublished() {
+  std::string text;
+  for (const std::string& key : std::exchange(unpublished_, {})) text += key + " " + values_[key] + "\n";
+  return text;
 }
 
 Pmi1Node::Events Pmi1Node::EnterBarrier(int local_rank) {
@@ -119,13 +127,16 @@ Pmi1Node::Events Pmi1Node::EnterBarrier(int local_rank) {
   ++round_;
   if (job_.nodes == 1) return LeaveBarrier();
   publishing_ = true;
-  return {Publish{round_, std::exchange(unpublished_, "")}};
+  return {Publish{round_, TakeUnpublished()}};
 }
 
 Pmi1Node::Events Pmi1Node::OnAllPublished(const std::vector<std::string>& values) {
   if (!std::exchange(publishing_, false)) return {};
   for (const std::string& node : values) {
-    Merge(node);  // a rank that misses one of too many is told so by its get
+    if (Merge(node)) continue;
+    const int waits = RankInMpi();
+    if (waits < 0) return {};
+    return {Abandoned{waits, "values of other nodes: those of all ranks are more than 64 MiB"}};
   }
   return LeaveBarrier();
 }
@@ -159,19 +170,24 @@ Pmi1Node::Events Pmi1Node::OnLeftElsewhere(const std::string& what) {
   return events;
 }
 
+int Pmi1Node::RankInMpi() const {
+  const auto is_in_mpi = [](const Rank& rank) { return rank.state == State::kInitialized; };
+  auto found =
+      std::find_if(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return is_in_mpi(rank) && rank.in_barrier; });
+  if (found == ranks_.end()) found = std::find_if(ranks_.begin(), ranks_.end(), is_in_mpi);
+  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
+}
+
 void Pmi1Node::LookForLeft(Events* events) const {
   const auto gone = std::find_if(ranks_.begin(), ranks_.end(),
                                  [](const Rank& rank) { return rank.state == State::kClosed && !rank.finalized; });
-  if (gone == ranks_.end() && left_elsewhere_.empty()) return;
-  const auto is_in_mpi = [](const Rank& rank) { return rank.state == State::kInitialized; };
-  auto waits =
-      std::find_if(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return is_in_mpi(rank) && rank.in_barrier; });
-  if (waits == ranks_.end()) waits = std::find_if(ranks_.begin(), ranks_.end(), is_in_mpi);
-  if (waits == ranks_.end()) return;
-  events->emplace_back(Abandoned{static_cast<int>(waits - ranks_.begin()),
-                                 gone == ranks_.end()
-                                     ? left_elsewhere_
-                                     : RankThatLeft(job_.first_rank + static_cast<int>(gone - ranks_.begin()), "")});
+  const int waits = RankInMpi();
+  if (waits < 0) return;
+  if (gone != ranks_.end()) {
+    events->emplace_back(Abandoned{waits, RankThatLeft(job_.first_rank + static_cast<int>(gone - ranks_.begin()), "")});
+  } else if (!left_elsewhere_.empty()) {
+    events->emplace_back(Abandoned{waits, left_elsewhere_});
+  }
 }
 
 std::vector<int> Pmi1Node::MissingInBarrier() const {

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -99,19 +100,23 @@ class Pmi1Node {
   std::string Reply(Rank& rank, const Pmi1Message& message);
   std::string Put(const Pmi1Message& message);
   std::string Get(const Pmi1Message& message) const;
+  // A local rank that is in MPI, rather one in the barrier; -1: there is none.
+  int RankInMpi() const;
   // A rank is in MPI and another never comes to it, or has gone from it without a word.
   void LookForLeft(Events* events) const;
   Events EnterBarrier(int local_rank);
   Events LeaveBarrier();
-  // Adds values as Publish carries them. False: too many.
+  // Adds values as Publish carries them: a line each, with a blank between the key, which has none, and the value.
+  // False: too many.
   bool Merge(std::string_view values);
   bool Store(std::string key, std::string value);
+  std::string TakeUnpublished();
 
   const Job job_;
   std::vector<Rank> ranks_;
   std::unordered_map<std::string, std::string> values_;
   size_t bytes_ = 0;
-  std::string unpublished_;  // puts since the last barrier, as Publish carries them
+  std::set<std::string> unpublished_;  // keys put since the last barrier
   int in_barrier_ = 0;
   uint64_t round_ = 0;
   bool publishing_ = false;

@@ -6,6 +6,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -230,6 +231,49 @@ TEST(Pmi1Node, HoldsNoMoreThanItsLimit) {
   EXPECT_GT(taken, 15'000);
 }
 
+TEST(Pmi1Node, CountsAValueThatIsReplacedOnce) {
+  Pmi1Node node(JobOf(0, 2, 1));
+  Init(node, 1);
+  const std::string value(kMaxPmiValue, 'v');
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_THAT(AnswerOf(node.OnLine(0, "cmd=put kvsname=job-1 key=k value=" + value)), HasSubstr("rc=0")) << i;
+  }
+  const auto events = node.OnLine(0, "cmd=barrier_in");
+  ASSERT_NE(Find<Pmi1Node::Publish>(events), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Publish>(events)->values, "k " + value + "\n");
+}
+
+TEST(Pmi1Node, EndsARankWhereTheValuesOfOtherNodesAreTooMany) {
+  Pmi1Node node(JobOf(0, 2, 1));
+  Init(node, 1);
+  node.OnLine(0, "cmd=barrier_in");
+  std::string values;
+  for (int i = 0; values.size() <= Pmi1Node::kMaxBytes; ++i) {
+    values += "k" + std::to_string(i) + " " + std::string(kMaxPmiValue, 'v') + "\n";
+  }
+  const auto events = node.OnAllPublished({values});
+  EXPECT_EQ(Find<Pmi1Node::Answer>(events), nullptr) << "addresses would be missing";
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(events), nullptr);
+  EXPECT_THAT(Find<Pmi1Node::Abandoned>(events)->by, HasSubstr("more than 64 MiB"));
+}
+
+TEST(Pmi1Node, HandsAnyKeysAndValuesOnToOtherNodes) {
+  Pmi1Node node(JobOf(0, 2, 1)), other(JobOf(1, 2, 1));
+  Init(node, 1);
+  Init(other, 1);
+  const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"a=b", "c=d e"}, {"a", ""}, {"=", "="}, {"x", " y "}};
+  for (const auto& [key, value] : pairs) node.OnLine(0, "cmd=put kvsname=job-1 key=" + key + " value=" + value);
+  const auto events = node.OnLine(0, "cmd=barrier_in");
+  other.OnLine(0, "cmd=barrier_in");
+  ASSERT_NE(Find<Pmi1Node::Publish>(events), nullptr);
+  other.OnAllPublished({Find<Pmi1Node::Publish>(events)->values});
+  for (const auto& [key, value] : pairs) {
+    EXPECT_EQ(AnswerOf(other.OnLine(0, "cmd=get kvsname=job-1 key=" + key)),
+              "cmd=get_result rc=0 msg=success value=" + value + "\n");
+  }
+}
+
 TEST(Pmi1Node, HoldsFewerThanAMillionKeysWithoutValues) {
   Pmi1Node node(JobOf(0, 1, 1));
   Init(node, 1);
@@ -263,7 +307,7 @@ TEST(Pmi1Node, TakesAnyLinesInAnyOrder) {
           node.OnClosed(rank);
           break;
         case 1:
-          node.OnAllPublished({"a=b\n", "no value"});
+          node.OnAllPublished({"a b\n", "no_value"});
           break;
         default:
           node.OnLine(rank, lines[random() % lines.size()]);
