@@ -21,12 +21,14 @@ absl::Status MpiService::Start(const PmixService::Starter& start_pmix) {
   const auto on_stuck = [this](int rank, const std::string& why) { GetStuck(rank, why); };
   if (assignment_.job().serves_pmi1()) {
     pmi1_ = std::make_unique<Pmi1Service>(loop_, assignment_, &store_,
-                                          Pmi1Service::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck});
+                                          Pmi1Service::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck},
+                                          delays_.wait_is_told);
     COHORT_RETURN_IF_ERROR(pmi1_->Start());
   }
   if (assignment_.job().pmix() == v1::JobSpec::PMIX_NONE) return absl::OkStatus();
   pmix_ = std::make_unique<PmixService>(loop_, assignment_, &store_,
-                                        PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck});
+                                        PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck},
+                                        delays_.wait_is_told);
   const absl::Status started = pmix_->Start(CpusToShare(), start_pmix);
   if (started.ok()) return started;
   pmix_.reset();

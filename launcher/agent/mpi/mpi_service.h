@@ -21,6 +21,7 @@ namespace cohort::launcher {
 struct MpiDelays {
   std::chrono::nanoseconds cause_may_show = std::chrono::seconds(1);
   std::chrono::nanoseconds absence_is_told = std::chrono::seconds(30);
+  std::chrono::nanoseconds wait_is_told = std::chrono::seconds(30);
 };
 
 class MpiService {

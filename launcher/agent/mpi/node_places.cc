@@ -29,11 +29,32 @@ std::vector<size_t> NodePlaces::Of(const std::vector<int>& ranks) const {
   return places;
 }
 
-std::string NamesOfRanks(const std::vector<int>& ranks) {
+namespace {
+
+// "rank 3", of what "rank" says, or "ranks 1, 2 and 5 more".
+std::string Names(const std::string& what, const std::vector<std::string>& names) {
   constexpr size_t kMost = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return text + (ranks.size() > kMost ? " and " + std::to_string(ranks.size() - kMost) + " more" : "");
+  std::string text = what + (names.size() == 1 ? " " : "s ");
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return text + (names.size() > kMost ? " and " + std::to_string(names.size() - kMost) + " more" : "");
+}
+
+}  // namespace
+
+std::string NodesWaitedFor(const NodePlaces& places, const std::set<size_t>& missing) {
+  if (missing.empty()) return "";
+  for (size_t before = 0; before < places.own; ++before) {
+    if (!missing.contains(before)) return "";
+  }
+  std::vector<std::string> names;
+  for (const size_t place : missing) names.push_back(places.nodes[place].name);
+  return Names("node", names);
+}
+
+std::string NamesOfRanks(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(std::to_string(rank));
+  return Names("rank", names);
 }
 
 }  // namespace cohort::launcher

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct NodePlaces {
 };
 
 NodePlaces PlacesOf(const v1::Assignment& assignment);
+
+// The words for a wait of the own node for those places, "node b" or "nodes b, c and 5 more"; empty where a node before
+// this one waits for them too, which says it for all.
+std::string NodesWaitedFor(const NodePlaces& places, const std::set<size_t>& missing);
 
 // "rank 3", or "ranks 1, 2 and 5 more".
 std::string NamesOfRanks(const std::vector<int>& ranks);

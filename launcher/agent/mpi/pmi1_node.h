@@ -83,6 +83,8 @@ class Pmi1Node {
   bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
   // How many local ranks have come to the barrier under way.
   int in_barrier() const { return in_barrier_; }
+  // Whether all of them have, and the barrier waits for other nodes.
+  bool waits_for_nodes() const { return publishing_; }
   // The node's ranks that have not, by their numbers in the world; empty while nobody has.
   std::vector<int> MissingInBarrier() const;
 

@@ -35,7 +35,8 @@ Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
 
 }  // namespace
 
-Pmi1Service::Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks)
+Pmi1Service::Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
+                         std::chrono::nanoseconds patience)
     : loop_(loop),
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
@@ -43,7 +44,8 @@ Pmi1Service::Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, Stor
       node_(JobOf(assignment)),
       exchange_(store),
       left_news_(store, "pmi1"),
-      ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
+      ranks_(static_cast<size_t>(assignment.placement().ranks_size())),
+      patience_(patience) {}
 
 Pmi1Service::~Pmi1Service() {
   loop_->Cancel(barrier_timer_);
@@ -166,14 +168,21 @@ void Pmi1Service::Exchange(const Pmi1Node::Publish& publish) {
 }
 
 void Pmi1Service::WatchBarrier() {
-  if (node_.MissingInBarrier().empty()) {
+  if (node_.MissingInBarrier().empty() && !node_.waits_for_nodes()) {
     loop_->Cancel(std::exchange(barrier_timer_, 0));
   } else if (barrier_timer_ == 0) {
-    barrier_timer_ = loop_->After(kTellOfBarrierAfter, [this] {
-      callbacks_.on_notice("MPI's barrier (MPI_Init is one) waits for " + NamesOfRanks(node_.MissingInBarrier()) +
-                           " of this node since " + std::to_string(kTellOfBarrierAfter.count()) + " s");
-    });
+    barrier_timer_ = loop_->After(patience_, [this] { TellOfBarrier(); });
   }
+}
+
+void Pmi1Service::TellOfBarrier() const {
+  const std::vector<int> ranks = node_.MissingInBarrier();
+  const std::string whom =
+      ranks.empty() ? NodesWaitedFor(places_, exchange_.missing()) : NamesOfRanks(ranks) + " of this node";
+  if (whom.empty()) return;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience_).count();
+  callbacks_.on_notice("MPI's barrier (MPI_Init is one) waits for " + whom + " since " + std::to_string(seconds) +
+                       " s");
 }
 
 }  // namespace cohort::launcher

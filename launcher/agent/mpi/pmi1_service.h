@@ -32,8 +32,9 @@ class Pmi1Service {
     std::function<void(int local_rank, const std::string& why)> on_stuck;
   };
 
-  // The assignment and the store outlive this object.
-  Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks);
+  // The assignment and the store outlive this object. A barrier that waits for `patience` is told.
+  Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
+              std::chrono::nanoseconds patience);
   ~Pmi1Service();
   Pmi1Service(const Pmi1Service&) = delete;
   Pmi1Service& operator=(const Pmi1Service&) = delete;
@@ -50,7 +51,6 @@ class Pmi1Service {
   bool uses_mpi(int local_rank) const { return node_.uses_mpi(local_rank); }
 
  private:
-  static constexpr std::chrono::seconds kTellOfBarrierAfter{30};
   static constexpr size_t kMostUnsent = 64u << 10;
 
   struct Rank {
@@ -69,6 +69,7 @@ class Pmi1Service {
   void Handle(const Pmi1Node::Events& events);
   void Exchange(const Pmi1Node::Publish& publish);
   void WatchBarrier();
+  void TellOfBarrier() const;
 
   EventLoop* loop_;
   const v1::Assignment& assignment_;
@@ -78,7 +79,8 @@ class Pmi1Service {
   ValueExchange exchange_;
   LeftNews left_news_;
   std::vector<Rank> ranks_;
-  EventLoop::TimerId barrier_timer_ = 0;  // set while some ranks wait for others of this node
+  const std::chrono::nanoseconds patience_;
+  EventLoop::TimerId barrier_timer_ = 0;  // set while a barrier waits
 };
 
 }  // namespace cohort::launcher

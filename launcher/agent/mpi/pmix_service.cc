@@ -43,7 +43,8 @@ PmixEndpoint::Job JobOf(const NodePlaces& places, const std::string& name, int w
 
 }  // namespace
 
-PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks)
+PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
+                         std::chrono::nanoseconds patience)
     : loop_(loop),
       store_(store),
       callbacks_(std::move(callbacks)),
@@ -54,7 +55,8 @@ PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, Stor
       left_news_(store, "pmix"),
       programs_(assignment.job().programs()),
       nodes_share_host_(assignment.job().nodes_share_host()),
-      ranks_(static_cast<size_t>(assignment.placement().ranks_size())) {}
+      ranks_(static_cast<size_t>(assignment.placement().ranks_size())),
+      patience_(patience) {}
 
 PmixService::~PmixService() {
   *lives_ = false;
@@ -98,7 +100,7 @@ void PmixService::On(const PmixEndpoint::Connected& event) {
   if (rank.state == State::kEnded) return;
   rank.state = State::kConnected;
   rank.used = true;
-  if (wait_timer_ == 0) wait_timer_ = loop_->After(kTellOfWaitAfter, [this] { TellOfMissing(); });
+  WatchWaits();
   LookForLeft();
 }
 
@@ -138,19 +140,16 @@ void PmixService::On(const PmixEndpoint::Fence& event) {
   }
   const std::string ranks = NameOf(event.ranks);
   const ValueExchange::Round round = {"fence/" + ranks, ++rounds_[ranks]};
-  const std::string name = round.name + "/" + std::to_string(round.number);
   exchange_.Publish(round, places_.own, event.values);
-  fences_.insert(name);
-  if (wait_timer_ == 0) wait_timer_ = loop_->After(kTellOfWaitAfter, [this] { TellOfMissing(); });
-  exchange_.Fetch(round, members, places_.own, [this, name, event](const std::vector<std::string>& others) {
-    fences_.erase(name);
-    FinishFence(event, others);
-  });
+  exchange_.Fetch(round, members, places_.own,
+                  [this, event](const std::vector<std::string>& others) { FinishFence(event, others); });
+  WatchWaits();
 }
 
 void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others) {
   std::string all = fence.values;
   for (const std::string& values : others) all += values;
+  WatchWaits();
   server_->Answer(fence.number, all);
 }
 
@@ -177,6 +176,7 @@ void PmixService::OnEnded(int local_rank) {
     Rank& rank = ranks_[static_cast<size_t>(local_rank)];
     rank.left = rank.state != State::kFinalized;
     rank.state = State::kEnded;
+    WatchWaits();
     LookForLeft();
   });
 }
@@ -196,17 +196,34 @@ void PmixService::OnLeft(const std::string& what) {
   callbacks_.on_stuck(static_cast<int>(waits - ranks_.begin()), "it can't go on in MPI without " + what);
 }
 
-// Once: MPI_Init of some waits for others of this node, or a fence for other nodes.
-void PmixService::TellOfMissing() {
+std::vector<int> PmixService::MissingInInit() const {
   std::vector<int> missing;
+  bool any_came = false;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].state == State::kNew) missing.push_back(NumberOf(static_cast<int>(i)));
+    any_came = any_came || ranks_[i].state == State::kConnected;
   }
-  const std::string since = " since " + std::to_string(kTellOfWaitAfter.count()) + " s";
-  if (!missing.empty()) {
-    callbacks_.on_notice("MPI_Init waits for " + NamesOfRanks(missing) + " of " + own_name() + since);
-  } else if (!fences_.empty()) {
-    callbacks_.on_notice("MPI's fence (MPI_Init has one) of " + own_name() + " waits for other nodes" + since);
+  return any_came ? missing : std::vector<int>();
+}
+
+// Each wait is told once.
+void PmixService::WatchWaits() {
+  if (MissingInInit().empty() && exchange_.missing().empty()) {
+    loop_->Cancel(std::exchange(wait_timer_, 0));
+  } else if (wait_timer_ == 0) {
+    wait_timer_ = loop_->After(patience_, [this] { TellOfMissing(); });
+  }
+}
+
+void PmixService::TellOfMissing() const {
+  const std::vector<int> ranks = MissingInInit();
+  const std::string nodes = NodesWaitedFor(places_, exchange_.missing());
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience_).count();
+  const std::string since = " since " + std::to_string(seconds) + " s";
+  if (!ranks.empty()) {
+    callbacks_.on_notice("MPI_Init waits for " + NamesOfRanks(ranks) + " of " + own_name() + since);
+  } else if (!nodes.empty()) {
+    callbacks_.on_notice("MPI's fence (MPI_Init has one) waits for " + nodes + since);
   }
 }
 

@@ -45,8 +45,9 @@ class PmixService {
   using Starter =
       std::function<absl::StatusOr<std::unique_ptr<PmixEndpoint>>(const PmixEndpoint::Job&, PmixEndpoint::Handler)>;
 
-  // The assignment and the store outlive this object.
-  PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks);
+  // The assignment and the store outlive this object. A fence, or ranks in MPI_Init, that wait for `patience` are told.
+  PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
+              std::chrono::nanoseconds patience = std::chrono::seconds(30));
   ~PmixService();
   PmixService(const PmixService&) = delete;
   PmixService& operator=(const PmixService&) = delete;
@@ -60,8 +61,6 @@ class PmixService {
   bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
 
  private:
-  static constexpr std::chrono::seconds kTellOfWaitAfter{30};
-
   // kNew ─MPI_Init─► kConnected ─MPI_Finalize─► kFinalized ─► kConnected, by a second program of the rank; kEnded from
   // any.
   enum class State : uint8_t { kNew, kConnected, kFinalized, kEnded };
@@ -82,7 +81,10 @@ class PmixService {
   // Ranks that wait for one that has ended can't go on.
   void LookForLeft();
   void OnLeft(const std::string& what);
-  void TellOfMissing();
+  // Ranks of this node that have not called MPI_Init, where others have, by their numbers in the world.
+  std::vector<int> MissingInInit() const;
+  void WatchWaits();
+  void TellOfMissing() const;
   void ShareValues();
   int NumberOf(int local_rank) const { return places_.nodes[places_.own].first_rank + local_rank; }
   const std::string& own_name() const { return places_.nodes[places_.own].name; }
@@ -101,9 +103,9 @@ class PmixService {
   int cpus_ = 1;
   std::vector<Rank> ranks_;
   std::map<std::string, uint64_t> rounds_;  // fences so far by their ranks
-  std::set<std::string> fences_;            // that wait for other nodes
   std::set<size_t> asked_nodes_;            // for the values of their ranks
-  EventLoop::TimerId wait_timer_ = 0;
+  const std::chrono::nanoseconds patience_;
+  EventLoop::TimerId wait_timer_ = 0;                           // set while something waits
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  // for events that are posted already
   std::unique_ptr<PmixEndpoint> server_;
 };

@@ -1,6 +1,5 @@
 #include "cohort/launcher/agent/mpi/value_exchange.h"
 
-#include <memory>
 #include <utility>
 
 namespace cohort::launcher {
@@ -10,11 +9,6 @@ void ValueExchange::Publish(const Round& round, size_t own, const std::string& v
 }
 
 void ValueExchange::Fetch(const Round& round, const std::vector<size_t>& members, size_t own, const Then& then) {
-  struct Gathered {
-    Then then;
-    std::vector<std::string> values;
-    size_t missing = 0;
-  };
   std::vector<size_t> others;
   for (const size_t member : members) {
     if (member != own) others.push_back(member);
@@ -26,15 +20,24 @@ void ValueExchange::Fetch(const Round& round, const std::vector<size_t>& members
   const auto gathered = std::make_shared<Gathered>();
   gathered->then = then;
   gathered->values.resize(others.size());
-  gathered->missing = others.size();
+  gathered->missing.insert(others.begin(), others.end());
+  fetches_.insert(gathered);
   for (size_t i = 0; i < others.size(); ++i) {
-    store_->Get(KeyOf(round, others[i]), [this, gathered, i, round, own](std::string value) {
+    store_->Get(KeyOf(round, others[i]), [this, gathered, i, member = others[i], round, own](std::string value) {
       gathered->values[i] = std::move(value);
-      if (--gathered->missing > 0) return;
+      gathered->missing.erase(member);
+      if (!gathered->missing.empty()) return;
+      fetches_.erase(gathered);
       Forget(round, own);
       gathered->then(gathered->values);
     });
   }
+}
+
+std::set<size_t> ValueExchange::missing() const {
+  std::set<size_t> members;
+  for (const auto& gathered : fetches_) members.insert(gathered->missing.begin(), gathered->missing.end());
+  return members;
 }
 
 void ValueExchange::Forget(const Round& round, size_t own) {

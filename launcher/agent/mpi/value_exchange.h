@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,16 @@ class ValueExchange {
   void Publish(const Round& round, size_t own, const std::string& values);
   // Waits for the values of those of `members` that are not `own`, for however long.
   void Fetch(const Round& round, const std::vector<size_t>& members, size_t own, const Then& then);
+  // The members whose values any Fetch waits for, ascending.
+  std::set<size_t> missing() const;
 
  private:
+  struct Gathered {
+    Then then;
+    std::vector<std::string> values;
+    std::set<size_t> missing;  // members
+  };
+
   static std::string KeyOf(const Round& round, size_t node) {
     return round.name + "/" + std::to_string(round.number) + "/" + std::to_string(node);
   }
@@ -43,6 +53,7 @@ class ValueExchange {
 
   StoredValues* const store_;
   std::map<std::string, std::map<uint64_t, size_t>> pieces_;  // of this node's values, by name and number
+  std::set<std::shared_ptr<Gathered>> fetches_;               // that wait
 };
 
 }  // namespace cohort::launcher

@@ -65,7 +65,9 @@ class MpiServiceTest : public ::testing::Test {
             .on_notice = [&node](const std::string& text) { node.said.push_back(text); },
             .on_abort = [](int, int) {},
             .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); }},
-        MpiDelays{.cause_may_show = std::chrono::milliseconds(1), .absence_is_told = std::chrono::hours(1)});
+        MpiDelays{.cause_may_show = std::chrono::milliseconds(1),
+                  .absence_is_told = std::chrono::hours(1),
+                  .wait_is_told = std::chrono::milliseconds(10)});
     const absl::Status started = node.service->Start(
         [&](const PmixEndpoint::Job&, PmixEndpoint::Handler handle) -> absl::StatusOr<std::unique_ptr<PmixEndpoint>> {
           if (!has_pmix) return absl::NotFoundError("no libpmix");
@@ -79,31 +81,35 @@ class MpiServiceTest : public ::testing::Test {
     if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
     if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
     if (request.kind() == v1::VariableRequest::KIND_GET) asked_.emplace_back(index, request);
+    loop_.Post([this] { AnswerWhatIsThere(); });
   }
-  // Runs what is due within 20 ms, which is when stuck ranks have been told.
-  void Settle() {
-    for (int turns = 0; turns < 4; ++turns) {
-      loop_.After(std::chrono::milliseconds(5), [this] { loop_.Quit(); });
-      loop_.Run();
-      for (const auto& [index, get] : std::exchange(asked_, {})) {
-        if (!stored_.contains(get.key())) {
-          asked_.emplace_back(index, get);
-          continue;
-        }
-        v1::VariableReply reply;
-        reply.set_request(get.request());
-        reply.set_found(true);
-        reply.set_value(stored_[get.key()]);
-        nodes_[index]->service->store().OnReply(reply);
+  void AnswerWhatIsThere() {
+    for (const auto& [index, get] : std::exchange(asked_, {})) {
+      if (!stored_.contains(get.key())) {
+        asked_.emplace_back(index, get);
+        continue;
       }
+      v1::VariableReply reply;
+      reply.set_request(get.request());
+      reply.set_found(true);
+      reply.set_value(stored_[get.key()]);
+      nodes_[index]->service->store().OnReply(reply);
     }
+  }
+  // Runs what is due soon, which is when stuck ranks and waits have been told.
+  void Settle() {
+    loop_.After(std::chrono::milliseconds(30), [this] { loop_.Quit(); });
+    loop_.Run();
   }
   // A line of PMI-1.
   void Say(Node& node, int local_rank, const std::string& line) {
+    Write(node, local_rank, line);
+    Settle();
+  }
+  static void Write(Node& node, int local_rank, const std::string& line) {
     const std::string text = line + "\n";
     EXPECT_EQ(::write(node.service->InheritedBy(local_rank), text.data(), text.size()),
               static_cast<ssize_t>(text.size()));
-    Settle();
   }
 
   EventLoop loop_;
@@ -143,6 +149,37 @@ TEST_F(MpiServiceTest, EndsARankOfOpenMpiWhereAnotherNodeHasNoPmix) {
   Settle();
   ASSERT_EQ(with.stuck.size(), 1u);
   EXPECT_THAT(with.stuck[0].second, HasSubstr("the ranks of node1, which has no PMIx: no libpmix"));
+}
+
+TEST_F(MpiServiceTest, NamesTheNodesThatABarrierWaitsFor) {
+  Node& first = AddNode(0, 3, 1, true);
+  AddNode(1, 3, 1, true);
+  Node& last = AddNode(2, 3, 1, true);
+  for (int times = 1; times <= 2; ++times) {
+    for (Node* node : {&first, &last}) {
+      Write(*node, 0, kInit);
+      Write(*node, 0, "cmd=barrier_in");
+    }
+    Settle();
+    ASSERT_EQ(first.said.size(), static_cast<size_t>(times)) << "each wait is told";
+    EXPECT_THAT(first.said.back(), HasSubstr("MPI's barrier (MPI_Init is one) waits for node node1 since"));
+    EXPECT_THAT(last.said, IsEmpty()) << "the first node says it for all";
+    Say(*nodes_[1], 0, kInit);
+    Say(*nodes_[1], 0, "cmd=barrier_in");
+  }
+}
+
+TEST_F(MpiServiceTest, NamesTheNodesThatAFenceWaitsFor) {
+  Node& first = AddNode(0, 2, 1, true);
+  Node& last = AddNode(1, 2, 1, true);
+  for (uint64_t times = 1; times <= 2; ++times) {
+    first.tell(PmixEndpoint::Fence{times, {}, ""});
+    Settle();
+    ASSERT_EQ(first.said.size(), times) << "each wait is told";
+    EXPECT_THAT(first.said.back(), HasSubstr("MPI's fence (MPI_Init has one) waits for node node1 since"));
+    last.tell(PmixEndpoint::Fence{times, {}, ""});
+    Settle();
+  }
 }
 
 }  // namespace
