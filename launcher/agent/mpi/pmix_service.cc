@@ -140,16 +140,33 @@ void PmixService::On(const PmixEndpoint::Fence& event) {
   }
   const std::string ranks = NameOf(event.ranks);
   const ValueExchange::Round round = {"fence/" + ranks, ++rounds_[ranks]};
-  exchange_.Publish(round, places_.own, event.values);
-  exchange_.Fetch(round, members, places_.own,
-                  [this, event](const std::vector<std::string>& others) { FinishFence(event, others); });
+  exchange_.Publish(round, places_.own, Sealed(event.values));
+  exchange_.Fetch(round, members, places_.own, [this, event, members](const std::vector<std::string>& others) {
+    FinishFence(event, members, others);
+  });
   WatchWaits();
 }
 
-void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others) {
-  std::string all = fence.values;
-  for (const std::string& values : others) all += values;
+std::optional<std::string> PmixService::Unsealed(size_t node, const std::string& text) {
+  const size_t end = std::min(text.find('\n'), text.size());
+  const std::string version = text.substr(0, end);
+  if (version == server_->version() && end < text.size()) return text.substr(end + 1);
+  OnLeft("the ranks of " + places_.nodes[node].name + ", whose OpenPMIx is " + version + " and not " +
+         server_->version() + " as on " + own_name() + "; install one version on all nodes");
+  return std::nullopt;
+}
+
+void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vector<size_t>& members,
+                              const std::vector<std::string>& others) {
   WatchWaits();
+  std::string all = fence.values;
+  size_t i = 0;
+  for (const size_t member : members) {
+    if (member == places_.own) continue;
+    const std::optional<std::string> values = Unsealed(member, others[i++]);
+    if (!values) return;
+    all += *values;
+  }
   server_->Answer(fence.number, all);
 }
 
@@ -158,7 +175,10 @@ void PmixService::On(const PmixEndpoint::Wanted& event) {
   if (node.empty()) return;
   if (asked_nodes_.insert(node[0]).second) store_->Put("ask/" + std::to_string(node[0]), "");
   store_->Get("rank/" + std::to_string(event.rank),
-              [this, number = event.number](const std::string& values) { server_->Answer(number, values); });
+              [this, number = event.number, node = node[0]](const std::string& text) {
+                if (text.empty()) return server_->Refuse(number);
+                if (const std::optional<std::string> values = Unsealed(node, text)) server_->Answer(number, *values);
+              });
 }
 
 void PmixService::ShareValues() {
@@ -166,7 +186,7 @@ void PmixService::ShareValues() {
 }
 
 void PmixService::On(const PmixEndpoint::Values& event) {
-  store_->Put("rank/" + std::to_string(NumberOf(event.local_rank)), event.values);
+  store_->Put("rank/" + std::to_string(NumberOf(event.local_rank)), event.found ? Sealed(event.values) : "");
 }
 
 // The event of its MPI_Finalize may be on its way.

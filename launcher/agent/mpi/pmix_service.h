@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -77,7 +78,12 @@ class PmixService {
   void On(const PmixEndpoint::Fence& event);
   void On(const PmixEndpoint::Wanted& event);
   void On(const PmixEndpoint::Values& event);
-  void FinishFence(const PmixEndpoint::Fence& fence, const std::vector<std::string>& others);
+  void FinishFence(const PmixEndpoint::Fence& fence, const std::vector<size_t>& members,
+                   const std::vector<std::string>& others);
+  // Values for other nodes, with the version of the server that made them.
+  std::string Sealed(const std::string& values) const { return server_->version() + "\n" + values; }
+  // The values in the text of a node; none where its version differs, which is told to a rank in MPI.
+  std::optional<std::string> Unsealed(size_t node, const std::string& text);
   // Ranks that wait for one that has ended can't go on.
   void LookForLeft();
   void OnLeft(const std::string& what);

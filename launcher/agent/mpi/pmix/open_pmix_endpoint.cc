@@ -106,9 +106,10 @@ class OpenPmixEndpoint : public PmixEndpoint {
   absl::Status Register();
   std::vector<std::string> EnvironmentOf(int local_rank) override;
   void Answer(uint64_t number, const std::string& values) override;
+  void Refuse(uint64_t number) override;
   void AskForValues(int local_rank) override;
+  std::string version() const override;
 
-  // On the library's thread, with AllServers locked.
   void Tell(Event event) { handle_(std::move(event)); }
   int LocalRankOf(const pmix_proc_t& rank) const { return static_cast<int>(rank.rank) - own().first_rank; }
   // A callback that waits for Answer; one of the two functions is set. The library wants it called after its own call
@@ -364,6 +365,18 @@ void OpenPmixEndpoint::Answer(uint64_t number, const std::string& values) {
       [](void* text) { delete static_cast<std::string*>(text); }, kept);
 }
 
+void OpenPmixEndpoint::Refuse(uint64_t number) {
+  Waiting waiting{};
+  {
+    const runtime::MutexLock lock(mutex_);
+    const auto found = waiting_.extract(number);
+    if (found.empty()) return;
+    waiting = found.mapped();
+  }
+  if (waiting.with_values == nullptr) return;
+  waiting.with_values(PMIX_ERR_NOT_FOUND, nullptr, 0, waiting.argument, nullptr, nullptr);
+}
+
 void OpenPmixEndpoint::AskForValues(int local_rank) {
   struct Asked {
     std::string name;
@@ -373,11 +386,23 @@ void OpenPmixEndpoint::AskForValues(int local_rank) {
   auto asked = std::make_unique<Asked>(Asked{job_.name, local_rank});
   const auto answer = [](pmix_status_t status, char* values, size_t bytes, void* argument) {
     const std::unique_ptr<Asked> its(static_cast<Asked*>(argument));
-    if (status != PMIX_SUCCESS || values == nullptr) return;
-    WithServer(its->name.c_str(),
-               [&](auto* server) { server->Tell(PmixEndpoint::Values{its->local_rank, std::string(values, bytes)}); });
+    PmixEndpoint::Values told{its->local_rank, "", status == PMIX_SUCCESS};
+    if (told.found && values != nullptr) told.values.assign(values, bytes);
+    WithServer(its->name.c_str(), [&](auto* server) { server->Tell(std::move(told)); });
   };
-  if (library_->dmodex_request(&rank, answer, asked.get()) == PMIX_SUCCESS) asked.release();
+  if (library_->dmodex_request(&rank, answer, asked.get()) == PMIX_SUCCESS) {
+    asked.release();
+  } else {
+    Tell(Values{local_rank, "", false});
+  }
+}
+
+// "OpenPMIx 4.2.2 (PMIx Standard: 4.1, ...)": repairs keep the form of the values.
+std::string OpenPmixEndpoint::version() const {
+  const std::string text = library_->get_version();
+  const size_t begin = std::min(text.find_first_of("0123456789"), text.size());
+  const size_t minor = std::min(text.find('.', begin), text.size());
+  return text.substr(begin, text.find_first_not_of("0123456789", minor + 1) - begin);
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ class PmixEndpoint {
   struct Values {
     int local_rank = 0;
     std::string values;
+    bool found = true;  // else it has none
   };
   using Event = std::variant<Connected, Finalized, Aborted, Said, Fence, Wanted, Values>;
   // Called on any thread; must not block or call back.
@@ -78,8 +79,12 @@ class PmixEndpoint {
   virtual std::vector<std::string> EnvironmentOf(int local_rank) = 0;
   // Answers the event of that number, once.
   virtual void Answer(uint64_t number, const std::string& values) = 0;
+  // Answers a Wanted: there are no such values.
+  virtual void Refuse(uint64_t number) = 0;
   // The values that a rank of this node has for others, when it has them: a Values.
   virtual void AskForValues(int local_rank) = 0;
+  // "4.2". Servers whose versions differ don't understand each other's values.
+  virtual std::string version() const = 0;
 };
 
 // Sets what the library reads in this process' environment. Before any thread exists.

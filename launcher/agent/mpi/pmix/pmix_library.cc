@@ -32,7 +32,8 @@ absl::StatusOr<PmixLibrary> Load() {
                      Find(library, "PMIx_server_register_client", &found.register_client) &&
                      Find(library, "PMIx_server_setup_fork", &found.setup_fork) &&
                      Find(library, "PMIx_server_dmodex_request", &found.dmodex_request) &&
-                     Find(library, "PMIx_Error_string", &found.error_string);
+                     Find(library, "PMIx_Error_string", &found.error_string) &&
+                     Find(library, "PMIx_Get_version", &found.get_version);
   if (!whole)
     return absl::NotFoundError(std::string(kName) + " lacks functions of a server; install OpenPMIx 4 or newer");
   return found;

@@ -16,6 +16,7 @@ struct PmixLibrary {
   decltype(&PMIx_server_setup_fork) setup_fork = nullptr;
   decltype(&PMIx_server_dmodex_request) dmodex_request = nullptr;
   decltype(&PMIx_Error_string) error_string = nullptr;
+  decltype(&PMIx_Get_version) get_version = nullptr;
 
   // kNotFound with the remedy: it is not installed. It is opened once and stays.
   static absl::StatusOr<const PmixLibrary*> Open();

@@ -24,7 +24,9 @@ class SilentServer : public PmixEndpoint {
  public:
   std::vector<std::string> EnvironmentOf(int) override { return {}; }
   void Answer(uint64_t, const std::string&) override {}
+  void Refuse(uint64_t) override {}
   void AskForValues(int) override {}
+  std::string version() const override { return "4.2"; }
 };
 
 class MpiServiceTest : public ::testing::Test {

@@ -14,6 +14,8 @@
 namespace cohort::launcher {
 namespace {
 
+constexpr int kRankWithoutValues = 5;
+
 class FakeServer : public PmixEndpoint {
  public:
   FakeServer(Job job, Handler handle, std::vector<std::string>* answers)
@@ -22,10 +24,13 @@ class FakeServer : public PmixEndpoint {
   void Answer(uint64_t number, const std::string& values) override {
     answers_->push_back(std::to_string(number) + ":" + values);
   }
+  void Refuse(uint64_t number) override { answers_->push_back(std::to_string(number) + " refused"); }
   void AskForValues(int local_rank) override {
     const int rank = job_.nodes[job_.own].first_rank + local_rank;
+    if (rank == kRankWithoutValues) return handle_(Values{local_rank, "", false});
     handle_(Values{local_rank, "values of " + std::to_string(rank)});
   }
+  std::string version() const override { return job_.nodes[job_.own].name == "other" ? "5.0" : "4.2"; }
   const Job& job() const { return job_; }
 
  private:
@@ -64,7 +69,7 @@ class PmixServiceTest : public ::testing::Test {
       node.assignment.mutable_placement()->set_node(static_cast<uint32_t>(i));
       for (size_t j = 0; j < nodes; ++j) {
         v1::Node& one = *node.assignment.add_nodes();
-        one.set_name(name);
+        one.set_name(j == other_ ? "other" : name);
         one.set_first_rank(static_cast<uint32_t>(2 * j));
         one.set_rank_count(2);
       }
@@ -122,6 +127,7 @@ class PmixServiceTest : public ::testing::Test {
   std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
   std::vector<std::pair<uint32_t, uint32_t>> programs_;
   bool nodes_share_host_ = false;
+  size_t other_ = 1000;  // the node whose server has another version
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
@@ -160,6 +166,24 @@ TEST_F(PmixServiceTest, FetchesTheValuesOfARankThatWereInNoFence) {
   Settle();
   EXPECT_THAT(node(0).answers, ElementsAre("5:values of 3"));
   EXPECT_THAT(node(2).answers, ElementsAre("6:values of 2"));
+}
+
+TEST_F(PmixServiceTest, RefusesAWishForTheValuesOfARankThatHasNone) {
+  Start(3);
+  Tell(0, PmixEndpoint::Wanted{5, kRankWithoutValues});
+  Settle();
+  EXPECT_THAT(node(0).answers, ElementsAre("5 refused"));
+}
+
+TEST_F(PmixServiceTest, EndsARankWhereTheServersOfNodesDiffer) {
+  other_ = 1;
+  Start(2);
+  for (size_t i = 0; i < 2; ++i) Tell(i, PmixEndpoint::Connected{0});
+  for (size_t i = 0; i < 2; ++i) Tell(i, PmixEndpoint::Fence{1, {}, "values"});
+  Settle();
+  EXPECT_THAT(node(0).answers, IsEmpty());
+  ASSERT_EQ(node(0).stuck.size(), 1u);
+  EXPECT_THAT(node(0).stuck[0].second, HasSubstr("the ranks of other, whose OpenPMIx is 5.0 and not 4.2 as on host"));
 }
 
 TEST_F(PmixServiceTest, NamesTheRankThatEndedWithoutFinalize) {
