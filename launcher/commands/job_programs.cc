@@ -113,6 +113,40 @@ absl::Status RefuseLaunchers(const Options& options, int world_size) {
   return absl::OkStatus();
 }
 
+std::vector<MpiLibrary> MpiLibrariesOf(const std::vector<RankProgram>& programs) {
+  std::map<std::vector<std::string>, MpiLibrary> known;  // a file may name one for every rank
+  std::vector<MpiLibrary> libraries;
+  for (const RankProgram& program : programs) {
+    const auto [found, is_new] = known.try_emplace(program.command, MpiLibrary::kNone);
+    if (is_new) found->second = MpiLibraryOf(program.command);
+    libraries.push_back(found->second);
+  }
+  return libraries;
+}
+
+absl::Status RefuseMixedMpi(const Options& options, const std::vector<MpiLibrary>& libraries, int world_size) {
+  if (world_size < 2) return absl::OkStatus();
+  const auto place_of = [&](MpiLibrary library) -> std::optional<std::string> {
+    const auto found = std::find(libraries.begin(), libraries.end(), library);
+    if (found == libraries.end()) return std::nullopt;
+    const std::string& where = options.programs[static_cast<size_t>(found - libraries.begin())].where;
+    return where.empty() ? "the program" : where;
+  };
+  const std::optional<std::string> mpich = place_of(MpiLibrary::kMpich), open_mpi = place_of(MpiLibrary::kOpenMpi);
+  if (options.mpi == Mpi::kPmi1 && open_mpi) {
+    return absl::InvalidArgumentError("--mpi pmi1: " + *open_mpi +
+                                      " is linked with Open MPI, which speaks PMIx: each of its ranks would be alone; "
+                                      "leave --mpi out, or give --mpi pmix");
+  }
+  if (options.mpi == Mpi::kAuto && mpich && open_mpi) {
+    return absl::InvalidArgumentError(*mpich + " is linked with MPICH and " + *open_mpi +
+                                      " with Open MPI: the ranks of one would wait in MPI for those of the other; link "
+                                      "both with one library, or give "
+                                      "--mpi none, which starts each rank alone");
+  }
+  return absl::OkStatus();
+}
+
 std::string DescribePrograms(const std::vector<RankProgram>& programs) {
   constexpr size_t kMost = 8;
   std::string text;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/machine/mpi_program.h"
 #include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
@@ -23,6 +24,13 @@ std::string DescribeRanksWanted(const Options& options);
 // kInvalidArgument: a program is another launcher, mpirun or its like, of which each of `world_size` ranks would start
 // one of its own. --mpi none lets them.
 absl::Status RefuseLaunchers(const Options& options, int world_size);
+
+// MpiLibraryOf each program.
+std::vector<MpiLibrary> MpiLibrariesOf(const std::vector<RankProgram>& programs);
+
+// kInvalidArgument: ranks would wait in MPI for others that can't come, as `libraries`, those of each program, tell.
+// Some programs use MPICH and others Open MPI, or --mpi pmi1 is given for Open MPI, which does not speak it.
+absl::Status RefuseMixedMpi(const Options& options, const std::vector<MpiLibrary>& libraries, int world_size);
 
 // "/opt/train (in PATH)"; of several "rank 0: ./server; ranks 1-3: /opt/client (in PATH)".
 std::string DescribePrograms(const std::vector<RankProgram>& programs);

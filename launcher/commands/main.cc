@@ -208,6 +208,7 @@ absl::StatusOr<Job> PlanJob(Options typed) {
   // This and the folder before nodes are asked or waited for: a user who has mistyped one learns it at once.
   COHORT_RETURN_IF_ERROR(
       FindPrograms(GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder(), &job.options));
+  job.mpi = MpiLibrariesOf(options.programs);
   std::optional<LogFolder> log_folder;
   if (!options.log_directory.empty() && !options.dry_run && !RunsElsewhere(options)) {
     COHORT_ASSIGN_OR_RETURN(LogFolder made, LogFolder::Make(options.log_directory));
@@ -216,6 +217,7 @@ absl::StatusOr<Job> PlanJob(Options typed) {
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
   COHORT_RETURN_IF_ERROR(RefuseLaunchers(options, job.placement.world_size));
+  COHORT_RETURN_IF_ERROR(RefuseMixedMpi(options, job.mpi, job.placement.world_size));
   TellOfIdleOptions(job);
   if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) {
@@ -244,10 +246,11 @@ std::string Summary(const Job& job) {
 void HintAtMpi(const Job& job) {
   if (job.placement.world_size < 2) return;
   const Mpi how = job.options.mpi;
-  for (const RankProgram& program : job.options.programs) {
+  for (size_t i = 0; i < job.options.programs.size(); ++i) {
+    const RankProgram& program = job.options.programs[i];
     const std::string library = FindNeededLibrary(program.command[0], {"libmpi.so", "libmpich.so"});
     if (library.empty()) continue;
-    const MpiLibrary kind = MpiLibraryOf(program.command);
+    const MpiLibrary kind = job.mpi[i];
     const Mpi right = kind == MpiLibrary::kMpich ? Mpi::kPmi1 : Mpi::kPmix;
     if (kind != MpiLibrary::kNone && (how == Mpi::kAuto || how == right)) continue;
     return Say((program.where.empty() ? "the program" : program.where) + " is linked with " + library +

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cohort/launcher/base/process_environment.h"
-#include "cohort/launcher/machine/mpi_program.h"
 
 namespace cohort::launcher {
 
@@ -15,26 +14,23 @@ bool NodesAreReplaceable(const Job& job) {
   return (job.options.max_restarts > 0 && elastic) || job.options.standbys > 0;
 }
 
-namespace {
-
-void SetMpi(const Job& job, v1::JobSpec* spec) {
+ServedMpi ServedMpiOf(const Job& job) {
+  ServedMpi served;
   const Mpi how = job.options.mpi;
-  spec->set_serves_pmi1(how == Mpi::kPmi1);
-  if (how == Mpi::kPmix) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
-  if (how != Mpi::kAuto) return;
+  served.pmi1 = how == Mpi::kPmi1;
+  if (how == Mpi::kPmix) served.pmix = v1::JobSpec::PMIX_REQUIRED;
+  if (how != Mpi::kAuto) return served;
   const bool alone = job.placement.world_size == 1;  // MPI can do without
-  for (const RankProgram& program : job.options.programs) {
-    const MpiLibrary library = MpiLibraryOf(program.command);
+  for (const MpiLibrary library : job.mpi) {
     const bool either = library == MpiLibrary::kEither;
-    if (library == MpiLibrary::kMpich || either) spec->set_serves_pmi1(true);
-    if (library == MpiLibrary::kOpenMpi && !alone) spec->set_pmix(v1::JobSpec::PMIX_REQUIRED);
-    if ((either || library == MpiLibrary::kOpenMpi) && spec->pmix() == v1::JobSpec::PMIX_NONE) {
-      spec->set_pmix(v1::JobSpec::PMIX_IF_PRESENT);
+    if (library == MpiLibrary::kMpich || either) served.pmi1 = true;
+    if (library == MpiLibrary::kOpenMpi && !alone) served.pmix = v1::JobSpec::PMIX_REQUIRED;
+    if ((either || library == MpiLibrary::kOpenMpi) && served.pmix == v1::JobSpec::PMIX_NONE) {
+      served.pmix = v1::JobSpec::PMIX_IF_PRESENT;
     }
   }
+  return served;
 }
-
-}  // namespace
 
 void AddPrograms(const Job& job, bool to_show, google::protobuf::RepeatedPtrField<v1::RankProgram>* programs) {
   for (const RankProgram& program : job.options.programs) {
@@ -70,7 +66,9 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::
   spec.set_raw_output(!job.options.prefix);
   spec.set_input_to_first_rank(job.options.input == RankInputOption::kForwarded);
   spec.set_inherits_input(job.options.input == RankInputOption::kRedirected);
-  SetMpi(job, &spec);
+  const ServedMpi mpi = ServedMpiOf(job);
+  spec.set_serves_pmi1(mpi.pmi1);
+  spec.set_pmix(mpi.pmix);
   spec.set_waits_for_stopped(job.options.stopped == Stopped::kWait);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/machine/mpi_program.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/options/options.h"
@@ -19,6 +20,7 @@ struct Job {
   Options options;
   JobNodes nodes;
   Placement placement;
+  std::vector<MpiLibrary> mpi;        // what each of the options' programs looks as if it used
   std::vector<v1::SpareNode> spares;  // of the last of `nodes`, after those that have ranks
   std::string working_directory;
   std::string log_directory;  // absolute, exists; empty: no files
@@ -30,6 +32,13 @@ bool NodesAreReplaceable(const Job& job);
 
 // The programs of the job. Those that are to be shown have their arguments as they were typed, and no environments.
 void AddPrograms(const Job& job, bool to_show, google::protobuf::RepeatedPtrField<v1::RankProgram>* programs);
+
+// How the ranks are served that are MPI programs.
+struct ServedMpi {
+  bool pmi1 = false;
+  v1::JobSpec::Pmix pmix = v1::JobSpec::PMIX_NONE;
+};
+ServedMpi ServedMpiOf(const Job& job);
 
 // Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the
 // same there; --env comes after it. Reads this process' environment: call before other threads exist.

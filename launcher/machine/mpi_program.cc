@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <system_error>
 
 #include "cohort/launcher/machine/linked_library.h"
 
@@ -26,6 +28,8 @@ bool HasWord(std::string_view text, std::string_view word) {
 
 bool FileNamesModule(const std::string& file) {
   constexpr size_t kMostBytes = 1u << 20;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return false;  // a pipe would keep us waiting
   std::ifstream in(file, std::ios::binary);
   std::string text(kMostBytes, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));

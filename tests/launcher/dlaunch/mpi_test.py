@@ -363,12 +363,7 @@ class OpenMpi(MpiPrograms, unittest.TestCase):
         self.assertEqual(left, [])
 
     def test_a_linked_program_runs_without_pmix_as_one_rank_or_by_choice(self):
-        if shutil.which("cc") is None:
-            self.skipTest("no compiler is installed (cc)")
-        program = os.path.join(self.folder.name, "linked")
-        subprocess.run(["cc", "-x", "c", "-", "-o", program, "-x", "none", "-Wl,--no-as-needed",
-                        path_of(self.library)],
-                       input="int main(void) { return 0; }", text=True, check=True, timeout=LIMIT_S)
+        program = self.link(self.library)
         folder = os.path.join(self.folder.name, "no_pmix")
         os.mkdir(folder)
         with open(os.path.join(folder, "libpmix.so.2"), "w"):
@@ -384,6 +379,34 @@ class OpenMpi(MpiPrograms, unittest.TestCase):
         job = run("-n", "2")
         self.assertNotEqual(job.returncode, 0, job.stderr)
         self.assertIn("--mpi none", job.stderr)
+
+    def link(self, library):
+        """A program that is linked with a library of MPI and does not use it."""
+        if shutil.which("cc") is None:
+            self.skipTest("no compiler is installed (cc)")
+        program = os.path.join(self.folder.name, "linked_" + os.path.basename(library))
+        subprocess.run(["cc", "-x", "c", "-", "-o", program, "-x", "none", "-Wl,--no-as-needed",
+                        path_of(library)],
+                       input="int main(void) { return 0; }", text=True, check=True, timeout=LIMIT_S)
+        return program
+
+    def test_pmi1_is_refused_with_the_remedy(self):
+        job = subprocess.run([DLAUNCH, "-n", "2", "--mpi", "pmi1", self.link(self.library)], capture_output=True,
+                             text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        self.assertEqual(job.returncode, 2, job.stderr)
+        self.assertIn("leave --mpi out, or give --mpi pmix", job.stderr)
+
+    def test_programs_of_two_libraries_are_refused_with_the_remedy(self):
+        mpich = find_library(MPICHS)
+        if mpich is None:
+            self.skipTest("MPICH is not installed")
+        programs = ["-n", "1", self.link(mpich), ":", "-n", "1", self.link(self.library)]
+        for options, status in (([], 2), (["--mpi", "none"], 0)):
+            job = subprocess.run([DLAUNCH, *options, *programs], capture_output=True, text=True, timeout=LIMIT_S,
+                                 stdin=subprocess.DEVNULL)
+            self.assertEqual(job.returncode, status, job.stderr)
+            if status != 0:
+                self.assertIn("link both with one library", job.stderr)
 
     def test_a_library_that_does_not_load_is_told_with_the_remedy(self):
         folder = os.path.join(self.folder.name, "broken")

@@ -2,6 +2,7 @@
 #include "cohort/launcher/machine/mpi_program.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +26,13 @@ TEST(MpiProgram, FindsPythonFilesThatNameMpi4py) {
   EXPECT_EQ(MpiLibraryOf({}), MpiLibrary::kNone);
   std::remove(with.c_str());
   std::remove(without.c_str());
+}
+
+TEST(MpiProgram, PassesOverPipes) {
+  const std::string pipe = ::testing::TempDir() + "pipe." + std::to_string(::getpid()) + ".py";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", pipe}), MpiLibrary::kNone) << "and waits for no writer";
+  std::remove(pipe.c_str());
 }
 
 TEST(MpiProgram, FindsNothingInTheNamesOfFolders) {
