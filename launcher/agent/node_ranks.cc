@@ -65,10 +65,7 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
                 },
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
-            .on_stuck =
-                [this](int rank, const std::string& why) {
-                  if (!after_failure_) processes_.KillAsAsked(rank, why);
-                }});
+            .on_stuck = [this](int rank, const std::string& why) { OnStuckInMpi(rank, why); }});
     COHORT_RETURN_IF_ERROR(mpi_->Start());
   }
   processes_.Start(assignment_, Surroundings(), std::move(kept),
@@ -76,6 +73,14 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
   if (mpi_ != nullptr) mpi_->CloseInherited();
   wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
   return absl::OkStatus();
+}
+
+// After a failure the job ends, or the user has asked that it go on.
+void NodeRanks::OnStuckInMpi(int local_rank, const std::string& why) {
+  if (!after_failure_) return processes_.KillAsAsked(local_rank, why);
+  if (assignment_.job().on_failure() != "continue" || std::exchange(stuck_is_told_, true)) return;
+  owner_.news->Notice("rank " + std::to_string(assignment_.placement().ranks(local_rank).rank()) +
+                      " may wait in MPI for ever: " + why + "; --on-failure continue lets it");
 }
 
 void NodeRanks::LookAtWaits() {

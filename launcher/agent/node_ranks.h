@@ -95,6 +95,7 @@ class NodeRanks {
   void On(const RankService::EpochLeft& event);
   void On(const RankService::KillWanted& event) { processes_.KillAsAsked(event.local_rank, event.why); }
   void On(const RankService::Vanished& event) { processes_.OnProgramVanished(event.local_rank, event.pid); }
+  void OnStuckInMpi(int local_rank, const std::string& why);
   void LookAtWaits();
   void AwaitLogs(runtime::Deadline deadline);
 
@@ -104,11 +105,12 @@ class NodeRanks {
   const std::function<void()> on_all_gone_;
   Supervisor processes_;
   RankService service_;
-  std::unique_ptr<MpiService> mpi_;  // none: --mpi none
+  std::unique_ptr<MpiService> mpi_;  // none: no rank is served as an MPI program
   std::string torch_switch_;         // for PYTHONPATH
   std::vector<bool> joined_;         // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
+  bool stuck_is_told_ = false;  // a rank that waits in MPI, to the user
   bool swept_ = false;
   EventLoop::TimerId log_timer_ = 0;
   EventLoop::TimerId wait_timer_ = 0;

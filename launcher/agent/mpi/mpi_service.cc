@@ -79,10 +79,21 @@ bool MpiService::uses_mpi(int local_rank) const {
   return (pmi1_ != nullptr && pmi1_->uses_mpi(local_rank)) || (pmix_ != nullptr && pmix_->uses_mpi(local_rank));
 }
 
+bool MpiService::in_mpi(int local_rank) const {
+  return (pmi1_ != nullptr && pmi1_->in_mpi(local_rank)) || (pmix_ != nullptr && pmix_->in_mpi(local_rank));
+}
+
+// The rank may have left MPI when it is told: then another one that is in MPI, or nobody.
 void MpiService::GetStuck(int local_rank, const std::string& why) {
   if (stuck_timer_ != 0) return;
-  stuck_timer_ =
-      loop_->After(delays_.cause_may_show, [this, local_rank, why] { callbacks_.on_stuck(local_rank, why); });
+  stuck_timer_ = loop_->After(delays_.cause_may_show, [this, local_rank, why] {
+    stuck_timer_ = 0;
+    const int ranks = assignment_.placement().ranks_size();
+    for (int i = 0; i < ranks; ++i) {
+      const int rank = (local_rank + i) % ranks;
+      if (in_mpi(rank)) return callbacks_.on_stuck(rank, why);
+    }
+  });
 }
 
 }  // namespace cohort::launcher

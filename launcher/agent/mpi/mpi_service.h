@@ -31,7 +31,7 @@ class MpiService {
     std::function<void(const std::string&)> on_notice;    // a line for the user
     // This local rank has called MPI_Abort with that code and waits to be killed.
     std::function<void(int local_rank, int code)> on_abort;
-    // This local rank can't go on; said later (cause_may_show), so that another cause shows first.
+    // This local rank, which is in MPI, can't go on; said later (cause_may_show), so that another cause shows first.
     std::function<void(int local_rank, const std::string& why)> on_stuck;
   };
 
@@ -67,6 +67,7 @@ class MpiService {
   bool uses_mpi(int local_rank) const;
 
  private:
+  bool in_mpi(int local_rank) const;
   void GetStuck(int local_rank, const std::string& why);
   void NoteAbsence(const std::string& why);
   void TellOfAbsence();

@@ -81,6 +81,8 @@ class Pmi1Node {
 
   // Whether it has ever said init: its calls are MPI's.
   bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
+  // Whether it is between MPI_Init and MPI_Finalize.
+  bool in_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].state == State::kInitialized; }
   // How many local ranks have come to the barrier under way.
   int in_barrier() const { return in_barrier_; }
   // Whether all of them have, and the barrier waits for other nodes.

@@ -49,6 +49,8 @@ class Pmi1Service {
 
   // Whether that rank uses MPI.
   bool uses_mpi(int local_rank) const { return node_.uses_mpi(local_rank); }
+  // Whether it is between MPI_Init and MPI_Finalize.
+  bool in_mpi(int local_rank) const { return node_.in_mpi(local_rank); }
 
  private:
   static constexpr size_t kMostUnsent = 64u << 10;

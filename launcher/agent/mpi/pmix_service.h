@@ -60,6 +60,8 @@ class PmixService {
   void OnEnded(int local_rank);
   // Whether that rank uses MPI.
   bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
+  // Whether it is between MPI_Init and MPI_Finalize.
+  bool in_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].state == State::kConnected; }
 
  private:
   // kNew ─MPI_Init─► kConnected ─MPI_Finalize─► kFinalized ─► kConnected, by a second program of the rank; kEnded from

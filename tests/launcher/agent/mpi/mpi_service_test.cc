@@ -153,6 +153,42 @@ TEST_F(MpiServiceTest, EndsARankOfOpenMpiWhereAnotherNodeHasNoPmix) {
   EXPECT_THAT(with.stuck[0].second, HasSubstr("the ranks of node1, which has no PMIx: no libpmix"));
 }
 
+TEST_F(MpiServiceTest, EndsARankThatIsInMpiForEachThatLeft) {
+  Node& node = AddNode(0, 1, 4, true);
+  for (int rank = 1; rank < 4; ++rank) Say(node, rank, kInit);
+  const auto leave = [&](int rank) {
+    ::shutdown(node.service->InheritedBy(rank), SHUT_RDWR);
+    Settle();
+  };
+  leave(2);
+  leave(1);
+  ASSERT_EQ(node.stuck.size(), 2u) << "each is told, as a job may go on after the first";
+  EXPECT_EQ(node.stuck[0].first, 1) << "not rank 0, which does not use MPI";
+  EXPECT_THAT(node.stuck[0].second, HasSubstr("rank 2, which has ended without MPI_Finalize"));
+  EXPECT_EQ(node.stuck[1].first, 3);
+}
+
+TEST_F(MpiServiceTest, EndsNoRankThatHasLeftMpiMeanwhile) {
+  Node& node = AddNode(0, 1, 2, true);
+  for (int rank = 0; rank < 2; ++rank) Say(node, rank, kInit);
+  ::shutdown(node.service->InheritedBy(0), SHUT_RDWR);
+  ::shutdown(node.service->InheritedBy(1), SHUT_RDWR);
+  Settle();
+  EXPECT_THAT(node.stuck, IsEmpty()) << "a program that calls no MPI_Finalize at all";
+}
+
+TEST_F(MpiServiceTest, EndsARankThatIsInMpiWhereItsValuesAreRefused) {
+  Node& node = AddNode(0, 2, 2, true);
+  Say(node, 1, kInit);
+  v1::VariableReply reply;
+  reply.set_request(999);
+  reply.set_error("full");
+  node.service->store().OnReply(reply);
+  Settle();
+  ASSERT_EQ(node.stuck.size(), 1u);
+  EXPECT_EQ(node.stuck[0], std::pair(1, std::string("its MPI values were refused: full")));
+}
+
 TEST_F(MpiServiceTest, NamesTheNodesThatABarrierWaitsFor) {
   Node& first = AddNode(0, 3, 1, true);
   AddNode(1, 3, 1, true);
