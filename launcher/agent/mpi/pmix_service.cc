@@ -120,12 +120,19 @@ void PmixService::On(const PmixEndpoint::Aborted& event) {
 
 // A line each, without the rulers around it.
 void PmixService::On(const PmixEndpoint::Said& event) {
-  for (size_t begin = 0; begin < event.text.size();) {
-    const size_t end = std::min(event.text.find('\n', begin), event.text.size());
+  Rank& rank = ranks_[static_cast<size_t>(event.local_rank)];
+  const size_t room = kMostSaidBytes - std::min(rank.said_bytes, kMostSaidBytes);
+  const bool was_full = rank.said_bytes > kMostSaidBytes;
+  rank.said_bytes += event.text.size();
+  for (size_t begin = 0; begin < std::min(event.text.size(), room);) {
+    const size_t end = std::min({event.text.find('\n', begin), event.text.size(), room});
     const std::string line = event.text.substr(begin, end - begin);
     begin = end + 1;
     if (line.find_first_not_of("- \t\r") == std::string::npos) continue;
     callbacks_.on_notice("MPI of rank " + std::to_string(NumberOf(event.local_rank)) + ": " + line);
+  }
+  if (event.text.size() > room && !was_full) {
+    callbacks_.on_notice("MPI of rank " + std::to_string(NumberOf(event.local_rank)) + " says more, which is left out");
   }
   server_->Answer(event.number, "");
 }

@@ -64,13 +64,16 @@ class PmixService {
   bool in_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].state == State::kConnected; }
 
  private:
+  static constexpr size_t kMostSaidBytes = 64u << 10;  // by a rank
+
   // kNew ─MPI_Init─► kConnected ─MPI_Finalize─► kFinalized ─► kConnected, by a second program of the rank; kEnded from
   // any.
   enum class State : uint8_t { kNew, kConnected, kFinalized, kEnded };
   struct Rank {
     State state = State::kNew;
     bool used = false;
-    bool left = false;  // kEnded without MPI_Finalize
+    bool left = false;      // kEnded without MPI_Finalize
+    size_t said_bytes = 0;  // by its library to the user
   };
 
   void On(const PmixEndpoint::Connected& event);

@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::chrono::seconds kCallLimit{10};
 constexpr std::chrono::seconds kEndLimit{1};
+constexpr size_t kMostLogBytes = 128u << 10;  // of a call of PMIx_Log: more than what is passed on
 
 // A call that the library's thread completes. Late ones find their place still there, and what they were given.
 class Completion {
@@ -199,9 +200,12 @@ void OnLog(const pmix_proc_t* rank, const pmix_info_t* data, size_t count, const
   for (size_t i = 0; i < count; ++i) {
     const pmix_value_t& value = data[i].value;
     if (std::strncmp(data[i].key, "pmix.log.", 9) != 0) continue;
-    if (value.type == PMIX_STRING && value.data.string != nullptr) text += value.data.string;
+    const size_t room = kMostLogBytes - text.size();
+    if (value.type == PMIX_STRING && value.data.string != nullptr) {
+      text.append(value.data.string, ::strnlen(value.data.string, room));
+    }
     if (value.type == PMIX_BYTE_OBJECT && value.data.bo.bytes != nullptr) {
-      text.append(value.data.bo.bytes, value.data.bo.size);
+      text.append(value.data.bo.bytes, std::min<size_t>(value.data.bo.size, room));
     }
   }
   WithServer(rank->nspace, [&](auto* server) {

@@ -234,6 +234,23 @@ TEST_F(PmixServiceTest, TellsTheCodeAndTextOfAnAbort) {
   EXPECT_THAT(node(0).answers, ElementsAre("9:"));
 }
 
+TEST_F(PmixServiceTest, PassesOnNoMoreThanAUserReads) {
+  Start(1);
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "line " + std::to_string(i) + "\n";
+  for (uint64_t number = 0; number < 100; ++number) Tell(0, PmixEndpoint::Said{number, 0, text});
+  Tell(0, PmixEndpoint::Said{100, 1, "another rank"});
+  Settle();
+  size_t bytes = 0;
+  for (const std::string& line : node(0).said) bytes += line.size() - std::string("MPI of rank 0: ").size();
+  EXPECT_LT(bytes, 66u << 10);
+  EXPECT_GT(bytes, 50u << 10);
+  ASSERT_GT(node(0).said.size(), 2u);
+  EXPECT_EQ(node(0).said[node(0).said.size() - 2], "MPI of rank 0 says more, which is left out");
+  EXPECT_EQ(node(0).said.back(), "MPI of rank 1: another rank");
+  EXPECT_EQ(node(0).answers.size(), 101u) << "none is left waiting";
+}
+
 TEST_F(PmixServiceTest, RanksYieldWhereNodesShareTheirCpus) {
   Start(2);
   EXPECT_THAT(node(1).service->EnvironmentOf(1), ElementsAre("R=1"));
