@@ -127,10 +127,13 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   return absl::OkStatus();
 }
 
+// Descriptors of OpenPMIx's server library beside its ranks' connections: the measured number plus slack.
+constexpr size_t kFilesOfPmix = 24;
+
 // Compares the limit with what an agent with `ranks` ranks and dlaunch with `agents` agents need: the measured number
 // plus slack. Both have raised their limit to the hard one, unless a sandbox or a lower fs.nr_open refused it.
-absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
-  const rlim_t needed = std::max<rlim_t>(28 + ranks * (7 + files_of_a_rank), 20 + 4 * agents);
+absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents, size_t others) {
+  const rlim_t needed = std::max<rlim_t>(28 + others + ranks * (7 + files_of_a_rank), 20 + 4 * agents);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
   const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
@@ -159,8 +162,11 @@ absl::Status CheckThisMachine(const Job& job) {
     return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
   }
   const bool here = job.nodes.spawner == SpawnerKind::kLocal;
-  COHORT_RETURN_IF_ERROR(
-      CheckOpenFiles(here ? most_ranks : 0, job.options.log_directory.empty() ? 0 : 2, job.nodes.nodes.size()));
+  const ServedMpi mpi = ServedMpiOf(job);
+  const bool has_pmix = mpi.pmix != v1::JobSpec::PMIX_NONE;
+  const size_t files_of_a_rank = (job.options.log_directory.empty() ? 0 : 2) + (mpi.pmi1 ? 2 : 0) + (has_pmix ? 1 : 0);
+  COHORT_RETURN_IF_ERROR(CheckOpenFiles(here ? most_ranks : 0, files_of_a_rank, job.nodes.nodes.size(),
+                                        here && has_pmix ? kFilesOfPmix : 0));
   if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
@@ -369,7 +375,7 @@ absl::Status CheckOwnLimits() {
                                       " KiB (ulimit -v), and dlaunch reserves more than it uses; raise it, with "
                                       "ulimit -v unlimited");
   }
-  return CheckOpenFiles(0, 0, 0);
+  return CheckOpenFiles(0, 0, 0, 0);
 }
 
 // The first process of a container dies of no signal that it has not asked for.
