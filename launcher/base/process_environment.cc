@@ -99,7 +99,10 @@ bool BelongsToAnotherLauncher(std::string_view name) {
   for (const std::string_view known : kNames) {
     if (name == known) return true;
   }
-  if (name.starts_with("OMPI_MCA_") || name.starts_with("OMPI_ALLOW_")) return false;  // the user's own choice
+  if (name == "PMIX_MCA_gds") return true;  // the server's, which the ranks learn from it
+  for (const std::string_view choice : {"OMPI_MCA_", "OMPI_ALLOW_", "PMIX_MCA_"}) {
+    if (name.starts_with(choice)) return false;  // the user's own
+  }
   for (const std::string_view prefix : {"OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "COHORT_AGENT"}) {
     if (name.starts_with(prefix)) return true;
   }

@@ -150,15 +150,17 @@ class RankEnvironmentTest : public testing::Test {
 };
 
 TEST_F(RankEnvironmentTest, ReplacesWhatOtherLaunchersLeft) {
-  const auto variables =
-      Build({"SLURM_PROCID=3", "SLURM_JOB_ID=9", "PMIX_RANK=1", "OMPI_COMM_WORLD_RANK=1", "HOME=/root",
-             "OMPI_MCA_btl=tcp", "COHORT_AGENT=@other", "TORCHELASTIC_USE_AGENT_STORE=True", "odd"});
+  const auto variables = Build({"SLURM_PROCID=3", "SLURM_JOB_ID=9", "PMIX_RANK=1", "OMPI_COMM_WORLD_RANK=1",
+                                "HOME=/root", "OMPI_MCA_btl=tcp", "PMIX_MCA_ptl_base_verbose=1", "PMIX_MCA_gds=shmem",
+                                "COHORT_AGENT=@other", "TORCHELASTIC_USE_AGENT_STORE=True", "odd"});
   EXPECT_THAT(variables, Contains("SLURM_JOB_ID=9"));
   EXPECT_THAT(variables, Contains("HOME=/root"));
   EXPECT_THAT(variables, Contains("OMPI_MCA_btl=tcp"));
+  EXPECT_THAT(variables, Contains("PMIX_MCA_ptl_base_verbose=1"));
   EXPECT_THAT(variables, Contains("COHORT_AGENT=@cohort-x"));
-  EXPECT_THAT(variables, Each(AllOf(Not(StartsWith("SLURM_PROCID")), Not(StartsWith("PMIX_")),
-                                    Not(StartsWith("OMPI_COMM")), Not(StartsWith("TORCHELASTIC_USE_AGENT_STORE")))));
+  EXPECT_THAT(variables,
+              Each(AllOf(Not(StartsWith("SLURM_PROCID")), Not(StartsWith("PMIX_RANK")), Not(StartsWith("PMIX_MCA_gds")),
+                         Not(StartsWith("OMPI_COMM")), Not(StartsWith("TORCHELASTIC_USE_AGENT_STORE")))));
 }
 
 TEST_F(RankEnvironmentTest, AProgramsVariablesComeAfterTheJobs) {
