@@ -357,8 +357,10 @@ class OpenMpi(MpiPrograms, unittest.TestCase):
 
     def test_nothing_of_killed_ranks_stays_in_shared_memory(self):
         before = set(os.listdir("/dev/shm"))
-        for what in ["kill", "abort"]:
-            self.run_job(["-n", "3"], what)
+        for what, status in (("kill", 137), ("abort", 7)):
+            job = self.run_job(["-n", "3"], what)
+            self.assertEqual(job.returncode, status, job.stderr)
+            self.assertIn("sum 6", job.stdout, job.stderr)  # they were connected
         left = [name for name in set(os.listdir("/dev/shm")) - before if name.startswith(("vader_", "sm_segment"))]
         self.assertEqual(left, [])
 

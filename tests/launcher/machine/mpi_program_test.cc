@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "tests/launcher/machine/elf_program.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -26,6 +28,22 @@ TEST(MpiProgram, FindsPythonFilesThatNameMpi4py) {
   EXPECT_EQ(MpiLibraryOf({}), MpiLibrary::kNone);
   std::remove(with.c_str());
   std::remove(without.c_str());
+}
+
+TEST(MpiProgram, ALinkedLibraryTellsWhichMpiItIs) {
+  const std::string path = ::testing::TempDir() + "linked." + std::to_string(::getpid());
+  const auto library_of = [&](const std::string& library) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << MakeProgram("libc.so.6", library);
+    return MpiLibraryOf({path, "mpi4py"});
+  };
+  for (const char* name : {"libmpich.so.12", "libmpi.so.12", "libmpifort.so.12", "libmpicxx.so.12"}) {
+    EXPECT_EQ(library_of(name), MpiLibrary::kMpich) << name;
+  }
+  for (const char* name : {"libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40", "libmpi_cxx.so.40"}) {
+    EXPECT_EQ(library_of(name), MpiLibrary::kOpenMpi) << name;
+  }
+  EXPECT_EQ(library_of("libmpi.so.1"), MpiLibrary::kEither) << "which speaks neither; its argument tells";
+  std::remove(path.c_str());
 }
 
 TEST(MpiProgram, PassesOverPipes) {
