@@ -302,17 +302,28 @@ TEST(Pmi1Node, TakesAnyLinesInAnyOrder) {
     Pmi1Node node(JobOf(0, 1 + static_cast<int>(random() % 2), 3));
     for (int step = 0; step < 60; ++step) {
       const int rank = static_cast<int>(random() % 3);
+      const int before = node.in_barrier();
+      Pmi1Node::Events events;
       switch (random() % 12) {
         case 0:
-          node.OnClosed(rank);
+          events = node.OnClosed(rank);
           break;
         case 1:
-          node.OnAllPublished({"a b\n", "no_value"});
+          events = node.OnAllPublished({"a b\n", "no_value"});
           break;
         default:
-          node.OnLine(rank, lines[random() % lines.size()]);
+          events = node.OnLine(rank, lines[random() % lines.size()]);
       }
       EXPECT_LT(node.in_barrier(), 4);
+      int released = 0;
+      for (const auto& event : events) {
+        const auto* answer = std::get_if<Pmi1Node::Answer>(&event);
+        if (answer == nullptr) continue;
+        EXPECT_EQ(answer->line.find('\n'), answer->line.size() - 1) << answer->line;
+        released += answer->line == "cmd=barrier_out rc=0\n" ? 1 : 0;
+      }
+      EXPECT_TRUE(released == 0 || released == 3) << "a barrier lets all of a node go";
+      EXPECT_TRUE(released == 0 || before >= 2) << "and all have come";
     }
   }
 }
