@@ -382,6 +382,16 @@ class OpenMpi(MpiPrograms, unittest.TestCase):
         self.assertNotEqual(job.returncode, 0, job.stderr)
         self.assertIn("--mpi none", job.stderr)
 
+    def test_nothing_stays_in_the_folder_for_temporary_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for options in (["-n", "2"], ["--simulate-nodes", "2", "--nproc-per-node", "1"]):
+                for what, status in (("", 0), ("kill", 137)):
+                    command = [DLAUNCH, "--mpi", self.how, *options, sys.executable, self.program, self.library, what]
+                    job = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S,
+                                         stdin=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=folder))
+                    self.assertEqual(job.returncode, status, job.stderr)
+                    self.assertEqual(os.listdir(folder), [])
+
     def link(self, library):
         """A program that is linked with a library of MPI and does not use it."""
         if shutil.which("cc") is None:

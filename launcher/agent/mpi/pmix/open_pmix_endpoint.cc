@@ -1,4 +1,5 @@
 #include <pmix_server.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,10 +7,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -83,6 +86,28 @@ std::vector<ProgramPlace> PlacesInPrograms(const PmixEndpoint::Job& job) {
   return places;
 }
 
+// A folder for the ranks of a node, which Open MPI would make itself, and leave empty ones of.
+class RankFolder {
+ public:
+  RankFolder() {
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "cohort-mpi-XXXXXX").string();
+    if (!error && ::mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~RankFolder() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  }
+  RankFolder(const RankFolder&) = delete;
+  RankFolder& operator=(const RankFolder&) = delete;
+
+  // Empty: there is none.
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 class OpenPmixEndpoint;
 
 // The servers of this process by namespace, for callbacks.
@@ -130,6 +155,8 @@ class OpenPmixEndpoint : public PmixEndpoint {
   const Node& own() const { return job_.nodes[job_.own]; }
   pmix_proc_t ProcessOf(int rank) const;
   void AddRank(PmixInfo* info, size_t node, int rank, const ProgramPlace& place) const;
+  void AddFolders(PmixInfo* info) const;
+  std::string FolderOf(int rank) const { return folder_.path() + "/" + std::to_string(rank); }
   absl::Status Failure(const char* call, pmix_status_t status) const {
     return absl::InternalError(std::string("PMIx can't serve the ranks: ") + call + ": " +
                                library_->error_string(status) + "; --mpi none starts each rank alone");
@@ -138,6 +165,7 @@ class OpenPmixEndpoint : public PmixEndpoint {
   const PmixLibrary* const library_;
   const Job job_;
   const Handler handle_;
+  const RankFolder folder_;
   runtime::Mutex mutex_;
   std::map<uint64_t, Waiting> waiting_ COHORT_GUARDED_BY(mutex_);
   uint64_t next_ COHORT_GUARDED_BY(mutex_) = 1;
@@ -264,6 +292,16 @@ void OpenPmixEndpoint::AddRank(PmixInfo* info, size_t node, int rank, const Prog
   its.AddShort(PMIX_NODE_RANK, local);
   its.AddNumber(PMIX_NODEID, static_cast<uint32_t>(node));
   its.Add(PMIX_HOSTNAME, job_.nodes[node].name);
+  if (node == job_.own && !folder_.path().empty()) its.Add(PMIX_PROCDIR, FolderOf(rank));
+}
+
+// Open MPI uses folders that it is told of only where all of them are there.
+void OpenPmixEndpoint::AddFolders(PmixInfo* info) const {
+  if (folder_.path().empty()) return;
+  for (int i = 0; i < own().ranks; ++i) ::mkdir(FolderOf(own().first_rank + i).c_str(), 0700);
+  info->Add(PMIX_TMPDIR, folder_.path());
+  info->Add(PMIX_NSDIR, folder_.path());
+  info->AddFlag(PMIX_TDIR_RMCLEAN);
 }
 
 // The whole job is told, by the names that RAW keys take: what PMIx makes of them otherwise may hold zeros.
@@ -295,6 +333,7 @@ absl::Status OpenPmixEndpoint::Register() {
   info.Add(PMIX_PROC_MAP_RAW, ranks);
   info.Add(PMIX_LOCAL_PEERS, peers);
   info.AddRank(PMIX_LOCALLDR, static_cast<uint32_t>(own().first_rank));
+  AddFolders(&info);
 
   const auto deadline = runtime::Deadline::After(kCallLimit);
   Completion registered(owned);

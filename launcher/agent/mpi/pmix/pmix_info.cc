@@ -22,6 +22,8 @@ void PmixInfo::AddShort(const char* key, uint16_t number) { Append(key, PMIX_UIN
 
 void PmixInfo::AddRank(const char* key, uint32_t rank) { Append(key, PMIX_PROC_RANK).data.rank = rank; }
 
+void PmixInfo::AddFlag(const char* key) { Append(key, PMIX_BOOL).data.flag = true; }
+
 PmixInfo& PmixInfo::AddList(const char* key) {
   auto& [list, array] = lists_.emplace_back();
   Append(key, PMIX_DATA_ARRAY).data.darray = &array;

@@ -22,6 +22,7 @@ class PmixInfo {
   void AddNumber(const char* key, uint32_t number);
   void AddShort(const char* key, uint16_t number);
   void AddRank(const char* key, uint32_t rank);
+  void AddFlag(const char* key);  // true
   // A list in this one, which owns it.
   PmixInfo& AddList(const char* key);
 
