@@ -46,9 +46,9 @@ class HopTime {
 
  private:
   static constexpr uint64_t kEvery = 16;
-  // A third of a hop is waited. CPUs that share a cache (20 to 50 ns) wait for nothing; two looks that were both
+  // A sixth of a hop is waited. CPUs that share a cache (20 to 50 ns) wait for nothing; two looks that were both
   // interrupted cost a few pauses and no more.
-  static constexpr uint64_t kPartOfHop = 3;
+  static constexpr uint64_t kPartOfHop = 6;
   static constexpr uint64_t kMostPauses = 3;
 
   LookCosts costs_;

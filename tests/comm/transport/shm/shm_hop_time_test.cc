@@ -6,7 +6,7 @@
 namespace cohort::comm::shm {
 namespace {
 
-constexpr LookCosts kCosts{.clock_ns = 20, .pause_ns = 20};
+constexpr LookCosts kCosts{.clock_ns = 20, .pause_ns = 10};
 
 int PausesAfter(uint64_t first_ns, uint64_t second_ns) {
   HopTime hop(kCosts);
@@ -40,7 +40,7 @@ TEST(HopTimeTest, FollowsRanksThatMove) {
 }
 
 TEST(HopTimeTest, SlowPausesAreFewer) {
-  HopTime hop({.clock_ns = 20, .pause_ns = 45});
+  HopTime hop({.clock_ns = 20, .pause_ns = 20});
   for (int i = 0; i < 2; ++i) hop.Add(190);
   EXPECT_EQ(hop.pauses(), 1);
 }
