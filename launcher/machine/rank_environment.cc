@@ -74,13 +74,13 @@ absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& in
   for (const std::string& variable : job.environment()) read(variable);  // which win
   if (backend != "cohort") return "";
   const std::filesystem::path above = std::filesystem::path(own_path).parent_path().parent_path();
-  for (const char* const place : {"switch", "python/cohort/switch"}) {
+  for (const char* const place : {"switch", "python/dlaunch/switch"}) {
     std::error_code error;
     if (std::filesystem::exists(above / place / "sitecustomize.py", error)) return (above / place).string();
   }
   return absl::FailedPreconditionError(
-      "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package cohort does not lie beside " + own_path +
-      ", so PyTorch's gloo would not be served by Cohort; use the dlaunch of the wheel (pip install cohort-*.whl), or "
+      "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package dlaunch does not lie beside " + own_path +
+      ", so PyTorch's gloo would not be served by Cohort; use the dlaunch of the wheel (pip install dlaunch-*.whl), or "
       "build the target cohort_python");
 }
 

@@ -316,7 +316,7 @@ bool AddCommunicator(PyObject* module) {
       {Py_tp_getset, properties},
       {0, nullptr},
   };
-  static PyType_Spec spec = {"cohort._comm.Communicator", sizeof(CommunicatorObject), 0,
+  static PyType_Spec spec = {"dlaunch._comm.Communicator", sizeof(CommunicatorObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
   communicator_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return Operations().size() == kOperations && communicator_type != nullptr &&

@@ -42,9 +42,9 @@ bool Add(PyObject* module, const char* name, PyObject* type) {
 }  // namespace
 
 bool AddErrors(PyObject* module) {
-  base_error =
-      PyErr_NewExceptionWithDoc("cohort.Error", "Base of all errors of Cohort; its text names cause, place and remedy.",
-                                PyExc_RuntimeError, nullptr);
+  base_error = PyErr_NewExceptionWithDoc("dlaunch.Error",
+                                         "Base of all errors of Cohort; its text names cause, place and remedy.",
+                                         PyExc_RuntimeError, nullptr);
   if (!Add(module, "Error", base_error)) return false;
   size_t count = 0;
   ErrorClass* const classes = Classes(&count);
@@ -52,7 +52,7 @@ bool AddErrors(PyObject* module) {
     ErrorClass& error = classes[i];
     Ref bases(error.also == nullptr ? PyTuple_Pack(1, base_error) : PyTuple_Pack(2, base_error, *error.also));
     if (!bases) return false;
-    const std::string name = std::string("cohort.") + error.name;
+    const std::string name = std::string("dlaunch.") + error.name;
     error.type = PyErr_NewExceptionWithDoc(name.c_str(), error.doc, bases.get(), nullptr);
     if (!Add(module, error.name, error.type)) return false;
   }

@@ -6,7 +6,7 @@
 
 namespace cohort::python {
 
-// Adds cohort.Error and its subclasses, one for each code that Communicator documents. False: an exception is set.
+// Adds dlaunch.Error and its subclasses, one for each code that Communicator documents. False: an exception is set.
 bool AddErrors(PyObject* module);
 // Sets the exception of `status`, which is not OK, with its whole text. Returns null.
 PyObject* Raise(const absl::Status& status);

@@ -49,9 +49,9 @@ class Memory {
   Ref owner_;
 };
 
-// A DataType from its number (cohort.DataType) or its name ("float32"). Nothing: an exception is set.
+// A DataType from its number (dlaunch.DataType) or its name ("float32"). Nothing: an exception is set.
 std::optional<comm::DataType> ReadDataType(PyObject* object);
-// A ReduceOp from its number (cohort.ReduceOp) or its name ("sum"). Nothing: an exception is set.
+// A ReduceOp from its number (dlaunch.ReduceOp) or its name ("sum"). Nothing: an exception is set.
 std::optional<comm::ReduceOp> ReadReduceOp(PyObject* object);
 // The operation that does on comm's elements what `op` means on these. Nothing: an exception is set.
 std::optional<comm::ReduceOp> OpFor(Elements elements, comm::ReduceOp op);

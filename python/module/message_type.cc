@@ -131,7 +131,7 @@ bool AddMessages(PyObject* module) {
                                     "All members make it. Local.")},
       {0, nullptr},
   };
-  static PyType_Spec spec = {"cohort._comm.Messages", sizeof(MessagesObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyType_Spec spec = {"dlaunch._comm.Messages", sizeof(MessagesObject), 0, Py_TPFLAGS_DEFAULT, slots};
   auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return type != nullptr && PyModule_AddType(module, type) == 0;
 }

@@ -1,4 +1,4 @@
-// The module cohort._comm: communicators over addresses, the buffer protocol and DLPack.
+// The module dlaunch._comm: communicators over addresses, the buffer protocol and DLPack.
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,8 +68,8 @@ PyMethodDef functions[] = {
 
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    "cohort._comm",
-    "Communicators over addresses, the buffer protocol and DLPack; programs use the package cohort.",
+    "dlaunch._comm",
+    "Communicators over addresses, the buffer protocol and DLPack; programs use the package dlaunch.",
     -1,  // one for the process: the runtime behind it is one
     functions,
     nullptr,

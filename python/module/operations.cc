@@ -151,7 +151,7 @@ bool PreparedCall::ReadMemory(std::span<PyObject* const> by_argument) {
 bool PreparedCall::ReadReduction(PyObject* given) {
   if (!comm::Reduces(comm::EqualBlocksForm(kind))) return true;
   const bool named_op = given == nullptr || PyUnicode_Check(given) || PyLong_Check(given);
-  if (!named_op && PyObject_HasAttrString(given, "function")) {  // cohort.UserOp
+  if (!named_op && PyObject_HasAttrString(given, "function")) {  // dlaunch.UserOp
     const Ref function(PyObject_GetAttrString(given, "function"));
     const Ref name(PyObject_GetAttrString(given, "name"));
     const Ref commutative(PyObject_GetAttrString(given, "commutative"));

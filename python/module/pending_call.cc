@@ -173,7 +173,7 @@ bool AddWork(PyObject* module) {
                                     "the program drops it.")},
       {0, nullptr},
   };
-  static PyType_Spec spec = {"cohort.Work", sizeof(WorkObject), 0,
+  static PyType_Spec spec = {"dlaunch.Work", sizeof(WorkObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   work_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return work_type != nullptr && PyModule_AddType(module, work_type) == 0;

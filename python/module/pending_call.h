@@ -1,4 +1,4 @@
-// A started call and everything that it refers to, until it is done; and the Python object for it, cohort.Work.
+// A started call and everything that it refers to, until it is done; and the Python object for it, dlaunch.Work.
 #pragma once
 
 #include <atomic>

@@ -116,7 +116,7 @@ std::optional<runtime::VariableCall::Kind> KindOf(std::string_view name) {
   return std::nullopt;
 }
 
-// Runtime::CallVariable, for cohort.torch's store.
+// Runtime::CallVariable, for dlaunch.torch's store.
 PyObject* CallVariable(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"kind", "key", "value", "expected", "amount", "timeout", nullptr};
   const char *kind = nullptr, *key = "", *value = "", *expected = "";
@@ -229,7 +229,7 @@ bool AddRuntime(PyObject* module) {
       {Py_tp_doc, const_cast<char*>("Joins this process to its job. Blocks until it knows who it is.")},
       {0, nullptr},
   };
-  static PyType_Spec spec = {"cohort.Runtime", sizeof(RuntimeObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyType_Spec spec = {"dlaunch.Runtime", sizeof(RuntimeObject), 0, Py_TPFLAGS_DEFAULT, slots};
   runtime_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return runtime_type != nullptr && PyModule_AddType(module, runtime_type) == 0;
 }

@@ -1,4 +1,4 @@
-// The runtime of this process as a Python object, cohort.Runtime, and what communicators keep of it.
+// The runtime of this process as a Python object, dlaunch.Runtime, and what communicators keep of it.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,12 @@
-"""The package cohort beside other users of Abseil, Protobuf, gRPC and OpenSSL in one process: beside.py <module>... imports
-each before and after cohort, and uses both. Ends with 77 and a line `skipped: ...` where all modules are absent."""
+"""The package dlaunch beside other users of Abseil, Protobuf, gRPC and OpenSSL in one process: beside.py <module>... imports
+each before and after dlaunch, and uses both. Ends with 77 and a line `skipped: ...` where all modules are absent."""
 
 import importlib.util
 import subprocess
 import sys
 import tempfile
 
-OWN = "import cohort, ctypes; world = cohort.init(); data = (ctypes.c_float * 4)(1, 2, 3, 4); world.all_reduce(data); world.barrier()"
+OWN = "import dlaunch, ctypes; world = dlaunch.init(); data = (ctypes.c_float * 4)(1, 2, 3, 4); world.all_reduce(data); world.barrier()"
 # Another user of the libraries that the module holds: the line that imports it, and lines that use it.
 OTHERS = {
     "numpy": "import numpy; assert numpy.ones(8).sum() == 8",
@@ -36,7 +36,7 @@ ssl.create_default_context()
 assert hashlib.sha256(b"").hexdigest().startswith("e3b0c442")""",
     "torch": """
 import torch
-import cohort.torch
+import dlaunch.torch
 assert torch.ones(64, 64).matmul(torch.ones(64, 64)).sum() == 64 ** 3
 assert torch.distributed.Backend.COHORT.lower() == "cohort"
 torch.nn.Linear(4, 4)(torch.ones(4)).sum().backward()""",
@@ -62,7 +62,7 @@ def check(names):
             continue
         found += 1
         with tempfile.TemporaryDirectory(prefix="cohort-beside-") as folder:
-            for first, second in ((f"import {name}", "import cohort"), ("import cohort", f"import {name}")):
+            for first, second in ((f"import {name}", "import dlaunch"), ("import dlaunch", f"import {name}")):
                 text = f"{first}\n{second}\n{OTHERS[name]}\n{OWN}\n{OTHERS[name]}"
                 subprocess.run([sys.executable, "-c", text], check=True, timeout=600, cwd=folder)
         print(f"beside {name}, imported before it and after it: no clash")

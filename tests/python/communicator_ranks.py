@@ -1,4 +1,4 @@
-"""Ranks of the tests of cohort.Communicator with numpy: communicator_ranks.py <scenario>."""
+"""Ranks of the tests of dlaunch.Communicator with numpy: communicator_ranks.py <scenario>."""
 
 import ctypes
 import gc
@@ -11,8 +11,8 @@ import time
 
 import numpy
 
-import cohort
-from cohort import DataType, ReduceOp, _comm
+import dlaunch
+from dlaunch import DataType, ReduceOp, _comm
 from raises import raises
 
 TYPES = {
@@ -117,7 +117,7 @@ def reductions(world):
                       out=numpy.frombuffer(out, numpy.float32))
 
     values = numpy.array([rank, -rank, 5], numpy.float32)
-    world.all_reduce(values, op=cohort.UserOp(larger))
+    world.all_reduce(values, op=dlaunch.UserOp(larger))
     assert values.tolist() == [size - 1, 0, 5]
 
 
@@ -165,7 +165,7 @@ def exchange(world):
                        [(two[i], previous) for i in range(2)])
         assert (two[0] == 1).all() and (two[1] == 2).all()
     world.exchange([], [])
-    raises(cohort.InvalidArgumentError, lambda: world.exchange([(numpy.zeros(1), size)], []), "peer")
+    raises(dlaunch.InvalidArgumentError, lambda: world.exchange([(numpy.zeros(1), size)], []), "peer")
     raises(TypeError, lambda: world.exchange([numpy.zeros(1)], []), "pair")
     raises(TypeError, lambda: world.exchange([]), "receives")
     raises(TypeError, lambda: world.all_reduce((0, 0, "float32", None, 0, 0)), "device")
@@ -184,8 +184,8 @@ def device(world):
     work = world.all_gather(memory, (out.ctypes.data, out.size, "float32", out, 0), async_op=True, timeout=60)
     work.wait()
     assert (out == sum(range(size))).all()
-    raises(cohort.InvalidArgumentError, lambda: world.all_gather(memory, out), "memory")
-    raises(cohort.InvalidArgumentError, lambda: world.all_reduce((*memory[:4], 99)), "device")
+    raises(dlaunch.InvalidArgumentError, lambda: world.all_gather(memory, out), "memory")
+    raises(dlaunch.InvalidArgumentError, lambda: world.all_reduce((*memory[:4], 99)), "device")
 
 
 def groups(world):
@@ -203,7 +203,7 @@ def groups(world):
         for work in works:
             work.wait()
         assert (values[0] == sum(range(size))).all() and (values[1] == size - 1).all()
-    raises(cohort.FailedPreconditionError, twin.barrier, "closed")
+    raises(dlaunch.FailedPreconditionError, twin.barrier, "closed")
     if pair is not None:
         one = numpy.ones(1)
         pair.all_reduce(one)
@@ -229,9 +229,9 @@ def refused(world):
     raises(ValueError, lambda: world.broadcast(good, root=world.size), "root")
     raises(ValueError, lambda: world.all_reduce(good, timeout=float("nan")), "nan")
     raises(ValueError, lambda: world.all_reduce(good, timeout=-1), "-1")
-    raises(cohort.InvalidArgumentError, lambda: world.send(good, -1), "send")
+    raises(dlaunch.InvalidArgumentError, lambda: world.send(good, -1), "send")
     raises(ValueError, lambda: world.all_reduce(good, determinism="strict"), "strict")
-    raises(TypeError, lambda: cohort.Communicator(3), "Runtime")
+    raises(TypeError, lambda: dlaunch.Communicator(3), "Runtime")
     good[:] = rank
     world.all_reduce(good)
     assert (good == sum(range(world.size))).all()
@@ -243,17 +243,17 @@ def mismatch(world):
     began = time.monotonic()
     if world.rank == 1:
         here, other = f"{line_here()[:-3]}", "all_reduce"
-        error = raises(cohort.FailedPreconditionError, lambda: world.broadcast(data, 0), other, "broadcast")
+        error = raises(dlaunch.FailedPreconditionError, lambda: world.broadcast(data, 0), other, "broadcast")
     else:
         here, other = f"{line_here()[:-3]}", "broadcast"
-        error = raises(cohort.FailedPreconditionError, lambda: world.all_reduce(data), other, "all_reduce")
+        error = raises(dlaunch.FailedPreconditionError, lambda: world.all_reduce(data), other, "all_reduce")
     assert time.monotonic() - began < 10
     lines = [int(part.split(":")[1].split()[0].rstrip(",;.)")) for part in str(error).split("communicator_ranks.py")[1:]]
     source = open(__file__, encoding="utf-8").read().splitlines()
     named = {source[line - 1].strip() for line in lines}
     assert any("broadcast(data, 0)" in text for text in named) and any("all_reduce(data)" in text for text in named), (
         here, str(error))
-    raises(cohort.FailedPreconditionError, lambda: world.all_reduce(data), "broadcast")
+    raises(dlaunch.FailedPreconditionError, lambda: world.all_reduce(data), "broadcast")
 
 
 def threads(world):
@@ -314,7 +314,7 @@ def killed(world):
             os.kill(os.getpid(), 9)
         world.all_reduce(data)
 
-    error = raises(cohort.UnavailableError, call, "rank 1", "SIGKILL")
+    error = raises(dlaunch.UnavailableError, call, "rank 1", "SIGKILL")
     print("survivor:", error, flush=True)
 
 
@@ -336,7 +336,7 @@ def late(world):
     twin = world.duplicate()
     if world.rank == 0:
         work = world.all_reduce(data, async_op=True)
-        raises(cohort.DeadlineExceededError, lambda: work.wait(0.05))
+        raises(dlaunch.DeadlineExceededError, lambda: work.wait(0.05))
         assert not work.done()
         world.send(numpy.zeros(1), 1)
         work.wait()
@@ -348,7 +348,7 @@ def late(world):
     world.barrier()
     assert (data == world.size).all()
     if world.rank != 0:
-        raises(cohort.Error, twin.barrier, "all_reduce")  # the news of that, or a mismatch where it comes first
+        raises(dlaunch.Error, twin.barrier, "all_reduce")  # the news of that, or a mismatch where it comes first
 
 
 def interrupted(world):
@@ -408,7 +408,7 @@ def tagged(world):
             counts[work.source] += 1
         assert set(counts.values()) == {4}
         short = channel.receive(numpy.zeros(2), 1, 7)
-        raises(cohort.FailedPreconditionError, short.wait, "24 bytes", "16")
+        raises(dlaunch.FailedPreconditionError, short.wait, "24 bytes", "16")
         exact = numpy.zeros(3)
         channel.receive(exact, 1, 7).wait()
         assert (exact == 8).all()
@@ -419,12 +419,12 @@ def tagged(world):
             channel.send(numpy.full(3, 9.0), 0, 7).wait()
             channel.send(numpy.full(3, 8.0), 0, 7).wait()
     raises(ValueError, lambda: channel.send(numpy.zeros(1), None), "one peer")
-    raises(cohort.InvalidArgumentError, lambda: channel.receive(numpy.zeros(1), size).wait(), str(size))
+    raises(dlaunch.InvalidArgumentError, lambda: channel.receive(numpy.zeros(1), size).wait(), str(size))
     raises(ValueError, lambda: channel.receive(numpy.zeros(1), -1), "-1")
     world.barrier()
     open_receive = channel.receive(numpy.zeros(1), previous, 8)
     del channel
-    raises(cohort.Error, open_receive.wait, "destroyed")
+    raises(dlaunch.Error, open_receive.wait, "destroyed")
 
 
 def forked(world):
@@ -438,10 +438,10 @@ def forked(world):
     child = os.fork()
     if child == 0:
         try:
-            raises(cohort.FailedPreconditionError, lambda: world.all_reduce(data), "fork")
-            raises(cohort.FailedPreconditionError, messages.send(data, previous, 0, 60).wait, "fork")
-            raises(cohort.FailedPreconditionError, messages.receive(data, previous, 0, 60).wait, "fork")
-            raises(cohort.FailedPreconditionError, work.wait, "fork")
+            raises(dlaunch.FailedPreconditionError, lambda: world.all_reduce(data), "fork")
+            raises(dlaunch.FailedPreconditionError, messages.send(data, previous, 0, 60).wait, "fork")
+            raises(dlaunch.FailedPreconditionError, messages.receive(data, previous, 0, 60).wait, "fork")
+            raises(dlaunch.FailedPreconditionError, work.wait, "fork")
             assert not work.done()
             del messages, work
             os._exit(0)
@@ -458,7 +458,7 @@ def forked(world):
 
 def variables(world):
     """The job's variables: each number is given once, one rank wins, all see what one set, waits end."""
-    call = cohort.runtime().variable
+    call = dlaunch.runtime().variable
     given = [call("add", "tickets", amount=2)[2] for _ in range(25)]
     call("set", f"given/{world.rank}", value=repr(given).encode())
     every = [n for r in range(world.size) for n in eval(call("get", f"given/{r}")[1])]  # noqa: S307
@@ -471,10 +471,10 @@ def variables(world):
             call("set", f"turn/{r}")
     begin = time.monotonic()
     assert call("get", "never", timeout=0.3) is None and 0.3 <= time.monotonic() - begin
-    raises(cohort.InvalidArgumentError, lambda: call("add", "winner", amount=2**62) and call("add", "winner", amount=2**62),
+    raises(dlaunch.InvalidArgumentError, lambda: call("add", "winner", amount=2**62) and call("add", "winner", amount=2**62),
            "64 bits")
-    raises(cohort.InvalidArgumentError, lambda: call("set", "x", value=bytes(50_000)), "49152")
-    raises(cohort.InvalidArgumentError, lambda: call("set", ""), "1 to 1024 bytes")
+    raises(dlaunch.InvalidArgumentError, lambda: call("set", "x", value=bytes(50_000)), "49152")
+    raises(dlaunch.InvalidArgumentError, lambda: call("set", ""), "1 to 1024 bytes")
     raises(ValueError, lambda: call("swap", "x"), "swap is no call")
     world.barrier()
     deleted = [call("delete", f"turn/{world.rank}")[0] for _ in range(2)]
@@ -484,6 +484,6 @@ def variables(world):
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](cohort.init())
-    cohort.finalize()
+    globals()[sys.argv[1]](dlaunch.init())
+    dlaunch.finalize()
     print(f"{sys.argv[1]}: done", flush=True)

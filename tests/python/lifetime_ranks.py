@@ -9,7 +9,7 @@ import time
 
 import numpy
 
-import cohort
+import dlaunch
 from raises import raises
 
 
@@ -17,7 +17,7 @@ def children(world):
     """Forked children that end as a program does, amid the parent's calls and with its objects: soon, and in order."""
     data = numpy.ones(300_000)
     group = world.split(world.rank % 2)
-    for first in (int, cohort.finalize, group.close, gc.collect):
+    for first in (int, dlaunch.finalize, group.close, gc.collect):
         work = world.all_reduce(data, async_op=True)
         child = os.fork()
         if child == 0:
@@ -43,18 +43,18 @@ def reopened(world):
         data = numpy.full(1000, world.rank + k)
         world.all_reduce(data)
         assert (data == world.size * (world.size - 1) // 2 + k * world.size).all()
-        assert cohort.runtime().variable("add", "count", amount=1)[2] <= world.size
+        assert dlaunch.runtime().variable("add", "count", amount=1)[2] <= world.size
         kept.append(world)
         kept = kept[-2:]
-        raises(cohort.FailedPreconditionError, cohort.Runtime, "has a runtime already")
-        cohort.finalize()
-        raises(cohort.FailedPreconditionError, world.barrier, "finalized")
-        cohort.finalize()
-        world = cohort.init()
+        raises(dlaunch.FailedPreconditionError, dlaunch.Runtime, "has a runtime already")
+        dlaunch.finalize()
+        raises(dlaunch.FailedPreconditionError, world.barrier, "finalized")
+        dlaunch.finalize()
+        world = dlaunch.init()
     world.barrier()
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](cohort.init())
-    cohort.finalize()
+    globals()[sys.argv[1]](dlaunch.init())
+    dlaunch.finalize()
     print(f"{sys.argv[1]}: done", flush=True)

@@ -53,7 +53,7 @@ def tests_of_pytorch(backend, ranks):
     name = "torch.testing._internal.distributed.distributed_test"
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path))
     if backend == "cohort":
-        import cohort.torch  # noqa: F401: registers the backend
+        import dlaunch.torch  # noqa: F401: registers the backend
 
         common.DistTestCases.backend_feature["plugin"].add(backend)
         if source.count(ASKED) != 1:

@@ -1,4 +1,4 @@
-"""Ranks of a test of cohort.torch on CUDA tensors: torch_cuda_ranks.py [backend...], two or more ranks. On one device:
+"""Ranks of a test of dlaunch.torch on CUDA tensors: torch_cuda_ranks.py [backend...], two or more ranks. On one device:
 
     dlaunch --simulate-nodes 2 --gpus-per-rank 1 -- python torch_cuda_ranks.py
 
@@ -13,7 +13,7 @@ import time
 import torch
 import torch.distributed as dist
 
-import cohort.torch  # noqa: F401: registers the backend
+import dlaunch.torch  # noqa: F401: registers the backend
 from raises import raises
 from torch_cuda_support import BACKENDS, LIMIT, RANK, SIZE, check, cuda, every, full, run, same
 

@@ -1,4 +1,4 @@
-"""Ranks of a test of cohort.torch: every collective of torch.distributed on every type and shape, beside Gloo.
+"""Ranks of a test of dlaunch.torch: every collective of torch.distributed on every type and shape, beside Gloo.
 
 Each rank can make every rank's values, so a plain formula gives the expected results, also where Gloo refuses."""
 
@@ -9,7 +9,7 @@ import os
 import torch
 import torch.distributed as dist
 
-import cohort.torch  # noqa: F401: registers the backend
+import dlaunch.torch  # noqa: F401: registers the backend
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32,

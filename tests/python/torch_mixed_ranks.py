@@ -10,7 +10,7 @@ import warnings
 import torch
 import torch.distributed as dist
 
-import cohort.torch  # noqa: F401: registers the backend
+import dlaunch.torch  # noqa: F401: registers the backend
 import torch_differential
 from raises import raises
 from torch_differential import RANK, SIZE

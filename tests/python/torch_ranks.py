@@ -1,4 +1,4 @@
-"""Ranks of the tests of cohort.torch: torch_ranks.py <scenario>."""
+"""Ranks of the tests of dlaunch.torch: torch_ranks.py <scenario>."""
 
 import datetime
 import os
@@ -10,8 +10,8 @@ import time
 import torch
 import torch.distributed as dist
 
-import cohort
-import cohort.torch  # noqa: F401: registers the backend
+import dlaunch
+import dlaunch.torch  # noqa: F401: registers the backend
 from raises import raises
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -129,7 +129,7 @@ def monitored():
     """A monitored barrier names absent ranks, and leaves the group whole."""
     def refused_as(*expected, **options):
         begun = time.monotonic()
-        raises(cohort.DeadlineExceededError, lambda: dist.monitored_barrier(**options), *expected)
+        raises(dlaunch.DeadlineExceededError, lambda: dist.monitored_barrier(**options), *expected)
         assert time.monotonic() - begun < 10
 
     dist.monitored_barrier()
@@ -344,7 +344,7 @@ class EndsAfterTheWait:
 
     def wait(self, seconds=None):
         self._waited = True
-        raise cohort.DeadlineExceededError("the operation is still pending")
+        raise dlaunch.DeadlineExceededError("the operation is still pending")
 
     def exception(self):
         return self._error
@@ -352,11 +352,11 @@ class EndsAfterTheWait:
 
 def late():
     """A work has its call's outcome, not that of the last wait for it: its error, or that there is none."""
-    from cohort.torch.work import Work
+    from dlaunch.torch.work import Work
 
     assert Work([EndsAfterTheWait(None)], [torch.zeros(1)]).wait(datetime.timedelta(seconds=1))
-    work = Work([EndsAfterTheWait(cohort.InvalidArgumentError("calls do not match"))], [torch.zeros(1)])
-    raises(cohort.InvalidArgumentError, lambda: work.wait(datetime.timedelta(seconds=1)), "do not match")
+    work = Work([EndsAfterTheWait(dlaunch.InvalidArgumentError("calls do not match"))], [torch.zeros(1)])
+    raises(dlaunch.InvalidArgumentError, lambda: work.wait(datetime.timedelta(seconds=1)), "do not match")
 
 
 def pending():

@@ -1,4 +1,4 @@
-"""Ranks of a test of the way that CUDA tensors take through cohort.torch, on machines without a device.
+"""Ranks of a test of the way that CUDA tensors take through dlaunch.torch, on machines without a device.
 
 CPU tensors stand in for them: the communicator is told that their memory is a device's, and a library that stands in
 for the CUDA runtime (tests/support/fake_nccl) has device memory in host memory. There is no NCCL, so that the calls go
@@ -11,12 +11,12 @@ import datetime
 import torch
 import torch.distributed as dist
 
-import cohort.torch.cuda
-import cohort.torch.process_group
-import cohort.torch.sparse
-import cohort.torch.tensors
+import dlaunch.torch.cuda
+import dlaunch.torch.process_group
+import dlaunch.torch.sparse
+import dlaunch.torch.tensors
 import torch_differential
-from cohort.torch.tensors import memory
+from dlaunch.torch.tensors import memory
 from torch_differential import RANK, SIZE
 
 LIMIT = datetime.timedelta(seconds=100)
@@ -55,9 +55,9 @@ def stand_in():
     torch.Tensor.record_stream = lambda *_: None
     future = torch.futures.Future
     torch.futures.Future = lambda devices=None: future()
-    group = cohort.torch.process_group
+    group = dlaunch.torch.process_group
     group.ProcessGroup._staging = lambda self, tensor: self._staging_on(torch.device("cpu"))
-    for module in (group, cohort.torch.cuda, cohort.torch.tensors):
+    for module in (group, dlaunch.torch.cuda, dlaunch.torch.tensors):
         module.memory = lambda tensor: (*memory(tensor), 0)
 
 

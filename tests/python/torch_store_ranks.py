@@ -10,9 +10,9 @@ import time
 import torch
 import torch.distributed as dist
 
-import cohort
-import cohort.torch
-from cohort.torch.store import Store
+import dlaunch
+import dlaunch.torch
+from dlaunch.torch.store import Store
 from raises import raises
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -100,7 +100,7 @@ def shared():
         try:
             call()
             raise AssertionError("a long key was taken")
-        except cohort.InvalidArgumentError as error:
+        except dlaunch.InvalidArgumentError as error:
             assert "1 to 1024 bytes" in str(error), error
     meet(store, "end")
 
@@ -167,7 +167,7 @@ def backend():
     try:
         dist.init_process_group("cohort", init_method="cohort://", rank=(RANK + 1) % SIZE, world_size=SIZE)
         raise AssertionError("another rank's number was taken")
-    except cohort.FailedPreconditionError as error:
+    except dlaunch.FailedPreconditionError as error:
         assert "leave rank and world_size out" in str(error), error
     dist.init_process_group("cohort", init_method="cohort://")
     value = torch.ones(10)

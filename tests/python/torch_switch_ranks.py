@@ -1,6 +1,6 @@
 """Ranks of the tests of COHORT_TORCH_BACKEND=cohort: torch_switch_ranks.py <scenario>, under dlaunch --torch-backend.
 
-It never imports cohort before torch does, as the programs that it stands for never do."""
+It never imports dlaunch before torch does, as the programs that it stands for never do."""
 
 import datetime
 import os
@@ -12,7 +12,7 @@ LIMIT = datetime.timedelta(seconds=100)
 
 
 def is_ours(group=None):
-    from cohort.torch.gloo import serves
+    from dlaunch.torch.gloo import serves
 
     return serves(group)
 
@@ -29,7 +29,7 @@ def sums(group, members=None):
 
 def asleep():
     """Without torch nothing is loaded, and the folder of the switch is not where modules are looked for."""
-    assert not [name for name in sys.modules if name.startswith("cohort")]
+    assert not [name for name in sys.modules if name.split(".")[0] == "dlaunch"]
     assert not [entry for entry in sys.path if entry.endswith("switch")], sys.path
     import importlib.util
 
@@ -131,7 +131,7 @@ def children():
     for way in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context=way)
         assert sum(batch.sum() for batch in loader) == sum(i * i for i in range(8))
-    code = "import torch, sys; print('cohort.torch.gloo' in sys.modules)"
+    code = "import torch, sys; print('dlaunch.torch.gloo' in sys.modules)"
     for arguments in (["-c", code], ["-m", "torch.distributed.run", "--help"]):
         ran = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
         assert arguments[0] == "-m" or ran.stdout.strip() == "True", ran
@@ -200,32 +200,59 @@ def installed():
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="cohort-installed-") as folder:
-        for path, text in (("cohort/__init__.py", "OLD = True"), ("cohort/_comm.abi3.so", ""),
-                           ("cohort/torch/__init__.py", "def register(): pass"),
-                           ("cohort-0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: cohort\nVersion: 0.0\n"),
-                           ("cohort-0.0.dist-info/entry_points.txt",
-                            "[torch.backends]\ncohort = cohort.torch:register\n")):
+        for path, text in (("dlaunch/__init__.py", "OLD = True"), ("dlaunch/_comm.abi3.so", ""),
+                           ("dlaunch/torch/__init__.py", "def register(): pass"),
+                           ("dlaunch-0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: dlaunch\nVersion: 0.0\n"),
+                           ("dlaunch-0.0.dist-info/entry_points.txt",
+                            "[torch.backends]\ndlaunch = dlaunch.torch:register\n")):
             os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
             with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
                 file.write(text)
         environment = {**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"].replace(":", f":{folder}:", 1)}
         assert folder in environment["PYTHONPATH"], environment["PYTHONPATH"]
-        check = "import torch.distributed as d; assert not hasattr(cohort, 'OLD'); assert 'COHORT' in d.Backend._plugins"
-        for order in ("import torch, cohort", "import cohort, torch"):
+        check = "import torch.distributed as d; assert not hasattr(dlaunch, 'OLD'); assert 'COHORT' in d.Backend._plugins"
+        for order in ("import torch, dlaunch", "import dlaunch, torch"):
             subprocess.run([sys.executable, "-c", f"{order}; {check}"], env=environment, check=True)
 
 
 def namesake():
-    """A program that has a module cohort of its own learns so; without torch it is left alone."""
+    """A program that has a module dlaunch of its own learns so; without torch it is left alone."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="cohort-namesake-") as folder:
+        with open(os.path.join(folder, "dlaunch.py"), "w", encoding="utf-8") as file:
+            file.write("OWN = True")
+        for order in ("import torch, dlaunch", "import dlaunch, torch"):
+            ran = subprocess.run([sys.executable, "-c", order], cwd=folder, capture_output=True, text=True, check=False)
+            assert ran.returncode == 1 and f"{folder}/dlaunch.py, which hides Cohort's package" in ran.stderr, ran
+        subprocess.run([sys.executable, "-c", "import dlaunch; assert dlaunch.OWN"], cwd=folder, check=True)
+
+
+def unrelated():
+    """A module cohort of another project, PyPI's for one, is neither taken for the package nor in its way."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="cohort-unrelated-") as folder:
         with open(os.path.join(folder, "cohort.py"), "w", encoding="utf-8") as file:
             file.write("OWN = True")
+        check = "import torch.distributed as d; assert cohort.OWN; assert 'COHORT' in d.Backend._plugins"
         for order in ("import torch, cohort", "import cohort, torch"):
-            ran = subprocess.run([sys.executable, "-c", order], cwd=folder, capture_output=True, text=True, check=False)
-            assert ran.returncode == 1 and f"{folder}/cohort.py, which hides Cohort's package" in ran.stderr, ran
-        subprocess.run([sys.executable, "-c", "import cohort; assert cohort.OWN"], cwd=folder, check=True)
+            subprocess.run([sys.executable, "-c", f"{order}; {check}"], cwd=folder, check=True)
+
+
+def twice():
+    """Another package that has registered the backend is named, with the remedy."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="cohort-twice-") as folder:
+        path = os.path.join(folder, "older.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("import torch.distributed as d\ndef create(*arguments): pass\n"
+                       "d.Backend.register_backend('cohort', create)")
+        environment = {**os.environ, "COHORT_TORCH_BACKEND": "torch", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        ran = subprocess.run([sys.executable, "-c", "import older, dlaunch.torch"], cwd=folder, env=environment,
+                             capture_output=True, text=True, check=False)
+        assert ran.returncode == 1 and f"registered already, by older in {path}: uninstall that package" in ran.stderr, ran
 
 
 def off():
@@ -233,7 +260,7 @@ def off():
     import torch.distributed as dist
 
     dist.init_process_group("gloo", timeout=LIMIT)
-    assert "cohort" not in sys.modules or not is_ours()
+    assert "dlaunch" not in sys.modules or not is_ours()
     assert sums(None)
     dist.destroy_process_group()
 
@@ -243,7 +270,7 @@ def refused():
     from raises import raises
 
     import torch  # noqa: F401
-    from cohort.torch import gloo
+    from dlaunch.torch import gloo
 
     raises(RuntimeError, lambda: gloo.check_version("1.12.1"), "PyTorch 1.12.1 is too old")
     gloo.check_version("1.13.0a0")

@@ -244,7 +244,7 @@ def train(backends, folder):
     torch.set_num_threads(1)
     for backend in backends:
         if backend == "cohort":
-            import cohort.torch  # noqa: F401: registers the backend
+            import dlaunch.torch  # noqa: F401: registers the backend
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=100))
         weights = {}
         for training in TRAININGS:

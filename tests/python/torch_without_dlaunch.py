@@ -1,4 +1,4 @@
-"""cohort.torch without dlaunch: a program alone learns what to do, or is a world of one; ranks of another launcher meet
+"""dlaunch.torch without dlaunch: a program alone learns what to do, or is a world of one; ranks of another launcher meet
 through PyTorch's store. Skips, with the reason, where torch is absent."""
 
 import os
@@ -9,7 +9,7 @@ import tempfile
 PROGRAM = """
 import sys
 import torch, torch.distributed as dist
-import cohort.torch
+import dlaunch.torch
 method, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 place = {} if size < 0 else {"rank": rank, "world_size": size}
 dist.init_process_group("cohort", init_method=method or None, **place)

@@ -1,4 +1,4 @@
-"""Checks the wheel of the package cohort that this interpreter has installed: wheel_check.py <README.md>. The page's program
+"""Checks the wheel of the package dlaunch that this interpreter has installed: wheel_check.py <README.md>. The page's program
 that calls init_process_group runs under dlaunch, where there is a torch; another one where there is none."""
 
 import importlib.metadata
@@ -24,9 +24,9 @@ def run(command, folder):
 
 
 def check_import_time(folder):
-    timed = "import time; began = time.perf_counter(); import cohort; print(time.perf_counter() - began)"
+    timed = "import time; began = time.perf_counter(); import dlaunch; print(time.perf_counter() - began)"
     quickest = min(float(run([sys.executable, "-c", timed], folder)) for _ in range(5))
-    print(f"import cohort: {1000 * quickest:.0f} ms (promised: {1000 * IMPORT_SECONDS:.0f})")
+    print(f"import dlaunch: {1000 * quickest:.0f} ms (promised: {1000 * IMPORT_SECONDS:.0f})")
     if quickest > 10 * IMPORT_SECONDS:
         sys.exit("the import is too slow")
 
@@ -56,8 +56,8 @@ def check_programs(folder, page):
 
 
 def main():
-    package = importlib.util.find_spec("cohort")
-    print(f"cohort {importlib.metadata.version('cohort')} in {package.origin}, Python {sys.version.split()[0]}")
+    package = importlib.util.find_spec("dlaunch")
+    print(f"dlaunch {importlib.metadata.version('dlaunch')} in {package.origin}, Python {sys.version.split()[0]}")
     with tempfile.TemporaryDirectory(prefix="cohort-wheel-") as folder:
         check_import_time(folder)
         beside.check(beside.OTHERS)

@@ -1,4 +1,4 @@
-"""A first program with nothing but ctypes. Programs for numpy and PyTorch use the package cohort, which is faster.
+"""A first program with nothing but ctypes. Programs for numpy and PyTorch use the package dlaunch, which is faster.
 
     COHORT_C_LIBRARY=DIR/lib/libcohort_c.so dlaunch --nproc-per-node 4 ring.py
 """

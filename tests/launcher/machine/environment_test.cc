@@ -199,7 +199,7 @@ TEST(TorchSwitchFolder, LiesBesideDlaunchInTheWheelAndInABuild) {
   const fs::path root = fs::path(testing::TempDir()) / "torch_switch";
   v1::JobSpec job;
   job.add_environment("COHORT_TORCH_BACKEND=cohort");
-  for (const char* const place : {"switch", "python/cohort/switch"}) {
+  for (const char* const place : {"switch", "python/dlaunch/switch"}) {
     fs::remove_all(root);
     EXPECT_EQ(TorchSwitchFolder({}, job, root / "bin/dlaunch").status().code(), absl::StatusCode::kFailedPrecondition);
     fs::create_directories(root / place);

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import calls
-import cohort.torch  # noqa: F401: registers the backend
+import dlaunch.torch  # noqa: F401: registers the backend
 import training
 
 

@@ -22,8 +22,8 @@ TEST(PythonException, ThePlaceOfAnExceptionIsTheProgramsOwn) {
       Found({"  File \"train.py\", line 3, in f", "    dist.all_reduce(x)",
              "  File \"/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py\", line 81, in wrapper",
              "    return func(*args, **kwargs)", "  File \"/usr/lib/python3/dist-packages/a.py\", line 9, in g",
-             "cohort.FailedPreconditionError: rank 0 called broadcast", "a second line of its text"}),
-      "cohort.FailedPreconditionError: rank 0 called broadcast at train.py:3");
+             "dlaunch.FailedPreconditionError: rank 0 called broadcast", "a second line of its text"}),
+      "dlaunch.FailedPreconditionError: rank 0 called broadcast at train.py:3");
   EXPECT_EQ(Found({"  File \"/usr/lib/python3.11/runpy.py\", line 9, in run", "KeyboardInterrupt"}),
             "KeyboardInterrupt at runpy.py:9");
 }

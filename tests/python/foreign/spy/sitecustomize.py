@@ -11,7 +11,7 @@ def _tell():
         given = sys.modules["lightgbm"].Booster.set_network.__module__ == "lightgbm.basic"
         print("served by", "own" if given else "cohort", flush=True)
         return
-    groups = sys.modules.get("cohort.torch.groups")
+    groups = sys.modules.get("dlaunch.torch.groups")
     if "torch" in sys.modules and "RANK" in os.environ:
         print("served by", "torch" if getattr(groups, "_world", None) is None else "cohort", flush=True)
 

@@ -5,6 +5,6 @@ PyTorch that read the entry point `torch.backends` need no import:
     dist.init_process_group("cohort")          # under dlaunch, or under torchrun
 """
 
-from cohort.torch.registration import register
+from dlaunch.torch.registration import register
 
 register()

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
 
-from cohort import _comm, job
+from dlaunch import _comm, job
 
 # A variable of the job has at most 48 KiB together with its name. A longer value lies in variables of its own, which
 # the value of its key names.
@@ -30,7 +30,7 @@ _kept = []  # C++ holds stores, but not the Python objects that they call
 class Store(dist.Store):
     """torch.distributed.Store on the job's variables. Any thread may call. `get` and `wait` block until the keys are
     there, and raise DistStoreError (PyTorch 1.13: RuntimeError) after the timeout. The other calls return at once, and
-    raise cohort.Error where the job is ending. All values of a job together may have 64 MiB; those of compare_set have at
+    raise dlaunch.Error where the job is ending. All values of a job together may have 64 MiB; those of compare_set have at
     most 48 KiB."""
 
     def __init__(self, timeout=datetime.timedelta(seconds=300)):

@@ -1,4 +1,4 @@
-"""Serves the `gloo` of a program that does not import cohort: COHORT_TORCH_BACKEND=cohort.
+"""Serves the `gloo` of a program that does not import dlaunch: COHORT_TORCH_BACKEND=cohort.
 
 `dlaunch --torch-backend cohort` puts this folder first on PYTHONPATH, so every Python of a rank runs this file at its
 start, its child processes too. It does nothing but wait for `import torch`. Another sitecustomize further along the path
@@ -40,8 +40,8 @@ def _found(name, path=None, target=None):
 
 
 def _namesake():
-    """The file of the program's own module called cohort; None without one. Cohort's package may be installed."""
-    spec = getattr(sys.modules.get("cohort"), "__spec__", None) or _found("cohort")
+    """The file of the program's own module called dlaunch; None without one. Cohort's package may be installed."""
+    spec = getattr(sys.modules.get("dlaunch"), "__spec__", None) or _found("dlaunch")
     if spec is None or spec.origin is None:
         return None
     folders = [folder for folder in spec.submodule_search_locations or () if os.path.isdir(folder)]
@@ -50,20 +50,20 @@ def _namesake():
 
 
 class _PackageFinder:
-    """Finds the package cohort beside this folder, which is the one of this dlaunch. Another one may be installed, and
+    """Finds the package dlaunch beside this folder, which is the one of this launcher. Another one may be installed, and
     torch imports that by its entry point. A program's own module of the name is left alone."""
 
     def find_spec(self, name, path=None, target=None):  # noqa: ARG002
-        if name != "cohort" or _namesake() is not None:
+        if name != "dlaunch" or _namesake() is not None:
             return None
         import importlib.util
 
-        return importlib.util.spec_from_file_location("cohort", os.path.join(_PACKAGE, "__init__.py"),
+        return importlib.util.spec_from_file_location("dlaunch", os.path.join(_PACKAGE, "__init__.py"),
                                                       submodule_search_locations=[_PACKAGE])
 
 
 class _TorchFinder:
-    """Finds torch as the other finders do, and has cohort registered behind its import."""
+    """Finds torch as the other finders do, and has the backend cohort registered behind its import."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch" or name in sys.modules:
@@ -98,12 +98,12 @@ class _TorchLoader:
 def _register():
     other = _namesake()
     if other is not None:
-        raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the program has a module called cohort of its own, {other}, "
+        raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the program has a module called dlaunch of its own, {other}, "
                            "which hides Cohort's package: rename it, or leave out --torch-backend cohort")
     try:
-        from cohort.torch.registration import register
+        from dlaunch.torch.registration import register
     except ImportError as error:
-        raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the package cohort cannot be imported by {sys.executable} "
+        raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the package dlaunch cannot be imported by {sys.executable} "
                            f"({sys.version.split()[0]}): {error}. It wants Python 3.11 or later; use one, or leave out "
                            "--torch-backend cohort") from error
     register()

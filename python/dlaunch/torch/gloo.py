@@ -54,6 +54,6 @@ def _devices_of(backend, text):
 
 def serves(group=None):
     """Whether cohort serves this group, or the default one."""
-    from cohort.torch.process_group import ProcessGroup
+    from dlaunch.torch.process_group import ProcessGroup
 
     return isinstance(group if group is not None else dist.distributed_c10d._get_default_group(), ProcessGroup)

@@ -10,7 +10,7 @@ import threading
 
 import torch.distributed as dist
 
-from cohort.torch import gloo
+from dlaunch.torch import gloo
 
 _making = threading.local()
 _NAME = "cohort"

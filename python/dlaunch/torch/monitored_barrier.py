@@ -12,8 +12,8 @@ import time
 
 import torch
 
-from cohort import _comm
-from cohort.torch.tensors import memory
+from dlaunch import _comm
+from dlaunch.torch.tensors import memory
 
 # Messages outlive a barrier that fails: one that is late would end the group.
 _EVER = 3e8

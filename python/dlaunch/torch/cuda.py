@@ -9,9 +9,9 @@ import datetime
 import torch
 import torch.distributed as dist
 
-from cohort import _comm
-from cohort.torch.tensors import Staging, memory
-from cohort.torch.work import BaseWork, ended
+from dlaunch import _comm
+from dlaunch.torch.tensors import Staging, memory
+from dlaunch.torch.work import BaseWork, ended
 
 
 class CudaStaging(Staging):

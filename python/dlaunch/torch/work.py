@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from cohort import _comm
+from dlaunch import _comm
 
 BaseWork = getattr(dist, "Work", None) or dist._Work
 

@@ -1,9 +1,9 @@
 """Cohort: collective communication among the ranks that dlaunch starts.
 
-    import cohort
+    import dlaunch
     import numpy
 
-    world = cohort.init()                      # under dlaunch; else a world of one
+    world = dlaunch.init()                     # under dlaunch; else a world of one
     data = numpy.full(1024, world.rank, numpy.float32)
     world.all_reduce(data)                     # in place; blocks, without the GIL
     print(world.rank, data[0])
@@ -12,11 +12,11 @@ Buffers are numpy arrays, other objects with the buffer protocol or DLPack (CPU 
 dtype). They must be C-contiguous. A bool is moved as a byte and reduced logically; complex numbers can be summed.
 """
 
-from cohort._comm import (AbortedError, DeadlineExceededError, Error, FailedPreconditionError, InvalidArgumentError,
-                          ResourceExhaustedError, Runtime, UnavailableError, UnimplementedError, Work)
-from cohort._comm import version as __version__
-from cohort.communicator import Communicator, DataType, ReduceOp, UserOp
-from cohort.job import finalize, init, runtime
+from dlaunch._comm import (AbortedError, DeadlineExceededError, Error, FailedPreconditionError, InvalidArgumentError,
+                           ResourceExhaustedError, Runtime, UnavailableError, UnimplementedError, Work)
+from dlaunch._comm import version as __version__
+from dlaunch.communicator import Communicator, DataType, ReduceOp, UserOp
+from dlaunch.job import finalize, init, runtime
 
 __all__ = [
     "AbortedError", "Communicator", "DataType", "DeadlineExceededError", "Error", "FailedPreconditionError",

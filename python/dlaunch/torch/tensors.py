@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from cohort import _comm
-from cohort.communicator import DataType, ReduceOp
-from cohort.torch.work import started
+from dlaunch import _comm
+from dlaunch.communicator import DataType, ReduceOp
+from dlaunch.torch.work import started
 
 # For each torch type, comm's type, and how many of those make an element.
 _TYPES = {

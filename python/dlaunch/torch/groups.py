@@ -6,9 +6,9 @@ import time
 
 import torch.distributed as dist
 
-from cohort import _comm, job
-from cohort.communicator import Communicator
-from cohort.torch.store import Store
+from dlaunch import _comm, job
+from dlaunch.communicator import Communicator
+from dlaunch.torch.store import Store
 
 _lock = threading.Lock()
 _runtime = _world = None

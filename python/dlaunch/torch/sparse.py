@@ -5,7 +5,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from cohort.torch.tensors import memory, per_element
+from dlaunch.torch.tensors import memory, per_element
 
 
 class SparseSum:

@@ -5,8 +5,8 @@ import os
 import sys
 import threading
 
-from cohort import _comm
-from cohort.communicator import Communicator
+from dlaunch import _comm
+from dlaunch.communicator import Communicator
 
 _lock = threading.Lock()
 _runtime = None

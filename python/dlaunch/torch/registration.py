@@ -4,7 +4,7 @@ import datetime
 import functools
 import sys
 
-from cohort.communicator import add_internal
+from dlaunch.communicator import add_internal
 
 _registered = False
 
@@ -17,7 +17,7 @@ def register():
 
     if _registered or not dist.is_available():
         return
-    from cohort.torch import gloo
+    from dlaunch.torch import gloo
 
     if gloo.is_asked_for():
         gloo.check_version()
@@ -30,11 +30,12 @@ def register():
 
 
 def _register(torch, dist):
-    from cohort.torch.mixed import group_helper
-    from cohort.torch.process_group import create
-    from cohort.torch.store import instead_of, rendezvous
-    from cohort.torch.uncompiled import leave_out
+    from dlaunch.torch.mixed import group_helper
+    from dlaunch.torch.process_group import create
+    from dlaunch.torch.store import instead_of, rendezvous
+    from dlaunch.torch.uncompiled import leave_out
 
+    _check_alone(dist)
     add_internal(torch)
     for name in ("typing_extensions", "warnings"):  # they wrap torch's deprecated functions
         if name in sys.modules:
@@ -56,13 +57,23 @@ def _register(torch, dist):
         module.batch_isend_irecv = batch
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         c10d._maybe_attach_flight_recorder = _flight_recorder(c10d._maybe_attach_flight_recorder)
-    leave_out("cohort")
+    leave_out("dlaunch")
+
+
+def _check_alone(dist):
+    """Raises where another package has registered the backend: torch's functions would be wrapped twice."""
+    other = dist.Backend._plugins.get("COHORT")
+    if other is not None:
+        module = other[0].__module__
+        raise RuntimeError(f"the backend cohort is registered already, by {module} in "
+                           f"{getattr(sys.modules.get(module), '__file__', 'no file')}: uninstall that package. If it "
+                           "had a program dlaunch too, then install dlaunch again (pip install --force-reinstall)")
 
 
 def _monitored_barrier(of_torch):
     """torch's function refuses all backends but Gloo."""
     import torch.distributed as dist
-    from cohort.torch.process_group import ProcessGroup
+    from dlaunch.torch.process_group import ProcessGroup
 
     @functools.wraps(of_torch)
     def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
@@ -80,8 +91,8 @@ def _batch(of_torch):
     """torch's function starts messages one by one on a group whose class is not its own. On CUDA they would wait for
     one another for ever."""
     import torch.distributed as dist
-    from cohort.torch.cuda import batch_isend_irecv as together
-    from cohort.torch.process_group import ProcessGroup
+    from dlaunch.torch.cuda import batch_isend_irecv as together
+    from dlaunch.torch.process_group import ProcessGroup
 
     @functools.wraps(of_torch)
     def batch_isend_irecv(p2p_op_list):
@@ -97,7 +108,7 @@ def _batch(of_torch):
 
 def _flight_recorder(of_torch):
     """torch's function (2.15) wants a backend in C++. Cohort's black box records the calls of its groups."""
-    from cohort.torch.process_group import ProcessGroup
+    from dlaunch.torch.process_group import ProcessGroup
 
     @functools.wraps(of_torch)
     def attach(group, *arguments, **options):

@@ -9,14 +9,14 @@ import datetime
 import torch
 import torch.distributed as dist
 
-from cohort import _comm
-from cohort.torch import groups, mixed
-from cohort.torch.cuda import CudaStaging, Exchange, wait_for_devices
-from cohort.torch.mixed import by_device
-from cohort.torch.monitored_barrier import MonitoredBarrier
-from cohort.torch.sparse import SparseSum
-from cohort.torch.tensors import CpuStaging, check_device, memory, per_element, reduction, share_memory
-from cohort.torch.work import Work, started
+from dlaunch import _comm
+from dlaunch.torch import groups, mixed
+from dlaunch.torch.cuda import CudaStaging, Exchange, wait_for_devices
+from dlaunch.torch.mixed import by_device
+from dlaunch.torch.monitored_barrier import MonitoredBarrier
+from dlaunch.torch.sparse import SparseSum
+from dlaunch.torch.tensors import CpuStaging, check_device, memory, per_element, reduction, share_memory
+from dlaunch.torch.work import Work, started
 
 
 _CPU = torch.device("cpu")

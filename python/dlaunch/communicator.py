@@ -5,7 +5,7 @@ import enum
 import os
 import threading
 
-from cohort import _comm
+from dlaunch import _comm
 
 # Frames in these folders and files are not the user's: the call site is the innermost frame outside.
 internal_places = [os.path.dirname(os.path.abspath(__file__)) + os.sep]
