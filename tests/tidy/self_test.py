@@ -261,6 +261,17 @@ class Words(RuleTest):
             "comm/c.md": "/proc/self, a/wo" + "rk/x\n",
         }), ["comm/a.cc", "comm/b.md"])
 
+    def test_package(self):
+        named = ["import cohort", "from cohort.torch import gloo", "`cohort.init()`", "except cohort.Error:", "python/cohort",
+                 "`cohort/torch/`", "pip install dist/cohort-1.whl", "pip install cohort", "the package `cohort`"]
+        self.assertEqual(len(self.found(words.check_package, {f"tools/{i}.md": text for i, text in enumerate(named)})),
+                         len(named))
+        self.assertEqual(self.found(words.check_package, {
+            "proto/a.proto": "package cohort.v1;\n", "comm/a.cc": '#include "cohort/comm/a.h"\n cohort::comm',
+            "comm/b.md": '`init_process_group("cohort")`, `cohort://`, find_package(cohort), cohort.pc, cohort/cohort.h',
+            "CHANGELOG.md": "import cohort\n", "tools/c": "package cohort-trainer, cohort.runtime",
+        }), [])
+
     def test_openings(self):
         tree = self.tree_of({
             "comm/block.cc": "// Of the group.\nint a;\n  // What follows.\n  // Is long.\n",

@@ -45,6 +45,14 @@ _COMMENTED = (".h", ".cc", ".cu", ".py", ".sh", ".cmake", "CMakeLists.txt", ".pr
 # The lines that git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
 _CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
+# The Python package is dlaunch. The runtime, the backend of torch.distributed and the C++ library are Cohort's.
+_PACKAGE = re.compile(r"\b(?:import|from) `?cohort\b(?!:)|"
+                      r"\bcohort\.(?:torch|_comm|init|finalize|programs|communicator|job|runtime\(|[A-Z]\w*)|"
+                      r"\bpython/cohort\b|\bcohort/(?:torch|switch|bin|__init__|_comm|(?:communicator|job|programs)\.py)\b|"
+                      r"\bpip3? install (?:[^\s`]*/)?cohort\b|\bcohort-[\w.*]+\.whl\b|\bpackage `?cohort\b(?![.`]?[\w-])")
+_FORMER_NAME_IN = ("CHANGELOG.md", "python/CMakeLists.txt", "tests/python/names.py", "tests/python/torch_switch_ranks.py",
+                   "tests/tidy/")
+
 
 def check_banned(tree):
     for path in tree.sources():
@@ -104,6 +112,20 @@ def check_comments(tree):
                 if found.end() > len(joined) - len(text):
                     yield path, number, f"'{found.group(0)}' in a comment: say it in plain words (CONTRIBUTING.md)"
             before, tail = number, text.split()[-1] if text.split() else ""
+
+
+def check_package(tree):
+    """The former name of the Python package, which is another project's."""
+    for path in tree.paths:
+        if path.startswith(_FORMER_NAME_IN):
+            continue
+        try:
+            text = tree.text(path)
+        except UnicodeDecodeError:
+            continue  # a data file
+        for found in _PACKAGE.finditer(text):
+            yield (path, text.count("\n", 0, found.start()) + 1,
+                   f"'{found.group(0)}': the Python package is called dlaunch")
 
 
 def check_messages(tree):
@@ -168,4 +190,4 @@ def check_headers(tree):
 
 RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "comments": check_comments,
          "messages": check_messages, "pages": check_pages, "test_names": check_test_names,
-         "page_openings": check_page_openings, "conflicts": check_conflicts, "headers": check_headers}
+         "page_openings": check_page_openings, "conflicts": check_conflicts, "package": check_package, "headers": check_headers}
