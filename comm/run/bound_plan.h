@@ -100,9 +100,8 @@ struct BoundStep {
   size_t bytes = 0;          // of its message, or of what it writes
   Place src = {}, dst = {}, src2 = {};
   const Step* step = nullptr;
-  Fanout* fanout = nullptr;           // carries the message; null: a link to `peer` does, if there is one
-  Link* link = nullptr;               // found when it is first needed
-  const int* early_pauses = nullptr;  // InlineTerms; filled by InlineRun, where it receives
+  Fanout* fanout = nullptr;  // carries the message; null: a link to `peer` does, if there is one
+  Link* link = nullptr;      // found when it is first needed
 };
 
 class BoundPlan {

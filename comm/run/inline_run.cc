@@ -19,10 +19,8 @@ constexpr size_t kMostPreparedInExchange = 512;
 bool FindLink(const InlineRun::LinkTo& link_to, BoundStep* step, InlineTerms* terms) {
   if (step->fanout == nullptr && step->link == nullptr) step->link = link_to(step->peer);
   if (step->fanout == nullptr && step->link == nullptr) return false;
-  *terms = step->fanout != nullptr ? step->fanout->inline_terms(step->receives() ? step->peer : -1)
-                                   : step->link->inline_terms();
+  *terms = step->fanout != nullptr ? step->fanout->inline_terms() : step->link->inline_terms();
   step->look_cost = terms->look_cost;
-  if (step->receives()) step->early_pauses = terms->early_pauses;
   return terms->most_bytes > 0 && step->bytes <= terms->most_bytes;
 }
 

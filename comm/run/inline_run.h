@@ -45,13 +45,6 @@ class InlineRun {
  private:
   InlineRun(BoundPlan* plan, int divisor, bool at_once);
 
-  // Leaves those that call at the same time the time to send, before the first look for a message. A rank that has
-  // nothing to send comes to its look sooner than one that has.
-  void WaitForOthers(const BoundStep& first) const {
-    if (first.early_pauses == nullptr) return;
-    const int pauses = *first.early_pauses + (&first == begin_ ? 1 : 0);
-    for (int i = 0; i < pauses; ++i) runtime::Pause();
-  }
   // The end of an average.
   void Divide() const;
   // Each: false when the step is not done.
@@ -111,7 +104,6 @@ class InlineRun {
     Wake(*step);  // some of it may have left
     return false;
   }
-  if (polls > 0 && step != end_) WaitForOthers(*step);
   for (; step != end_; ++step) {
     if (Do(*step, &polls)) continue;
     lane_.next = step;

@@ -68,9 +68,6 @@ struct InlineTerms {
   // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
   int look_cost = 1;
   bool calls_kernel = false;  // a message takes a system call, which the record of a call should count as time
-  // Pauses to make before the first look for a message that is being sent at about this time; null: none. Changes while
-  // the link lives.
-  const int* early_pauses = nullptr;
 };
 
 // Names one ordered pair of byte streams, one in each direction.
@@ -129,11 +126,7 @@ class Fanout {
   virtual size_t max_bytes() const = 0;
   // As of Link.
   virtual void Prepare(size_t bytes) { (void)bytes; }
-  // `from`: the member whose messages are received; -1: of what is published.
-  virtual InlineTerms inline_terms(int32_t from) const {
-    (void)from;
-    return {};
-  }
+  virtual InlineTerms inline_terms() const { return {}; }
   // How the members reach each other's memory (memory_access.h); lives as long as the fan-out. Null where they can't;
   // all members get the same kind of answer.
   virtual MemoryAccess* memory() { return nullptr; }

@@ -94,9 +94,7 @@ class ShmLink final : public Link, public LossTarget {
   }
   void Wake() override { writer_.Wake(); }
   void Prepare(size_t bytes) override { writer_.Prepare(bytes); }
-  InlineTerms inline_terms() const override {
-    return {.most_bytes = shm::kPartBytes, .early_pauses = reader_.early_pauses()};
-  }
+  InlineTerms inline_terms() const override { return {.most_bytes = shm::kPartBytes}; }
   Progress TryRecv(RecvOperation& operation) override {
     return lost_.ok() ? reader_.TryRecv(operation) : FailLost(operation.error);
   }
@@ -156,9 +154,7 @@ class ShmFanout final : public Fanout, public LossTarget {
     return ReaderOf(peer).TryRecv(operation);
   }
   void Prepare(size_t bytes) override { writer_.Prepare(bytes); }
-  InlineTerms inline_terms(int32_t from) const override {
-    return {.most_bytes = shm::kPartBytes, .early_pauses = from < 0 ? nullptr : ReaderOf(from).early_pauses()};
-  }
+  InlineTerms inline_terms() const override { return {.most_bytes = shm::kPartBytes}; }
   size_t max_bytes() const override { return shm::kPartBytes; }
   MemoryAccess* memory() override { return &memory_; }
   void OnLost(int world_rank, const absl::Status& status) override {
@@ -171,7 +167,6 @@ class ShmFanout final : public Fanout, public LossTarget {
  private:
   size_t IndexOf(int32_t peer) const { return static_cast<size_t>(peer < group_rank_ ? peer : peer - 1); }
   shm::StreamReader& ReaderOf(int32_t peer) { return readers_[IndexOf(peer)]; }
-  const shm::StreamReader& ReaderOf(int32_t peer) const { return readers_[IndexOf(peer)]; }
   Progress FailLost(absl::Status& error) const {
     error = lost_;
     return Progress::kFailed;

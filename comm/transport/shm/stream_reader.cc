@@ -71,10 +71,8 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   }
   const Slot& slot = slots_[SlotOf(taken_, slot_mask_)];
   const Line& line = slot.line;
-  const uint64_t began_ns = HopTime::Times(taken_) ? runtime::SteadyNow() : 0;
   const uint64_t stamp = line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return Progress::kBlocked;
-  if (began_ns != 0 && operation.moved == 0) hop_.Add(runtime::SteadyNow() - began_ns);
   const uint64_t signature = line.signature;
   if (signature != operation.signature) [[unlikely]]
     return FailMismatch(operation, signature);

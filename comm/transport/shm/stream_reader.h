@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "cohort/comm/transport/shm/endpoint.h"
-#include "cohort/comm/transport/shm/hop_time.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/private_memory.h"
 #include "cohort/comm/transport/shm/way/stream_way.h"
@@ -24,8 +23,6 @@ class StreamReader {
 
   // See Link::TryRecv.
   Progress TryRecv(RecvOperation& operation);
-  // See InlineTerms.
-  const int* early_pauses() const { return &hop_.pauses(); }
 
  private:
   Progress Attach(RecvOperation& operation);
@@ -59,7 +56,6 @@ class StreamReader {
   const uint64_t slot_count_;    // a power of two
   const uint64_t slot_mask_;
 
-  HopTime hop_;
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
   IncomingWay incoming_;
   uint64_t tickets_ = 0;
