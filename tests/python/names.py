@@ -1,5 +1,5 @@
 """The package on PYTHONPATH is dlaunch, and `import cohort` finds nothing there: names.py. Other packages of this Python are
-left out (-S), since another project has a package cohort."""
+left out (-S). Another project's package cohort may lie beside it, but no older wheel of ours."""
 
 import os
 import subprocess
@@ -24,8 +24,25 @@ for name in ("cohort", "cohort.torch", "cohort._comm"):
 """
 
 
+BESIDE = "import cohort, dlaunch; assert cohort.OWN"
+OLDER = """
+try:
+    import dlaunch
+except ImportError as error:
+    assert "called cohort, is installed in" in str(error) and "pip uninstall cohort" in str(error), error
+else:
+    raise SystemExit("an older wheel is not noticed")
+"""
+
+
 def run(code, folder):
     subprocess.run([sys.executable, "-S", "-c", code], cwd=folder, check=True, timeout=60)
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def main():
@@ -33,12 +50,15 @@ def main():
         run(NAMED, folder)
         run(GONE, folder)
         # Neither the program dlaunch beside a script nor a folder of the name hides the package.
-        with open(os.path.join(folder, "dlaunch"), "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\n")
+        write(os.path.join(folder, "dlaunch"), "#!/bin/sh\n")
         run(NAMED, folder)
         os.remove(os.path.join(folder, "dlaunch"))
         os.mkdir(os.path.join(folder, "dlaunch"))
         run(NAMED, folder)
+        write(os.path.join(folder, "cohort", "__init__.py"), "OWN = True\n")
+        run(BESIDE, folder)
+        write(os.path.join(folder, "cohort", "_comm.abi3.so"), "")
+        run(OLDER, folder)
 
 
 main()

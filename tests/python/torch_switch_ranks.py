@@ -240,21 +240,6 @@ def unrelated():
             subprocess.run([sys.executable, "-c", f"{order}; {check}"], cwd=folder, check=True)
 
 
-def twice():
-    """Another package that has registered the backend is named, with the remedy."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="cohort-twice-") as folder:
-        path = os.path.join(folder, "older.py")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("import torch.distributed as d\ndef create(*arguments): pass\n"
-                       "d.Backend.register_backend('cohort', create)")
-        environment = {**os.environ, "COHORT_TORCH_BACKEND": "torch", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        ran = subprocess.run([sys.executable, "-c", "import older, dlaunch.torch"], cwd=folder, env=environment,
-                             capture_output=True, text=True, check=False)
-        assert ran.returncode == 1 and f"registered already, by older in {path}: uninstall that package" in ran.stderr, ran
-
-
 def off():
     """Unless it is asked for, gloo is Gloo's."""
     import torch.distributed as dist

@@ -35,7 +35,6 @@ def _register(torch, dist):
     from dlaunch.torch.store import instead_of, rendezvous
     from dlaunch.torch.uncompiled import leave_out
 
-    _check_alone(dist)
     add_internal(torch)
     for name in ("typing_extensions", "warnings"):  # they wrap torch's deprecated functions
         if name in sys.modules:
@@ -58,16 +57,6 @@ def _register(torch, dist):
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         c10d._maybe_attach_flight_recorder = _flight_recorder(c10d._maybe_attach_flight_recorder)
     leave_out("dlaunch")
-
-
-def _check_alone(dist):
-    """Raises where another package has registered the backend: torch's functions would be wrapped twice."""
-    other = dist.Backend._plugins.get("COHORT")
-    if other is not None:
-        module = other[0].__module__
-        raise RuntimeError(f"the backend cohort is registered already, by {module} in "
-                           f"{getattr(sys.modules.get(module), '__file__', 'no file')}: uninstall that package. If it "
-                           "had a program dlaunch too, then install dlaunch again (pip install --force-reinstall)")
 
 
 def _monitored_barrier(of_torch):
