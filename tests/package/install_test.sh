@@ -14,7 +14,7 @@ cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$
 mv "$work/first" "$work/moved"
 mkdir "$work/user"
 cp "$here"/project/* "$here/use_installed.sh" "$program" "$source/comm/c/examples/ring.c" "$work/user"
-sed -n '/^## Embed/,/^## Train/p' "$source/README.md" | sed -n '/^```cpp$/,/^```$/p' | sed '/^```/d' >"$work/user/main.cc"
+sed -n '/^```cpp title="main.cc"$/,/^```$/p' "$source/docs/start/library.md" | sed '/^```/d' >"$work/user/main.cc"
 decoy=$work/decoy
 for header in comm/communicator.h runtime/runtime.h trainer/trainer.h trainer.h cohort.h; do
   mkdir -p "$decoy/$(dirname $header)"

@@ -37,7 +37,7 @@ END
 cmake -S "$work/user/c" -B "$work/user/c/build" -DCMAKE_PREFIX_PATH="$work/moved" -DCMAKE_C_FLAGS="$CXXFLAGS"
 cmake --build "$work/user/c/build"
 "$work/user/c/build/ring"
-echo "== the guide in the README"
+echo "== the program of docs/start/library.md"
 # shellcheck disable=SC2046,SC2086
 $CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/main.cc" -o "$work/user/main" $(pkg-config --cflags --libs cohort)
 "$work/user/main" | grep -qx "rank 0: 1"

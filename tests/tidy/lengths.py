@@ -6,6 +6,8 @@ import functions
 
 FILE_LINES = 500
 FUNCTION_LINES = 70
+PAGE_WORDS = 1500
+README_WORDS = 900
 EXCEPTIONS = "tests/tidy/exceptions.txt"
 
 
@@ -27,6 +29,11 @@ def _too_long(tree):
         lines = tree.text(path).count("\n")
         if lines > FILE_LINES:
             yield ("file", path, ""), 1, lines, f"has {lines} lines; the limit is {FILE_LINES}"
+    for path in tree.named(".md"):
+        words = len(tree.text(path).split())
+        limit = README_WORDS if path == "README.md" else PAGE_WORDS
+        if words > limit:
+            yield ("words", path, ""), 1, words, f"has {words} words; the limit is {limit}"
     for path in tree.sources():
         for name, line, lines in functions.find(tree.code(path)):
             if lines > FUNCTION_LINES:
@@ -50,7 +57,7 @@ def exceptions(tree, kinds, findings):
 
 
 def check_lengths(tree):
-    yield from exceptions(tree, ("file", "function"), _too_long(tree))
+    yield from exceptions(tree, ("file", "function", "words"), _too_long(tree))
 
 
 RULES = {"lengths": check_lengths}

@@ -9,7 +9,7 @@ import tokenize
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LAYERS = ("proto", "runtime", "comm", "launcher", "trainer", "python")
-FOLDERS = LAYERS + ("tests", "tools", "deploy")
+FOLDERS = LAYERS + ("docs", "tests", "tools", "deploy")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.MULTILINE)
 # Comments, raw strings, strings and characters. A quote between digits (1'000) is a separator, not a character.

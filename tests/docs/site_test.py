@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""The site builds, has no dead link and loads nothing from a network: site_test.py FOLDER. Skipped without its tools, which
+`tools/dev docs` installs. The filter and the checker are tested in any case."""
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = pathlib.Path(sys.argv.pop() if len(sys.argv) > 1 else tempfile.mkdtemp())
+sys.path.insert(0, str(ROOT / "tools/docs"))
+
+import check_site  # noqa: E402
+import doxygen_filter  # noqa: E402
+
+
+class Filter(unittest.TestCase):
+    def test_comment_above_and_behind(self):
+        text = doxygen_filter.translate("// Head.\n#pragma once\n\n// Above.\nint a;\nint b;  // behind,\n        // and more\n")
+        self.assertEqual(text.splitlines()[3:], ["/// Above.", "int a;", "int b;  ///< behind,", "        ///< and more"])
+        self.assertNotIn("Head", text)
+
+    def test_comment_of_c(self):
+        text = doxygen_filter.translate("/* Head. */\n/* Above. */\nint a; /* behind */\n")
+        self.assertEqual(text.splitlines(), ["", "/** Above. */", "int a; /**< behind */"])
+
+
+class Checker(unittest.TestCase):
+    def check(self, pages):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in pages.items():
+                (pathlib.Path(folder) / name).write_text(text, encoding="utf-8")
+            return check_site.check(folder)[2]
+
+    def test_dead_page_and_heading(self):
+        self.assertEqual(self.check({"a.html": '<a href="b.html#here">x</a><h1 id="t"><a href="#t">x</a>', "b.html": '<h2 id="here">'}), [])
+        self.assertEqual(len(self.check({"a.html": '<a href="c.html">x</a><a href="b.html#there">x</a>', "b.html": ""})), 2)
+
+    def test_network(self):
+        self.assertEqual(len(self.check({"a.html": '<script src="https://example.org/x.js"></script><a href="https://example.org">'})), 1)
+
+
+class Site(unittest.TestCase):
+    def test_builds(self):
+        here = next((p for p in (ROOT / "build/docs/env/bin/python", pathlib.Path(sys.executable))
+                     if p.exists() and subprocess.run([p, "-c", "import mkdocs, material"], capture_output=True, check=False).returncode == 0), None)
+        if here is None or not shutil.which(os.environ.get("DOXYGEN", "doxygen")):
+            self.skipTest("there is no MkDocs or no Doxygen: tools/dev docs installs them")
+        ran = subprocess.run([here, "-B", ROOT / "tools/docs/build.py", FOLDER], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True, check=False)
+        print(ran.stdout)
+        self.assertEqual(ran.returncode, 0)
+        self.assertIn(" 0 broken", ran.stdout)
+        self.assertTrue((FOLDER / "site/search/search_index.js").exists())
+
+
+if __name__ == "__main__":
+    program = unittest.main(exit=False)
+    result = program.result
+    for _, reason in result.skipped:
+        print(f"skipped: {reason}")
+    sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped else 0)

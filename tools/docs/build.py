@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Builds the site: `build.py FOLDER [--symbols]` writes it into FOLDER/site, from the tree's Markdown and public headers.
+
+Without MkDocs it makes FOLDER/env with requirements.txt first. --symbols lists public symbols without a comment. The
+pages of docs/ are the site's own. Every other page of the tree lies at its path; a link to a file that is no page
+leads to a copy of the file, shown as code. The last lines say how many pages, words, links and symbols there are.
+"""
+import importlib.util
+import os
+import pathlib
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+
+import api
+import check_site
+import headers
+
+ROOT = pathlib.Path(headers.ROOT)
+HERE = pathlib.Path(__file__).resolve().parent
+_LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(([^)\s]+)\)")
+_LANGUAGES = {".h": "cpp", ".cc": "cpp", ".cu": "cpp", ".def": "cpp", ".c": "c", ".py": "python", ".sh": "bash", ".yaml": "yaml",
+              ".cmake": "cmake", ".proto": "proto", ".rs": "rust", ".f90": "fortran", ".json": "json"}
+# The theme loads this from a network for search on file:// pages; assets/worker.js replaces it.
+_SHIM = "https://unpkg.com/iframe-worker/shim"
+_PICTURES = (".svg", ".png")
+
+
+def place_of(path):
+    """The place in the site of a file of the tree."""
+    if path == "README.md":
+        return "project/readme.md"
+    if path in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"):
+        return "project/" + path
+    return path.removeprefix("docs/")
+
+
+class Staging:
+    """Copies pages into a folder and rewrites their links; pages and files that they link to follow."""
+
+    def __init__(self, repository, folder):
+        self.repository = repository
+        self.paths = set(repository.paths)
+        self.folder = pathlib.Path(folder)
+        self.extra = {}  # {path in the tree: place}, for files that are shown as code and for folders without a page
+        self.pictures = set()
+        self.headers = set(headers.public_headers(repository))
+        self.missing = []
+
+    def add_pages(self):
+        for path in self.repository.named(".md"):
+            if path == "docs/README.md" or path.startswith(".github/") or "/corpus" in path or path.startswith("tests/"):
+                continue
+            self._write(place_of(path), self._rewritten(path, self.repository.text(path)))
+        for path in list(self.extra):
+            self._write(self.extra[path], self._shown(path))
+        for path in self.pictures:
+            target = self.folder / place_of(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, target)
+
+    def _write(self, place, text):
+        file = self.folder / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def _rewritten(self, path, text):
+        fenced = False
+        lines = []
+        for line in text.splitlines():
+            if line.lstrip().startswith("```"):
+                fenced = not fenced
+            lines.append(line if fenced else _LINK.sub(lambda found: f"{found[1]}({self._target(path, found[2])})", line))
+        return "\n".join(lines) + "\n"
+
+    def _target(self, path, link):
+        if re.match(r"[a-z]+:|#", link):
+            return link
+        file, mark, anchor = link.partition("#")
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
+        if target in self.headers and not path.startswith("docs/reference/cpp"):
+            place, mark, anchor = "reference/cpp/" + api.slug(target), "", ""
+        elif target.endswith(_PICTURES) and target in self.paths:
+            self.pictures.add(target)
+            place = place_of(target)
+        elif target.endswith(".md") and target in self.paths and not target.startswith(("tests/", ".github/")) \
+                and target != "docs/README.md":
+            place = place_of(target)
+        elif f"{target}/README.md" in self.paths and not target.startswith("tests") and target != "docs":
+            place = place_of(f"{target}/README.md")
+        elif target in self.paths or any(p.startswith(target + "/") for p in self.paths):
+            place = self.extra.setdefault(target, f"files/{target.replace('/', '-')}.md")
+            mark = anchor = ""
+        else:
+            self.missing.append(f"{path} links to {link}")
+            return link
+        return posixpath.relpath(place, posixpath.dirname(place_of(path)) or ".") + mark + anchor
+
+    def _shown(self, path):
+        if path not in self.paths:
+            listed = sorted({p[len(path) + 1:].split("/")[0] for p in self.paths if p.startswith(path + "/")})
+            return f"# {path}\n\nThe folder holds:\n\n" + "\n".join(f"- `{name}`" for name in listed) + "\n"
+        text = (ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(".md"):
+            return self._rewritten_copy(text)
+        lines = text.splitlines()
+        cut = f"\nThe first 500 of {len(lines)} lines.\n" if len(lines) > 500 else ""
+        body = "\n".join(lines[:500])
+        return f"---\nsearch:\n  exclude: true\n---\n# {path}\n{cut}\n````{_LANGUAGES.get(os.path.splitext(path)[1], 'text')}\n{body}\n````\n"
+
+    @staticmethod
+    def _rewritten_copy(text):
+        """A page of the tests, whose links would lead out of the site."""
+        return _LINK.sub(lambda found: found[1][1:-1] if found[1].startswith("[") else found[0], text)
+
+
+def configuration(folder):
+    text = (HERE / "mkdocs.yml").read_text(encoding="utf-8") + (ROOT / "docs/nav.yml").read_text(encoding="utf-8")
+    return text + f"docs_dir: {folder}/pages\nsite_dir: {folder}/site\n"
+
+
+def build(folder):
+    repository = headers.tree.load()
+    shutil.rmtree(folder / "pages", ignore_errors=True)
+    staging = Staging(repository, folder / "pages")
+    staging.add_pages()
+    if staging.missing:
+        sys.exit("\n".join(staging.missing))
+    shutil.copytree(ROOT / "docs/assets", folder / "pages/assets", dirs_exist_ok=True)
+    total, documented, listed = api.generate(folder / "pages/reference/cpp")
+    page = folder / "pages/reference/cpp.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("<!-- headers -->", listed), encoding="utf-8")
+    (folder / "mkdocs.yml").write_text(configuration(folder), encoding="utf-8")
+    ran = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", folder / "mkdocs.yml"],
+                         env=dict(os.environ, NO_MKDOCS_2_WARNING="1"), check=False)
+    if ran.returncode != 0:
+        sys.exit(ran.returncode)
+    for file in (folder / "site").rglob("*.html"):
+        up = posixpath.relpath(".", file.parent.relative_to(folder / "site").as_posix())
+        file.write_text(file.read_text(encoding="utf-8").replace(_SHIM, f"{up}/assets/worker.js"), encoding="utf-8")
+    pages, links, broken = check_site.check(folder / "site")
+    print("\n".join(broken))
+    print(f"{folder}/site: {pages} pages, {links} links, {len(broken)} broken; {total} public symbols, {documented} documented")
+    return 1 if broken else 0
+
+
+def with_mkdocs(folder):
+    """Goes on in FOLDER/env, which is made if this Python has no MkDocs."""
+    if importlib.util.find_spec("mkdocs") is not None:
+        return
+    python = folder / "env/bin/python"
+    if not python.exists() or subprocess.run([python, "-c", "import mkdocs, material"], capture_output=True, check=False).returncode:
+        subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"], check=True)
+    os.execv(python, [str(python), "-B", *sys.argv])
+
+
+def main(arguments):
+    folders = [a for a in arguments if not a.startswith("-")]
+    if len(folders) != 1:
+        sys.exit(__doc__)
+    folder = pathlib.Path(folders[0]).resolve()
+    if "--symbols" in arguments:
+        total, documented, _ = api.generate(folder / "symbols", verbose=True)
+        print(f"{total} public symbols, {documented} documented")
+        return 0
+    with_mkdocs(folder)
+    return build(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
