@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs what the pages of docs/ show: snippets.py PROGRAMS PYTHON [page...]
+"""Runs what the pages of docs/ show: snippets.py PROGRAMS PYTHON BUILD [page...]
 
-PROGRAMS is the folder of dlaunch, PYTHON that of the Python package. A page is one shell in an empty folder:
+PROGRAMS is the folder of dlaunch, PYTHON that of the Python package; BUILD is installed for programs in C and C++, unless
+COHORT_SNIPPET_PREFIX names an install. A page is one shell in an empty folder:
 
   ```python title="train.py"     a block with a title is the file of that name
   ```console                     `$ command` lines run; the lines between them are what they print
@@ -134,8 +135,10 @@ class Page:
         return count, faults
 
 
-def absent(need, programs):
+def absent(need, programs, package, prefix):
     """Why a page that needs it cannot run here, or None."""
+    if need in ("torch", "numpy") and not list(pathlib.Path(package).glob("dlaunch/_comm*")):
+        return "this build has no Python module"
     if need == "torch":
         ran = subprocess.run(["/usr/bin/python3", "-c", "import torch, numpy"], capture_output=True, check=False)
         return None if ran.returncode == 0 else "Debian's Python has no torch"
@@ -143,29 +146,40 @@ def absent(need, programs):
         ran = subprocess.run(["/usr/bin/python3", "-c", "import numpy"], capture_output=True, check=False)
         return None if ran.returncode == 0 else "Debian's Python has no numpy"
     if need == "mpi":
-        return None if shutil.which("mpicc.mpich") and shutil.which("mpirun.mpich") else "there is no MPICH with mpicc"
+        compiler = shutil.which("mpicxx.mpich")
+        works = compiler and subprocess.run([compiler, "-E", "-x", "c++", "-"], input="#include <mpi.h>\n", text=True,
+                                            capture_output=True, check=False).returncode == 0
+        return None if works else "there is no MPICH with a compiler"
     if need == "trainer":
         return None if (programs / "train_digits").exists() else "this build has no trainer"
     if need == "install":
-        return None if os.environ.get("COHORT_SNIPPET_PREFIX") else "COHORT_SNIPPET_PREFIX names no install"
+        return None if prefix else "this build cannot be installed: not all of it is built"
     if need == "tools":
         return None if (programs / "blackbox").exists() else "blackbox is not built"
     return f"the test knows no need '{need}'"
 
 
-def main(programs, package, *names):
+def install(build, folder):
+    """The prefix of an install, or an empty text where the build is not whole."""
+    if os.environ.get("COHORT_SNIPPET_PREFIX"):
+        return os.environ["COHORT_SNIPPET_PREFIX"]
+    ran = subprocess.run(["cmake", "--install", build, "--prefix", folder], capture_output=True, check=False)
+    return folder if ran.returncode == 0 else ""
+
+
+def main(programs, package, build, *names):
     programs = pathlib.Path(programs).resolve()
     pages = [Page(pathlib.Path(n)) for n in names] or [Page(p) for p in sorted((ROOT / "docs").rglob("*.md"))]
     faults = [f for page in pages for f in page.faults()]
     count = skipped = 0
     with tempfile.TemporaryDirectory(prefix="cohort-python-") as folder:
         os.symlink("/usr/bin/python3", os.path.join(folder, "python3"))
-        prefix = os.environ.get("COHORT_SNIPPET_PREFIX", "")
+        prefix = install(build, os.path.join(folder, "prefix"))
         environment = {**os.environ, "PATH": f"{folder}:{programs}:{os.environ['PATH']}", "PYTHONPATH": package,
                        "COHORT": prefix, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig:{prefix}/lib/x86_64-linux-gnu/pkgconfig",
                        "SOURCE": str(ROOT), "OMP_NUM_THREADS": "1", "PS1": ""}
         for page in pages:
-            reason = next(filter(None, (absent(need, programs) for need in page.needs)), None)
+            reason = next(filter(None, (absent(need, programs, package, prefix) for need in page.needs)), None)
             if reason:
                 print(f"skipped: {page.path.relative_to(ROOT) if page.path.is_relative_to(ROOT) else page.path}: {reason}")
                 skipped += 1
@@ -179,6 +193,6 @@ def main(programs, package, *names):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 4:
         sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

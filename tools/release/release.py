@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Walks the release checklist of docs/project/release.md: `release.py --dry-run [DIST]` prints each item as ok or missing.
+
+DIST is the folder of the packages (dist unless given). The script changes nothing and publishes nothing: a person does the
+last steps, which the page lists. It ends with 1 while an item is missing.
+"""
+import hashlib
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MOST_LINES = 40  # of a release in the changelog
+
+
+def git(*arguments):
+    ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() if ran.returncode == 0 else None
+
+
+def version():
+    return re.search(r"^project\(cohort VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.M)[1]
+
+
+def section(text, number):
+    """(state in parentheses or an empty text, number of lines) of a version's section; None if there is none."""
+    found = re.search(rf"^## {re.escape(number)}(?: \(([^)]*)\))?\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return (found[1] or "", len(found[2].strip().splitlines())) if found else None
+
+
+def check_version(number, _):
+    tags = git("tag", "--list", f"v{number}")
+    yield tags == "", f"version {number} (CMakeLists.txt) has no tag yet", "raise the version in CMakeLists.txt"
+
+
+def check_changelog(number, _):
+    found = section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), number)
+    yield found is not None, f"CHANGELOG.md has a section {number}", f"write it: ## {number} (DATE)"
+    if found:
+        state, lines = found
+        yield bool(re.fullmatch(r"\d{4}-\d\d-\d\d", state)), f"its heading has a date (now: {state or 'nothing'})", "put the date there"
+        yield lines <= MOST_LINES, f"it has {lines} lines, at most {MOST_LINES}", "shorten it: what users get, by part"
+
+
+def check_tree(_, __):
+    yield git("status", "--porcelain") == "", "the tree has no change that is not committed", "commit or remove it"
+    yield git("rev-parse", "--abbrev-ref", "HEAD") == "main", "the branch is main", "git switch main"
+
+
+def check_tests(_, __):
+    log = ROOT / "build/release/ctest.log"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    found = re.findall(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
+    yield bool(found) and found[-1][1] == "0", "the last run of .ci/run in build/release passed", "bash .ci/run in a bare Debian 12"
+
+
+PACKAGES = (("wheel", "*.whl", "tools/dev wheel"), ("Debian packages", "*.deb", "tools/dev package"), ("RPM", "*.rpm", "tools/dev package"),
+            ("tarballs", "*.tar.*", "tools/dev package"))
+
+
+def check_packages(number, dist):
+    for name, pattern, command in PACKAGES:
+        found = [file.name for file in dist.rglob(pattern) if number in file.name]
+        yield bool(found), f"{name} of {number} in {dist.name}/" + (": " + ", ".join(found[:4]) if found else ""), command
+
+
+def check_sums(_, dist):
+    sums = dist / "SHA256SUMS"
+    lines = sums.read_text(encoding="utf-8").split("\n") if sums.exists() else []
+    listed = dict(reversed(line.split(maxsplit=1)) for line in lines if line.strip())
+    kept = [f for f in dist.rglob("*") if f.is_file() and f.suffix in (".whl", ".deb", ".rpm", ".gz", ".xz", ".zst")]
+    wrong = [f.name for f in kept if listed.get(str(f.relative_to(dist))) != hashlib.sha256(f.read_bytes()).hexdigest()]
+    yield bool(kept) and not wrong, "SHA256SUMS has every package" + (f"; not {', '.join(wrong[:4])}" if wrong else ""), \
+        f"cd {dist.name} && find . -type f ! -name 'SHA256SUMS*' -printf '%P\\n' | sort | xargs sha256sum > SHA256SUMS"
+    signed = False
+    if (dist / "SHA256SUMS.asc").exists() and shutil.which("gpg"):
+        signed = subprocess.run(["gpg", "--verify", dist / "SHA256SUMS.asc", sums], capture_output=True, check=False).returncode == 0
+    yield signed, "SHA256SUMS.asc is a valid signature", f"gpg --armor --detach-sign {dist.name}/SHA256SUMS"
+
+
+ITEMS = (("version", check_version), ("changelog", check_changelog), ("tree", check_tree), ("tests", check_tests),
+         ("packages", check_packages), ("signatures", check_sums))
+
+
+def walk(dist):
+    """The number of items that are missing; prints all."""
+    number, missing = version(), 0
+    for title, check in ITEMS:
+        print(title)
+        for holds, text, remedy in check(number, dist):
+            missing += not holds
+            print(f"  {'ok     ' if holds else 'missing'}  {text}" + ("" if holds else f"\n             remedy: {remedy}"))
+    print(f"{missing} items are missing" if missing else f"version {number} is ready; the last steps are in docs/project/release.md")
+    return missing
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__.strip().replace("release.py", "tools/dev release"))
+        sys.exit()
+    if len(sys.argv) < 2 or sys.argv[1] != "--dry-run" or len(sys.argv) > 3:
+        sys.exit(__doc__)
+    sys.exit(bool(walk(pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else ROOT / "dist").resolve())))
