@@ -189,6 +189,20 @@ def share_comments(path, symbols):
             symbol.shared = f"As `{by_name[symbol.name].full_name}`."
 
 
+def add_sentences(found):
+    """Gives symbols the sentences of symbols.txt. Ends with an error where one is needless."""
+    entries = dict(line.split(": ", 1) for line in (HERE / "symbols.txt").read_text(encoding="utf-8").splitlines()
+                   if line.strip() and not line.startswith("#"))
+    used = set()
+    for symbol in (s for listed in found.values() for s in listed):
+        if not symbol.documented and symbol.full_name in entries:
+            symbol.text = entries[symbol.full_name]
+            used.add(symbol.full_name)
+    needless = sorted(set(entries) - used)
+    if needless:
+        sys.exit(f"tools/docs/symbols.txt has entries that are not needed: {', '.join(needless)}")
+
+
 def _head(path):
     """The comment at the head of a header as Markdown: its indented lines are code."""
     lines, _ = doxygen_filter.head_of((ROOT / path).read_text(encoding="utf-8"))
@@ -239,6 +253,7 @@ def generate(folder, verbose=False):
         found = read(run_doxygen(paths, work), paths)
     for path, listed in found.items():
         share_comments(path, listed)
+    add_sentences(found)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     symbols = [s for listed in found.values() for s in listed]

@@ -143,7 +143,9 @@ def build(folder):
     pages, links, broken = check_site.check(folder / "site")
     print("\n".join(broken))
     print(f"{folder}/site: {pages} pages, {links} links, {len(broken)} broken; {total} public symbols, {documented} documented")
-    return 1 if broken else 0
+    if documented < total:
+        print("symbols without a comment: tools/dev docs --symbols")
+    return 1 if broken or documented < total else 0
 
 
 def with_mkdocs(folder):
