@@ -19,13 +19,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARK = "cohort-snippet-ends"
 SECONDS = 240
+LOOKS = 20  # at a view of a running job, which a page shows at one moment
 _BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^```$",
                     re.M | re.S)
-_VARYING = ((r"\b\d+(\.\d+)?( ?(ns|us|ms|s|min|MiB|KiB|GB/s|images/s))\b", r"N\2"), (r"\bpid \d+", "pid N"),
+_VARYING = ((r"\b\d+(\.\d+)? ?(ns|us|ms|s|min)\b", "N s"), (r"\b\d+(\.\d+)?( ?(MiB|KiB|GB/s|images/s))\b", r"N\2"),
+            (r"(until it failed, N s earlier), exited with code \d+$", r"\1"), (r"\bpid \d+", "pid N"),
             (r"\bjob-[0-9a-f]{16}", "job-N"), (r"\bgroup [0-9a-f]{16}", "group N"), (r"\(\w[\w.-]*\): (after|in|had|never)", r"(HOST): \1"),
             (r"[ \t]+$", ""), (r" {2,}", "  "))
 
@@ -128,6 +131,12 @@ class Page:
                         printed = shell.run(command)
                         count += 1
                         fault = missing(expected, printed)
+                        for _ in range(LOOKS if command.startswith("dlaunch top ") else 0):
+                            if not fault:
+                                break
+                            time.sleep(0.3)
+                            printed = shell.run(command)
+                            fault = missing(expected, printed)
                         if fault:
                             faults.append(f"{self.path}: $ {command}\n  {fault}\n  " + "\n  | ".join(["it printed:"] + printed))
             signal.alarm(0)
