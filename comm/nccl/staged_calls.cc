@@ -175,8 +175,13 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const CollectiveRe
   part.timeout = deadline.left();
   part.service = *service;
   part.record = call.record;
-  part.record.signature.algorithm = service->algorithm;
-  part.record.signature.tuning = service->tuning + static_cast<uint64_t>(chunk);
+  runtime::CallSignature& signature = part.record.signature;
+  signature.algorithm = service->algorithm;
+  signature.tuning = service->tuning + static_cast<uint64_t>(chunk);
+  // A send and a receive have neither algorithm nor table, and their peers find them by what they carry.
+  if (!IsPointToPoint(request.kind)) {
+    part.record.wire_signature = runtime::ChainSignature(call.record.wire_signature, runtime::HashSignature(signature));
+  }
   part.ticket = kNoTicket;
   if (request.blocks != nullptr) part.blocks = packed_;
   provider.Post();

@@ -107,6 +107,7 @@ Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, cons
     text += "the same, but an earlier call of theirs in this group differed";
   } else {
     text += runtime::DescribeCallAndSite(failure.peer_call);
+    if (runtime::DescribeCall(failure.peer_call) == runtime::DescribeCall(mine)) text += runtime::kOtherInvisibly;
   }
   // A call of another number was made after, or before, the one that differs.
   const bool found = CameAlong(failure) && failure.peer_call.signature.sequence == last &&

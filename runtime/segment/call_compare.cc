@@ -115,8 +115,7 @@ std::string DescribeMismatch(uint64_t group, uint64_t sequence, std::span<const 
     if (i > 0) text += majority && i == 1 ? "; but " : "; ";
     text += DescribeRanks(variant.ranks) + " called " + variant.call;
     if (!variant.site.empty()) text += " at " + variant.site;
-    if (i > 0 && variant.call == variants[0].call)
-      text += " with another algorithm or tuning table, or with other counts";
+    if (i > 0 && variant.call == variants[0].call) text += kOtherInvisibly;
   }
   if (variants.size() > kVariantsShown) {
     text += "; and " + std::to_string(variants.size() - kVariantsShown) + " more calls";

@@ -52,6 +52,9 @@ struct CallVerdict {
   bool majority = false;
 };
 
+// Names the possible differences of calls of which DescribeCall says the same.
+inline constexpr char kOtherInvisibly[] = " with another algorithm or tuning table, or with other counts";
+
 // The ranks that made one and the same call.
 struct CallVariant {
   std::vector<int> ranks;  // ascending

@@ -73,6 +73,30 @@ TEST(NcclStagedTest, EveryDeviceHasLinksOfItsOwn) {
   }
 }
 
+TEST(NcclStagedTest, TuningTablesThatDifferAreAMismatch) {
+  for (const int nodes : {1, 2}) {
+    if (nodes > 1 && !testing::WhyHostsCannotTalk().empty()) continue;
+    SCOPED_TRACE(nodes);
+    const auto results = RunProcesses({.ranks = 2, .nodes = nodes}, [](ProcessRank& self) -> std::string {
+      UseTheFake();
+      CommunicatorOptions options;
+      if (self.rank == 1) options.tuning = "local.alpha_us=1.25";  // which chooses the same algorithm
+      const auto group = Communicator::World(*self.runtime, options);
+      if (!group.ok()) return group.status().ToString();
+      Values values(5000, self.rank);
+      const auto sum = [&] {
+        return (*group)->AllReduce(On(0, values), On(0, values), ReduceOp::kSum, Staged()).Wait();
+      };
+      absl::Status status = sum();
+      if (status.ok()) status = sum();  // the other rank may have found it
+      if (!absl::IsFailedPrecondition(status)) return "not noticed: " + status.ToString();
+      return status.message().find("with another algorithm or tuning table") == std::string::npos ? status.ToString()
+                                                                                                  : "";
+    });
+    for (const auto& result : results) EXPECT_EQ(result.text, "");
+  }
+}
+
 // Calls `call` once from inside the engine, the first time that it is driven.
 class FromInside : public runtime::ProgressSource {
  public:
