@@ -23,10 +23,6 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, ru
   return MakeShmTransport(runtime);
 }
 
-constexpr char kUcxDoesNotEncrypt[] =
-    "it does not encrypt, as --encrypt-data (COHORT_ENCRYPT_DATA=1) asks; tcp does: let COHORT_TRANSPORTS name tcp, or "
-    "unset it";
-
 // This process' identity, with the data address that the user has named.
 runtime::Identity IdentityOf(const runtime::Runtime& runtime, const runtime::Environment& environment) {
   runtime::Identity identity = runtime.identity();
@@ -43,7 +39,6 @@ void Print(const runtime::Identity& identity, const std::string& description) {
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, runtime::KeyValueStore& store) {
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
-  if (environment.encrypt_data) return absl::FailedPreconditionError(kUcxDoesNotEncrypt);
   UcxOptions options;
   options.library = environment.ucx_library;
   options.port_range = environment.port_range;
@@ -62,7 +57,6 @@ std::string Always(runtime::Runtime&) { return ""; }
 std::string WithRdma(runtime::Runtime& runtime) {
   const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
   if (!environment.ok()) return std::string(environment.status().message());
-  if (environment->encrypt_data) return kUcxDoesNotEncrypt;
   const runtime::Identity identity = IdentityOf(runtime, *environment);
   if (identity.nodes_share_host) return "nodes share this host, where it would use TCP";
   if (identity.data_interface_ip.empty()) return "no interface is named, so it would use TCP";
@@ -89,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTcp(runtime::Runtime& runtime, ru
 
 const std::vector<TransportEntry>& RegisteredTransports() {
   static const std::vector<TransportEntry> entries = {
-#define COHORT_TRANSPORT(name, factory, fits) {#name, &factory, &fits},
+#define COHORT_TRANSPORT(name, factory, fits, encryption) {#name, &factory, &fits, Encryption::encryption},
 #include "cohort/comm/group/transports.def"
 #undef COHORT_TRANSPORT
   };

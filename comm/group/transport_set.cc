@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::chrono::seconds kPutTime{60};
 
+constexpr char kDoesNotEncrypt[] =
+    "it does not encrypt, as --encrypt-data (COHORT_ENCRYPT_DATA=1) asks; tcp does: let COHORT_TRANSPORTS name tcp, or "
+    "unset it";
+
 bool Allows(const std::string& allowed, std::string_view name) {
   if (allowed.empty()) return true;
   size_t begin = 0;
@@ -31,7 +35,10 @@ TransportSet& TransportSet::Of(runtime::Runtime& runtime) {
   return *static_cast<TransportSet*>(runtime.attachment());
 }
 
-TransportSet::TransportSet(runtime::Runtime& runtime) : runtime_(runtime) { runtime_.AddListener(this); }
+TransportSet::TransportSet(runtime::Runtime& runtime, const std::vector<TransportEntry>& entries)
+    : runtime_(runtime), entries_(entries) {
+  runtime_.AddListener(this);
+}
 
 TransportSet::~TransportSet() {
   runtime::EngineLock lock(runtime_.engine());
@@ -75,6 +82,15 @@ TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
   return *made_.back();
 }
 
+absl::StatusOr<bool> TransportSet::MayCarryData(const TransportEntry& entry) {
+  if (entry.encryption != Encryption::kUnavailable) return true;
+  if (!encrypt_data_.has_value()) {
+    COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
+    encrypt_data_ = environment.encrypt_data;
+  }
+  return !*encrypt_data_;
+}
+
 const std::string& TransportSet::WhyUnfit(const TransportEntry& entry) {
   const auto found = unfit_.find(entry.name);
   return found != unfit_.end() ? found->second : unfit_.emplace(entry.name, entry.fits(runtime_)).first->second;
@@ -83,7 +99,7 @@ const std::string& TransportSet::WhyUnfit(const TransportEntry& entry) {
 absl::Status TransportSet::NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const {
   bool known = allowed.empty();
   for (size_t i = 0; i < added_; ++i) known = known || Allows(allowed, made_[i]->name);
-  for (const TransportEntry& entry : RegisteredTransports()) known = known || Allows(allowed, entry.name);
+  for (const TransportEntry& entry : entries_) known = known || Allows(allowed, entry.name);
   if (!known) {
     return absl::InvalidArgumentError("CommunicatorOptions::transports: there is no transport \"" + allowed +
                                       "\"; there are " + Names());
@@ -103,9 +119,8 @@ absl::StatusOr<std::string> TransportSet::Allowed(const std::string& allowed) {
   for (size_t begin = 0; !text.empty() && begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string name = text.substr(begin, end - begin);
-    const std::vector<TransportEntry>& entries = RegisteredTransports();
     const auto is = [&name](const TransportEntry& entry) { return entry.name == name; };
-    if (std::none_of(entries.begin(), entries.end(), is)) {
+    if (std::none_of(entries_.begin(), entries_.end(), is)) {
       return absl::InvalidArgumentError("COHORT_TRANSPORTS=" + text + ": there is no transport \"" + name +
                                         "\"; there are " + Names());
     }
@@ -120,7 +135,7 @@ std::string TransportSet::Names() const {
   std::string names;
   const auto add = [&names](std::string_view name) { names += (names.empty() ? "" : ", ") + std::string(name); };
   for (size_t i = 0; i < added_; ++i) add(made_[i]->name);
-  for (const TransportEntry& entry : RegisteredTransports()) add(entry.name);
+  for (const TransportEntry& entry : entries_) add(entry.name);
   return names;
 }
 
@@ -135,9 +150,14 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
     if (made_[i]->transport->Reaches(world_rank)) return made_[i]->transport.get();
     note(made_[i]->name, "does not reach it");
   }
-  for (const TransportEntry& entry : RegisteredTransports()) {
+  for (const TransportEntry& entry : entries_) {
     if (!Allows(allowed, entry.name)) {
       note(entry.name, options.empty() ? "not in COHORT_TRANSPORTS" : "not in CommunicatorOptions::transports");
+      continue;
+    }
+    COHORT_ASSIGN_OR_RETURN(const bool may_carry, MayCarryData(entry));
+    if (!may_carry) {
+      note(entry.name, kDoesNotEncrypt);
       continue;
     }
     if (allowed.empty() && !WhyUnfit(entry).empty()) {

@@ -25,11 +25,19 @@ using TransportFactory = absl::StatusOr<std::unique_ptr<Transport>> (*)(runtime:
 // this host alone: hosts that differ are told so when they look each other's addresses up.
 using TransportCondition = std::string (*)(runtime::Runtime& runtime);
 
+// How a transport obeys COHORT_ENCRYPT_DATA.
+enum class Encryption : uint8_t {
+  kNotNeeded,    // its data stay on the host
+  kWhereAsked,   // its factory reads the variable
+  kUnavailable,  // it can't: where the variable is set, it is not made
+};
+
 // The transports of this build, in the order of preference (transports.def).
 struct TransportEntry {
   std::string_view name;
   TransportFactory make;
   TransportCondition fits;
+  Encryption encryption;
 };
 const std::vector<TransportEntry>& RegisteredTransports();
 
@@ -38,7 +46,8 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
  public:
   // The set of `runtime`, made on the first call.
   static TransportSet& Of(runtime::Runtime& runtime);
-  explicit TransportSet(runtime::Runtime& runtime);
+  // `entries` outlives it.
+  explicit TransportSet(runtime::Runtime& runtime, const std::vector<TransportEntry>& entries = RegisteredTransports());
   ~TransportSet() override;
 
   // Adds a transport before the registered ones; for tests.
@@ -68,6 +77,8 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   absl::Status Put(std::string_view key, std::string_view value) override;
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
   Made& MakeIfNeeded(const TransportEntry& entry);
+  // False: the job's data are to be encrypted, and the transport can't do so.
+  absl::StatusOr<bool> MayCarryData(const TransportEntry& entry);
   // TransportEntry::fits, asked once.
   const std::string& WhyUnfit(const TransportEntry& entry);
   // `allowed` where it says something, else what COHORT_TRANSPORTS allows; empty: all.
@@ -76,11 +87,13 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   absl::Status NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const;
 
   runtime::Runtime& runtime_;
+  const std::vector<TransportEntry>& entries_;
   std::vector<std::unique_ptr<Made>> made_;
   size_t added_ = 0;  // number of transports, from the front of made_, that were added
   uint64_t worlds_ = 0;
   std::map<std::string_view, std::string> unfit_;  // answers of TransportEntry::fits
   std::optional<std::string> by_environment_;      // COHORT_TRANSPORTS and shared memory, once it was read
+  std::optional<bool> encrypt_data_;               // COHORT_ENCRYPT_DATA, once it was read
 };
 
 }  // namespace cohort::comm
