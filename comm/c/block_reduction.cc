@@ -1,5 +1,7 @@
 #include "cohort/comm/c/block_reduction.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -42,6 +44,7 @@ class Combiner {
   void CutIntoParts();
   absl::Status Collect(bool whole);
   absl::Status Combine(int64_t blocks);
+  std::chrono::nanoseconds TimeLeft() const;
   ConstBuffer BytesOfIn() const { return {reduction_.in, in_bytes_, DataType::kUint8}; }
 
   Communicator& group_;
@@ -128,6 +131,16 @@ absl::Status Combiner::Combine(int64_t blocks) {
   return absl::InternalError("the reduction function " + prepared_.user->name() + " failed: " + failed);
 }
 
+// Both calls have the time of one, and an eighth more at most: the rest is rounded up to eighths, since calls of other
+// timeouts are other calls to the group, which remembers few.
+std::chrono::nanoseconds Combiner::TimeLeft() const {
+  constexpr int kParts = 8;
+  const std::chrono::nanoseconds all = prepared_.options.timeout;
+  const std::chrono::nanoseconds part = std::max(all / kParts, std::chrono::nanoseconds(1));
+  const auto whole_parts = deadline_.left() / part;
+  return whole_parts >= kParts ? all : std::min(all, (whole_parts + 1) * part);
+}
+
 cohort_status Combiner::Run(runtime::Work* work, Kept* needs) {
   CutIntoParts();
   const bool whole = !Scatters() && in_bytes_ <= kShortBytes / size_;
@@ -143,7 +156,7 @@ cohort_status Combiner::Run(runtime::Work* work, Kept* needs) {
   const ConstBuffer part(operands_.get(), own, DataType::kUint8);
   const Buffer out(reduction_.out, in_bytes_, DataType::kUint8);
   const BlockLayout parts{part_bytes_, part_places_};
-  options_.timeout = deadline_.left();  // both calls have the time of one
+  options_.timeout = TimeLeft();
   *work = ToAll() ? group_.AllGatherV(part, out, parts, options_, prepared_.site)
                   : group_.GatherV(part, out, parts, reduction_.root, options_, prepared_.site);
   return COHORT_OK;

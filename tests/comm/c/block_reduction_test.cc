@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "cohort/comm/c/cohort.h"
 #include "cohort/runtime/base/sanitizer.h"
 #include "tests/comm/c/c_ranks.h"
+#include "tests/support/short_calls.h"
 
 namespace cohort::testing {
 namespace {
@@ -200,6 +202,26 @@ TEST(CBlockReductionTest, ItsTwoCallsHaveTheTimeOfOne) {
     const cohort_status status = cohort_all_reduce(world, data.data(), data.data(), 4000, COHORT_BLOCK(24), op,
                                                    rank.rank == 0 ? &options : nullptr, nullptr);
     return rank.rank == 1 || status == COHORT_DEADLINE_EXCEEDED ? "" : "no timeout: " + Explained(status);
+  });
+}
+
+TEST(CBlockReductionTest, BothOfItsCallsRepeatThoseOfTheReductionBefore) {
+  OnRanks(2, [](ProcessRank&, cohort_runtime, cohort_comm world) -> std::string {
+    std::shared_ptr<comm::Communicator> group;
+    if (comm::c::Peek("test", world, &comm::c::CommunicatorObject::communicator, &group) != COHORT_OK)
+      return "no group";
+    Reduction reduction;
+    reduction.blocks = 400;  // too many to be gathered whole
+    for (int i = 0; i < 3; ++i) {
+      if (Reduce(world, reduction) != COHORT_OK) return cohort_last_error();
+    }
+    const uint64_t before = ShortCallsOf(*group).all();
+    constexpr uint64_t kMore = 20;
+    for (uint64_t i = 0; i < kMore; ++i) {
+      if (Reduce(world, reduction) != COHORT_OK) return cohort_last_error();
+    }
+    const uint64_t repeated = ShortCallsOf(*group).all() - before;
+    return repeated == 2 * kMore ? "" : std::to_string(repeated) + " of " + std::to_string(2 * kMore);
   });
 }
 
