@@ -156,9 +156,8 @@ absl::Status BatchState::MakePart(const GroupContext& group, Makers makers, Batc
   if (known != nullptr) {
     provider = known->provider;
   } else {
-    if (part->made == nullptr) part->made = std::make_unique<RememberedCall>();
-    COHORT_RETURN_IF_ERROR(CheckCall(group, *part->arguments, *part->options, part->shape_or_null(), part->made.get()));
-    COHORT_RETURN_IF_ERROR(ChooseService(group, makers.providers, makers.recorder, *part->options, part->made.get()));
+    COHORT_RETURN_IF_ERROR(MakeCall(group, makers.providers, makers.recorder,
+                                    {*part->arguments, *part->options, part->shape_or_null()}, &part->made));
     provider = part->made->provider;
   }
   if (provider == nullptr) return absl::OkStatus();

@@ -34,6 +34,12 @@ absl::Status Finalized() {
       "the runtime has been finalized: make all calls, and wait for them, before Runtime::Finalize");
 }
 
+// The Work of a call of a group that has failed.
+runtime::Work EndedBy(runtime::Runtime& runtime, const absl::Status& status) {
+  runtime.NoteReportedFailure(status);
+  return runtime::Work::Finished(status);
+}
+
 // Ends a group in which an exception, most likely for want of memory, has left a call that other members count on.
 // Within the handler of the exception.
 void FailByException(Group& group) {
@@ -56,9 +62,7 @@ void FailByException(Group& group) {
 // The same, for the caller's Work.
 runtime::Work EndByException(Group& group) {
   FailByException(group);
-  const absl::Status status = group.status();
-  group.runtime().NoteReportedFailure(status);
-  return runtime::Work::Finished(status);
+  return EndedBy(group.runtime(), group.status());
 }
 
 // The group has a call under way.
@@ -199,13 +203,8 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
 
 runtime::Work Group::MakeAndRun(const CallArguments& arguments, const CallOptions& options, const CallShape* shape,
                                 const runtime::EngineLock& lock) {
-  if (made_ == nullptr) made_ = std::make_unique<RememberedCall>();
-  absl::Status made = CheckCall(context_, arguments, options, shape, made_.get());
-  if (made.ok() && !status_.ok()) {
-    runtime().NoteReportedFailure(status_);
-    return runtime::Work::Finished(status_);
-  }
-  if (made.ok()) made = ChooseService(context_, providers_, recorder_, options, made_.get());
+  if (!status_.ok()) return EndedBy(runtime(), status_);
+  absl::Status made = MakeCall(context_, providers_, recorder_, {arguments, options, shape}, &made_);
   if (!made.ok()) return runtime::Work::Finished(std::move(made));
   return RunMade(made_, lock);
 }
@@ -227,11 +226,7 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
   runtime::Work work;
   {
     runtime::EngineLock lock(runtime().engine());
-    const auto refuse = [this] {
-      runtime().NoteReportedFailure(status_);
-      return runtime::Work::Finished(status_);
-    };
-    if (!status_.ok()) return refuse();
+    if (!status_.ok()) return EndedBy(runtime(), status_);
     if (batches_ == nullptr) {
       batches_ = std::make_unique<StatePool<BatchState>>(&runtime().engine(), context_.source);
     }
@@ -245,7 +240,7 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
       const InsideProvider inside(*this, lock);
       const uint64_t before = black_box_.latest();
       const auto run = [&](BatchedPart& part) {
-        if (!status_.ok()) return refuse();  // an earlier call of the batch has failed
+        if (!status_.ok()) return EndedBy(runtime(), status_);  // an earlier call of the batch has failed
         try {
           return part.known ? FindAndRun(*part.arguments, *part.options, part.shape_or_null(), lock)
                             : RunMade(part.made, lock);
@@ -310,16 +305,16 @@ void Group::SetShrunkFrom(const GroupContext& parent) {
 }
 
 absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
+  if (InChild()) return WhyNotInChild();
+  runtime::EngineLock lock(runtime().engine());
+  if (!status_.ok()) return status_;
   if (buffer.memory != MemoryKind::kCuda) {
     return absl::InvalidArgumentError(
         "register device memory: the buffer is host memory, which needs none; see AllocateWindow");
   }
-  if (InChild()) return WhyNotInChild();
   if (buffer.count < 0 || SizeOf(buffer.dtype) == 0 || (buffer.data == nullptr && buffer.count > 0)) {
     return absl::InvalidArgumentError("register device memory: the buffer has no address, count or type");
   }
-  runtime::EngineLock lock(runtime().engine());
-  if (!status_.ok()) return status_;
   CollectiveRequest request;
   request.memory = buffer.memory;
   request.device = buffer.device;

@@ -8,6 +8,25 @@
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
+namespace {
+
+// Completes a call that was checked.
+absl::Status ChooseService(const GroupContext& group, GroupProviders& providers, CallRecorder& recorder,
+                           const CallOptions& options, RememberedCall* made) {
+  const CollectiveRequest& request = made->request;
+  made->provider = nullptr;
+  if (ServedAlone(group, request)) return CheckNameAlone(group, request.kind, options);
+  COHORT_ASSIGN_OR_RETURN(Provider* const provider, providers.For(request));
+  COHORT_ASSIGN_OR_RETURN(made->service, provider->Choose(request, options.algorithm));
+  made->provider = provider;
+  recorder.Sign(request, made->service, &made->record);
+  recorder.Describe(request, &made->record);
+  made->beyond_sequence = runtime::HashBeyondSequence(made->record.signature);
+  made->description = {};
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status CheckCall(const GroupContext& group, const CallArguments& arguments, const CallOptions& options,
                        const CallShape* shape, RememberedCall* made) {
@@ -46,19 +65,11 @@ absl::Status CheckCall(const GroupContext& group, const CallArguments& arguments
   return absl::OkStatus();
 }
 
-absl::Status ChooseService(const GroupContext& group, GroupProviders& providers, CallRecorder& recorder,
-                           const CallOptions& options, RememberedCall* made) {
-  const CollectiveRequest& request = made->request;
-  made->provider = nullptr;
-  if (ServedAlone(group, request)) return CheckNameAlone(group, request.kind, options);
-  COHORT_ASSIGN_OR_RETURN(Provider* const provider, providers.For(request));
-  COHORT_ASSIGN_OR_RETURN(made->service, provider->Choose(request, options.algorithm));
-  made->provider = provider;
-  recorder.Sign(request, made->service, &made->record);
-  recorder.Describe(request, &made->record);
-  made->beyond_sequence = runtime::HashBeyondSequence(made->record.signature);
-  made->description = {};
-  return absl::OkStatus();
+absl::Status MakeCall(const GroupContext& group, GroupProviders& providers, CallRecorder& recorder,
+                      const PassedCall& call, std::unique_ptr<RememberedCall>* made) {
+  if (*made == nullptr) *made = std::make_unique<RememberedCall>();
+  COHORT_RETURN_IF_ERROR(CheckCall(group, call.arguments, call.options, call.shape, made->get()));
+  return ChooseService(group, providers, recorder, call.options, made->get());
 }
 
 }  // namespace cohort::comm

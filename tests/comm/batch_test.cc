@@ -136,6 +136,24 @@ TEST(BatchTest, ARefusedBatchOfAGroupOfOneStartsNothing) {
   });
 }
 
+TEST(BatchTest, WrongCallsOfAFailedGroupEndWithItsErrorInABatchAndAlone) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    std::vector<float> data(4);
+    rank.world->Abort("a test");
+    const Buffer wrong(data.data(), -1);
+    const absl::Status alone = rank.world->AllReduce(wrong, wrong, ReduceOp::kSum).Wait();
+    Batch batch(*rank.world);
+    const absl::Status batched = batch.AllReduce(wrong, wrong, ReduceOp::kSum).Submit().Wait();
+    EXPECT_EQ(alone, rank.world->status());
+    EXPECT_EQ(batched, rank.world->status());
+    EXPECT_FALSE(alone.ok());
+    EXPECT_EQ(rank.world->RegisterDeviceMemory(wrong), rank.world->status());
+  });
+}
+
 // Rank r's block has r + 1 elements, and two batches are under way at once. The lists of a variable-count call need not
 // outlive the call that adds it.
 TEST(BatchTest, VariableCountFormsKeepTheirLists) {
