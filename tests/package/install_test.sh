@@ -34,7 +34,7 @@ for library in $libraries; do
     fi
     continue ;;
   esac
-  if nm -D --defined-only "$library" | c++filt | grep -v 'cohort::\(runtime\|comm\|trainer\)::'; then
+  if nm -D --defined-only "$library" | c++filt | grep -v -e 'cohort::\(runtime\|comm\|trainer\)::' -e ' A COHORT_[0-9.]*$'; then
     echo "$library exports the symbols above" && exit 1
   fi
 done

@@ -4,15 +4,19 @@
 # are made from the folders' objects: libcohort_comm (runtime, comm and the mesh), libcohort_trainer (what needs libtorch)
 # and libcohort_c (the interface for C, comm/c). Its soname has the major version of that interface: C programs need no
 # new link when the C++ interface changes.
+# Each file belongs to a component, which is a package too (CohortPackage.cmake): runtime, development, dlaunch (also what
+# names none), trainer.
+#
 # The runtime is part of libcohort_comm because its singletons must exist once and it is of no use alone. They are
-# shared libraries whose exported.map hides everything but Cohort's own names; COHORT_SHARED=OFF makes archives.
+# shared libraries whose exported.map.in hides everything but Cohort's own names; COHORT_SHARED=OFF makes archives.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
 option(COHORT_SHARED "Install shared libraries; OFF: static ones, which need what they were built on" ON)
 option(COHORT_STRIP "Strip programs and shared libraries when they are installed" ON)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dlaunch)
 if(COHORT_STRIP)
-  install(CODE "set(CMAKE_INSTALL_DO_STRIP ON)") # comes before all other rules, which read it
+  install(CODE "set(CMAKE_INSTALL_DO_STRIP ON)" ALL_COMPONENTS) # comes before all other rules, which read it
 endif()
 
 # How a dependency's target is found again: <regular expression>|<find_dependency arguments>|<pkg-config module>.
@@ -37,6 +41,18 @@ function(cohort_component_of variable)
     endif()
   endforeach()
   set(${variable} ${component} PARENT_SCOPE)
+endfunction()
+
+# cohort_parts_of(<library> <binaries> <rest>): the components that an installed library's file, and its headers and
+# targets, belong to.
+function(cohort_parts_of library binaries rest)
+  if(library STREQUAL "trainer")
+    set(${binaries} trainer PARENT_SCOPE)
+    set(${rest} trainer PARENT_SCOPE)
+  else()
+    set(${binaries} runtime PARENT_SCOPE)
+    set(${rest} development PARENT_SCOPE)
+  endif()
 endfunction()
 
 # cohort_install_library(<name> <deps> <headers>), called by cohort_library: the folder is part of what is installed.
@@ -105,16 +121,16 @@ function(cohort_translate packages modules libraries)
   endforeach()
 endfunction()
 
-# cohort_install_linked_headers(<list>): installs the headers of the list that are links, and takes them from it. A file
-# set would install the links, which lead into the source.
-function(cohort_install_linked_headers list)
+# cohort_install_linked_headers(<list> <part>): installs the headers of the list that are links, and takes them from it. A
+# file set would install the links, which lead into the source.
+function(cohort_install_linked_headers list part)
   foreach(header IN LISTS ${list})
     if(IS_SYMLINK ${header})
       list(REMOVE_ITEM ${list} ${header})
       cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${COHORT_INCLUDE_DIR} OUTPUT_VARIABLE place)
       cmake_path(GET place PARENT_PATH folder)
       file(REAL_PATH ${header} file)
-      install(FILES ${file} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+      install(FILES ${file} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder} COMPONENT ${part})
     endif()
   endforeach()
   set(${list} ${${list}} PARENT_SCOPE)
@@ -127,9 +143,11 @@ function(cohort_add_installed component)
   get_property(folders GLOBAL PROPERTY COHORT_FOLDERS_${component})
   get_property(headers GLOBAL PROPERTY COHORT_HEADERS_${component})
   list(TRANSFORM folders REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
-  set(map ${PROJECT_SOURCE_DIR}/tools/cmake/exported.map)
+  cohort_parts_of(${component} binaries rest)
   set(version ${PROJECT_VERSION})
   set(soversion ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set(map ${PROJECT_BINARY_DIR}/package/exported.map)
+  configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/exported.map.in ${map} @ONLY)
   if(component STREQUAL "c")
     set(map ${PROJECT_SOURCE_DIR}/comm/c/exported.map)
     cohort_read_version(version ${PROJECT_SOURCE_DIR}/comm/c/cohort.h COHORT_C_MAJOR COHORT_C_MINOR)
@@ -154,14 +172,16 @@ function(cohort_add_installed component)
   if(NOT component STREQUAL "c")
     target_compile_features(${target} INTERFACE cxx_std_20)
   endif()
-  cohort_install_linked_headers(headers)
+  cohort_install_linked_headers(headers ${rest})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${COHORT_INCLUDE_DIR} FILES ${headers})
   cohort_foreign_deps(${component} all public)
   list(REMOVE_ITEM all ${public})
   list(TRANSFORM all REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
   target_link_libraries(${target} PUBLIC ${public} PRIVATE ${all})
-  install(TARGETS ${target} EXPORT cohort${component}Targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(TARGETS ${target} EXPORT cohort${component}Targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${binaries} NAMELINK_COMPONENT ${rest}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${rest}
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT ${rest})
 endfunction()
 
 # cohort_add_name(<name>): cohort::<name> is part of libcohort_comm too.
@@ -175,7 +195,9 @@ endfunction()
 # cohort_install_config(<component> <variable>): installs the component's export set. The variable gets the lines of
 # cohortConfig.cmake that find what it needs and read it.
 function(cohort_install_config component variable)
-  install(EXPORT cohort${component}Targets NAMESPACE cohort:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
+  cohort_parts_of(${component} binaries rest)
+  install(EXPORT cohort${component}Targets NAMESPACE cohort:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cohort
+    COMPONENT ${rest})
   cohort_foreign_deps(${component} all public)
   cohort_translate(packages modules libraries ${public})
   set(lines "")
@@ -186,7 +208,17 @@ function(cohort_install_config component variable)
   set(${variable} "${lines}" PARENT_SCOPE)
 endfunction()
 
+# The version of this source, in a header of its own.
+function(cohort_install_version)
+  set(header ${COHORT_INCLUDE_DIR}/cohort/version.h)
+  math(EXPR COHORT_VERSION_NUMBER
+    "10000 * ${PROJECT_VERSION_MAJOR} + 100 * ${PROJECT_VERSION_MINOR} + ${PROJECT_VERSION_PATCH}")
+  configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/version.h.in ${header} @ONLY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cohort COMPONENT development)
+endfunction()
+
 function(cohort_install_package)
+  cohort_install_version()
   cohort_add_installed(comm)
   cohort_add_name(runtime)
   cohort_add_name(mesh)
@@ -205,8 +237,9 @@ function(cohort_install_package)
     list(TRANSFORM TORCH_LIBRARIES REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>" OUTPUT_VARIABLE torch)
     target_link_libraries(cohort_installed_trainer PUBLIC cohort_installed_comm ${torch})
     cohort_install_config(trainer lines)
-    # The libtorch of a program that links the trainer: its list holds paths.
-    string(CONCAT COHORT_CONFIG_TRAINER "if(\"trainer\" IN_LIST cohort_FIND_COMPONENTS)\nfind_dependency(Torch)\n${lines}"
+    # The libtorch of a program that links the trainer: its list holds paths. The trainer may be a package of its own.
+    string(CONCAT COHORT_CONFIG_TRAINER "if(\"trainer\" IN_LIST cohort_FIND_COMPONENTS AND\n"
+      "    EXISTS \${CMAKE_CURRENT_LIST_DIR}/cohorttrainerTargets.cmake)\nfind_dependency(Torch)\n${lines}"
       "target_link_libraries(cohort::trainer INTERFACE \${TORCH_LIBRARIES})\nset(cohort_trainer_FOUND ON)\nendif()\n")
   endif()
   set(COHORT_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
@@ -235,7 +268,7 @@ function(cohort_install_package)
   endforeach()
 
   install(FILES ${PROJECT_BINARY_DIR}/package/cohortConfig.cmake
-    ${PROJECT_BINARY_DIR}/package/cohortConfigVersion.cmake DESTINATION ${COHORT_CONFIG_DIR})
+    ${PROJECT_BINARY_DIR}/package/cohortConfigVersion.cmake DESTINATION ${COHORT_CONFIG_DIR} COMPONENT development)
   install(FILES ${PROJECT_BINARY_DIR}/package/cohort.pc ${PROJECT_BINARY_DIR}/package/cohort-c.pc
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 endfunction()
