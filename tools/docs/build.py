@@ -3,7 +3,7 @@
 
 Without MkDocs it makes FOLDER/env with requirements.txt first. --symbols lists public symbols without a comment. The
 pages of docs/ are the site's own. Every other page of the tree lies at its path; a link to a file that is no page
-leads to a copy of the file, shown as code. The last lines say how many pages, words, links and symbols there are.
+leads to a copy of the file, shown as code. The last lines say how many pages, links and symbols there are.
 """
 import importlib.util
 import os
@@ -116,6 +116,18 @@ class Staging:
         return _LINK.sub(lambda found: found[1][1:-1] if found[1].startswith("[") else found[0], text)
 
 
+def error_ids(repository):
+    """A heading for each row `id | remedy` of launcher/remedies/README.md, so that an id is a link."""
+    page = "launcher/remedies/README.md"
+    text = repository.text(page) if page in repository.paths else ""
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+?) \|$", text, re.M)
+    return "\n".join(f"## {name}\n\n{remedy}\n" for name, remedy in rows) or "This version has no ids.\n"
+
+
+def fill(page, mark, text):
+    page.write_text(page.read_text(encoding="utf-8").replace(mark, text), encoding="utf-8")
+
+
 def configuration(folder):
     text = (HERE / "mkdocs.yml").read_text(encoding="utf-8") + (ROOT / "docs/nav.yml").read_text(encoding="utf-8")
     return text + f"docs_dir: {folder}/pages\nsite_dir: {folder}/site\n"
@@ -130,8 +142,8 @@ def build(folder):
         sys.exit("\n".join(staging.missing))
     shutil.copytree(ROOT / "docs/assets", folder / "pages/assets", dirs_exist_ok=True)
     total, documented, listed = api.generate(folder / "pages/reference/cpp")
-    page = folder / "pages/reference/cpp.md"
-    page.write_text(page.read_text(encoding="utf-8").replace("<!-- headers -->", listed), encoding="utf-8")
+    fill(folder / "pages/reference/cpp.md", "<!-- headers -->", listed)
+    fill(folder / "pages/reference/ids.md", "<!-- ids -->", error_ids(repository))
     (folder / "mkdocs.yml").write_text(configuration(folder), encoding="utf-8")
     ran = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", folder / "mkdocs.yml"],
                          env=dict(os.environ, NO_MKDOCS_2_WARNING="1"), check=False)
@@ -160,6 +172,9 @@ def with_mkdocs(folder):
 
 
 def main(arguments):
+    if arguments[-1:] in (["-h"], ["--help"]):
+        print(__doc__.strip().replace("build.py FOLDER [--symbols]", "tools/dev docs [--symbols]").replace("FOLDER", "build/docs"))
+        return 0
     folders = [a for a in arguments if not a.startswith("-")]
     if len(folders) != 1:
         sys.exit(__doc__)
