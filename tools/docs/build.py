@@ -129,7 +129,9 @@ def fill(page, mark, text):
 
 
 def configuration(folder):
-    text = (HERE / "mkdocs.yml").read_text(encoding="utf-8") + (ROOT / "docs/nav.yml").read_text(encoding="utf-8")
+    menu = [line for line in (ROOT / "docs/nav.yml").read_text(encoding="utf-8").splitlines(keepends=True)
+            if "# where it is there" not in line or (folder / "pages" / line.split("#")[0].split()[-1]).exists()]
+    text = (HERE / "mkdocs.yml").read_text(encoding="utf-8") + "".join(menu)
     return text + f"docs_dir: {folder}/pages\nsite_dir: {folder}/site\n"
 
 
