@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The site builds, has no dead link and loads nothing from a network: site_test.py FOLDER. Skipped without its tools, which
 `tools/dev docs` installs. The filter and the checker are tested in any case."""
-import importlib.util
+import ast
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,21 @@ class Checker(unittest.TestCase):
 
     def test_network(self):
         self.assertEqual(len(self.check({"a.html": '<script src="https://example.org/x.js"></script><a href="https://example.org">'})), 1)
+
+
+class PythonPage(unittest.TestCase):
+    def test_names_all_of_the_package(self):
+        package = (ROOT / "python/dlaunch/__init__.py").read_text(encoding="utf-8")
+        listed = next(node for node in ast.parse(package).body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
+        pages = "".join((ROOT / "docs/reference" / name).read_text(encoding="utf-8") for name in ("python.md", "errors.md"))
+        for name in ast.literal_eval(listed.value):
+            if not name.startswith("_"):
+                self.assertRegex(pages, rf"\b{name}\b")
+        operations = (ROOT / "python/module/operations.cc").read_text(encoding="utf-8")
+        names = set(re.findall(r'^\s*\{CollectiveKind::\w+, "([a-z_]+)"', operations, re.M))
+        self.assertGreater(len(names), 10)
+        for name in names:
+            self.assertRegex(pages, rf"\b{name}\b")
 
 
 class Site(unittest.TestCase):
