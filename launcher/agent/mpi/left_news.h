@@ -9,10 +9,10 @@
 
 namespace cohort::launcher {
 
-// "rank 3 of host, which has ended without MPI_Finalize"; `node` may be empty.
-inline std::string RankThatLeft(int rank, const std::string& node) {
-  return "rank " + std::to_string(rank) + (node.empty() ? "" : " of " + node) +
-         ", which has ended without MPI_Finalize";
+// "rank 3 of host, which has ended without MPI_Finalize"; `node` may be empty. `finalized`: it has ended with it.
+inline std::string RankThatLeft(int rank, const std::string& node, bool finalized = false) {
+  return "rank " + std::to_string(rank) + (node.empty() ? "" : " of " + node) + ", which has ended " +
+         (finalized ? "after" : "without") + " MPI_Finalize";
 }
 
 // On the agent's event loop.

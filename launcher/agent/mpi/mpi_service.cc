@@ -71,6 +71,7 @@ void MpiService::CloseInherited() {
 }
 
 void MpiService::OnEnded(int local_rank) {
+  if (pmi1_ != nullptr) pmi1_->OnEnded(local_rank);
   if (pmix_ != nullptr) pmix_->OnEnded(local_rank);
   TellOfAbsence();
 }

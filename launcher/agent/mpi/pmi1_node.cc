@@ -8,6 +8,8 @@
 namespace cohort::launcher {
 namespace {
 
+constexpr char kInitRefused[] = "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1\n";
+
 std::string Refusal(std::string_view command, std::string_view why) {
   return "cmd=" + std::string(command) + " rc=-1 msg=" + std::string(why) + "\n";
 }
@@ -33,6 +35,9 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
     rank.state = State::kFinalized;
     return {Aborted{local_rank, message.GetNumber("exitcode", 1)}};
   }
+  if (message.command() == "init" && rank.state == State::kInitialized) {
+    return {Nested{local_rank}, Answer{local_rank, kInitRefused}};
+  }
   std::string reply = std::exchange(rank.in_spawn, false)
                           ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
                           : Reply(rank, message);
@@ -45,9 +50,9 @@ std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
   const std::string& command = message.command();
   if (command == "init") {
     rank.used = true;
+    if (message.GetNumber("pmi_version", 0) != 1) return kInitRefused;
     rank.state = State::kInitialized;
-    const bool served = message.GetNumber("pmi_version", 0) == 1;
-    return std::string("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=") + (served ? "0" : "-1") + "\n";
+    return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n";
   }
   if (command == "get_maxes") {
     return "cmd=maxes kvsname_max=" + std::to_string(kMaxPmiName) + " keylen_max=" + std::to_string(kMaxPmiKey) +
@@ -156,9 +161,9 @@ Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   const State before = std::exchange(rank.state, State::kClosed);
   rank.finalized = before == State::kFinalized;
-  if (rank.finalized) return {};
   Events events;
   LookForLeft(&events);
+  if (rank.finalized) return events;
   if (job_.nodes > 1 && !std::exchange(end_is_told_, true)) events.emplace_back(Left{job_.first_rank + local_rank});
   return events;
 }
@@ -179,12 +184,15 @@ int Pmi1Node::RankInMpi() const {
 }
 
 void Pmi1Node::LookForLeft(Events* events) const {
-  const auto gone = std::find_if(ranks_.begin(), ranks_.end(),
-                                 [](const Rank& rank) { return rank.state == State::kClosed && !rank.finalized; });
   const int waits = RankInMpi();
   if (waits < 0) return;
+  const bool in_barrier = ranks_[static_cast<size_t>(waits)].in_barrier;
+  const auto gone = std::find_if(ranks_.begin(), ranks_.end(), [in_barrier](const Rank& rank) {
+    return rank.state == State::kClosed && (!rank.finalized || (in_barrier && !rank.in_barrier));
+  });
   if (gone != ranks_.end()) {
-    events->emplace_back(Abandoned{waits, RankThatLeft(job_.first_rank + static_cast<int>(gone - ranks_.begin()), "")});
+    const int rank = job_.first_rank + static_cast<int>(gone - ranks_.begin());
+    events->emplace_back(Abandoned{waits, RankThatLeft(rank, "", gone->finalized)});
   } else if (!left_elsewhere_.empty()) {
     events->emplace_back(Abandoned{waits, left_elsewhere_});
   }

@@ -52,6 +52,10 @@ class Pmi1Node {
     int local_rank = 0;
     std::string by;  // "rank 3, which ..."
   };
+  // A local rank, which is in MPI, has started a second MPI program over its connection: that one is refused.
+  struct Nested {
+    int local_rank = 0;
+  };
   // A rank of this node, by its number in the world, has ended so: the other nodes are to be told.
   struct Left {
     int by = 0;
@@ -61,7 +65,7 @@ class Pmi1Node {
     int local_rank = 0;
     int code = 0;
   };
-  using Event = std::variant<Answer, Publish, Abandoned, Left, Aborted>;
+  using Event = std::variant<Answer, Publish, Abandoned, Nested, Left, Aborted>;
   using Events = std::vector<Event>;
 
   // Bounded: all values of the job together. More are refused.
@@ -106,7 +110,8 @@ class Pmi1Node {
   std::string Get(const Pmi1Message& message) const;
   // A local rank that is in MPI, rather one in the barrier; -1: there is none.
   int RankInMpi() const;
-  // A rank is in MPI and another never comes to it, or has gone from it without a word.
+  // A rank is in MPI and another never comes to it, or has gone from it without a word, or waits in a barrier for one
+  // that has gone in order.
   void LookForLeft(Events* events) const;
   Events EnterBarrier(int local_rank);
   Events LeaveBarrier();

@@ -1,6 +1,7 @@
 #include "cohort/launcher/agent/mpi/pmi1_service.h"
 
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
 
 namespace cohort::launcher {
 namespace {
+
+constexpr int kMostLastReads = 64;
 
 Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
   std::vector<size_t> ranks;
@@ -108,6 +111,16 @@ bool Pmi1Service::ReadSome(int local_rank) {
   return false;
 }
 
+// It may have said something last, MPI_Abort for one; but what it left behind may go on for ever.
+void Pmi1Service::OnEnded(int local_rank) {
+  const Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  int unread = 0;
+  for (int i = 0; i < kMostLastReads && rank.ours.valid(); ++i) {
+    if (::ioctl(rank.ours.get(), FIONREAD, &unread) != 0 || unread == 0 || !ReadSome(local_rank)) break;
+  }
+  Close(local_rank);
+}
+
 void Pmi1Service::Close(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   if (!rank.ours.valid()) return;
@@ -151,6 +164,11 @@ void Pmi1Service::Handle(const Pmi1Node::Events& events) {
       callbacks_.on_abort(aborted->local_rank, aborted->code);
     } else if (const auto* abandoned = std::get_if<Pmi1Node::Abandoned>(&event)) {
       callbacks_.on_stuck(abandoned->local_rank, "it can't go on in MPI without " + abandoned->by);
+    } else if (const auto* nested = std::get_if<Pmi1Node::Nested>(&event)) {
+      callbacks_.on_notice(
+          "rank " + std::to_string(assignment_.placement().ranks(nested->local_rank).rank()) +
+          " is in MPI and has started a second MPI program, which is refused: start that one alone, by "
+          "env -u PMI_FD");
     } else if (const auto* left = std::get_if<Pmi1Node::Left>(&event)) {
       left_news_.Tell(RankThatLeft(left->by, places_.nodes[places_.own].name));
     }

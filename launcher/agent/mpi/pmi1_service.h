@@ -46,6 +46,8 @@ class Pmi1Service {
   std::vector<std::string> EnvironmentOf(int local_rank) const;
   // The ranks have been started: only they hold their ends from now on.
   void CloseInherited();
+  // A rank's process has ended. Another that it started may still hold its end.
+  void OnEnded(int local_rank);
 
   // Whether that rank uses MPI.
   bool uses_mpi(int local_rank) const { return node_.uses_mpi(local_rank); }

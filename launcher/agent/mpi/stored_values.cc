@@ -23,7 +23,7 @@ size_t StoredValues::Put(const std::string& name, const std::string& value) {
     set.set_kind(v1::VariableRequest::KIND_SET);
     set.set_key(KeyOf(name, piece));
     set.set_value((piece == 0 ? std::to_string(pieces) + "\n" : "") + value.substr(piece * kPieceBytes, kPieceBytes));
-    callbacks_.ask(set);
+    AskInTurn(std::move(set));
   }
   return pieces;
 }
@@ -40,7 +40,7 @@ void StoredValues::Remove(const std::string& name, size_t pieces) {
     remove.set_request(next_++);
     remove.set_kind(v1::VariableRequest::KIND_DELETE);
     remove.set_key(KeyOf(name, piece));
-    callbacks_.ask(remove);
+    AskInTurn(std::move(remove));
   }
 }
 
@@ -51,10 +51,27 @@ void StoredValues::Ask(Asked what) {
   get.set_key(KeyOf(wanted_[what.wanted].name, what.piece));
   get.set_timeout_ms(kGetTimeoutMs);
   asked_[next_++] = what;
-  callbacks_.ask(get);
+  // The first piece may be long in coming; the others are there then.
+  if (what.piece == 0) return callbacks_.ask(get);
+  AskInTurn(std::move(get));
+}
+
+void StoredValues::AskInTurn(v1::VariableRequest request) {
+  in_turn_.push_back(std::move(request));
+  AskNext();
+}
+
+void StoredValues::AskNext() {
+  while (!in_turn_.empty() && under_way_.size() < kMostUnderWay) {
+    const v1::VariableRequest next = std::move(in_turn_.front());
+    in_turn_.pop_front();
+    under_way_.insert(next.request());
+    callbacks_.ask(next);
+  }
 }
 
 void StoredValues::OnReply(const v1::VariableReply& reply) {
+  if (under_way_.erase(reply.request()) > 0) AskNext();
   const auto asked = asked_.extract(reply.request());
   if (asked.empty()) {
     if (!reply.error().empty()) callbacks_.on_refused(reply.error());

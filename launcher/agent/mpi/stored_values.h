@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cohort/launcher/base/event_loop.h"
@@ -44,6 +46,9 @@ class StoredValues {
   static constexpr std::chrono::seconds kAskAgainAfter{1};
   static constexpr size_t kPieceBytes = 44u << 10;                      // a variable takes 48 KiB
   static constexpr size_t kMostPieces = (64u << 20) / kPieceBytes + 1;  // all variables take 64 MiB
+  // Pieces that travel at once, to or from the rendezvous. More would hold up what an agent's connection carries beside
+  // them, the signs of its life among it, or exceed what it may hold unsent.
+  static constexpr size_t kMostUnderWay = 16;
 
   struct Wanted {
     std::string name;
@@ -60,6 +65,9 @@ class StoredValues {
     return prefix_ + name + "/" + std::to_string(piece);
   }
   void Ask(Asked what);
+  // Asks when its turn comes. Not for what may wait long for its answer.
+  void AskInTurn(v1::VariableRequest request);
+  void AskNext();
   void Take(Asked what, const std::string& value);
 
   EventLoop* loop_;
@@ -68,6 +76,8 @@ class StoredValues {
   uint64_t next_ = 1;
   std::unordered_map<uint64_t, Wanted> wanted_;
   std::unordered_map<uint64_t, Asked> asked_;
+  std::deque<v1::VariableRequest> in_turn_;                 // oldest first
+  std::unordered_set<uint64_t> under_way_;                  // requests that had their turn, and are not answered
   std::unordered_map<uint64_t, EventLoop::TimerId> again_;  // by the request that was not answered in time
 };
 

@@ -82,7 +82,13 @@ class MpiServiceTest : public ::testing::Test {
   void Ask(size_t index, const v1::VariableRequest& request) {
     if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
     if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
-    if (request.kind() == v1::VariableRequest::KIND_GET) asked_.emplace_back(index, request);
+    if (request.kind() == v1::VariableRequest::KIND_GET) {
+      asked_.emplace_back(index, request);
+    } else {
+      v1::VariableReply reply;
+      reply.set_request(request.request());
+      loop_.Post([this, index, reply] { nodes_[index]->service->store().OnReply(reply); });
+    }
     loop_.Post([this] { AnswerWhatIsThere(); });
   }
   void AnswerWhatIsThere() {
@@ -168,6 +174,25 @@ TEST_F(MpiServiceTest, EndsARankThatIsInMpiForEachThatLeft) {
   EXPECT_EQ(node.stuck[1].first, 3);
 }
 
+TEST_F(MpiServiceTest, KnowsTheEndOfARankWhoseConnectionAnotherProcessHolds) {
+  Node& node = AddNode(0, 1, 2, true);
+  for (int rank = 0; rank < 2; ++rank) Say(node, rank, kInit);
+  node.service->OnEnded(0);
+  Settle();
+  ASSERT_EQ(node.stuck.size(), 1u);
+  EXPECT_EQ(node.stuck[0], std::pair(1, std::string("it can't go on in MPI without rank 0, which has ended without "
+                                                    "MPI_Finalize")));
+}
+
+TEST_F(MpiServiceTest, ReadsWhatARankSaidLast) {
+  Node& node = AddNode(0, 1, 2, true);
+  for (int rank = 0; rank < 2; ++rank) Say(node, rank, kInit);
+  Write(node, 0, "cmd=finalize");
+  node.service->OnEnded(0);
+  Settle();
+  EXPECT_THAT(node.stuck, IsEmpty());
+}
+
 TEST_F(MpiServiceTest, EndsNoRankThatHasLeftMpiMeanwhile) {
   Node& node = AddNode(0, 1, 2, true);
   for (int rank = 0; rank < 2; ++rank) Say(node, rank, kInit);
@@ -195,14 +220,14 @@ TEST_F(MpiServiceTest, NamesTheNodesThatABarrierWaitsFor) {
   Node& last = AddNode(2, 3, 1, true);
   for (int times = 1; times <= 2; ++times) {
     for (Node* node : {&first, &last}) {
-      Write(*node, 0, kInit);
+      if (times == 1) Write(*node, 0, kInit);
       Write(*node, 0, "cmd=barrier_in");
     }
     Settle();
     ASSERT_EQ(first.said.size(), static_cast<size_t>(times)) << "each wait is told";
     EXPECT_THAT(first.said.back(), HasSubstr("MPI's barrier (MPI_Init is one) waits for node node1 since"));
     EXPECT_THAT(last.said, IsEmpty()) << "the first node says it for all";
-    Say(*nodes_[1], 0, kInit);
+    if (times == 1) Say(*nodes_[1], 0, kInit);
     Say(*nodes_[1], 0, "cmd=barrier_in");
   }
 }

@@ -186,6 +186,33 @@ TEST(Pmi1Node, LetsARankEndAfterFinalize) {
   EXPECT_TRUE(node.OnClosed(1).empty());
 }
 
+TEST(Pmi1Node, EndsARankThatWaitsForOneThatHasFinalized) {
+  Pmi1Node before(JobOf(0, 1, 2)), after(JobOf(0, 1, 2));
+  for (Pmi1Node* node : {&before, &after}) {
+    Init(*node, 2);
+    node->OnLine(1, "cmd=finalize");
+  }
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(before.OnLine(0, "cmd=barrier_in")), nullptr) << "a second program may come";
+  const auto closed = before.OnClosed(1);
+  ASSERT_NE(Find<Pmi1Node::Abandoned>(closed), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Abandoned>(closed)->by, "rank 1, which has ended after MPI_Finalize");
+  EXPECT_TRUE(after.OnClosed(1).empty()) << "nobody waits for it";
+  EXPECT_NE(Find<Pmi1Node::Abandoned>(after.OnLine(0, "cmd=barrier_in")), nullptr);
+}
+
+TEST(Pmi1Node, RefusesASecondProgramOfARankThatIsInMpi) {
+  Pmi1Node node(JobOf(0, 1, 2));
+  Init(node, 2);
+  const auto events = node.OnLine(1, "cmd=init pmi_version=1 pmi_subversion=1");
+  EXPECT_THAT(AnswerOf(events), HasSubstr("rc=-1"));
+  ASSERT_NE(Find<Pmi1Node::Nested>(events), nullptr);
+  EXPECT_EQ(Find<Pmi1Node::Nested>(events)->local_rank, 1);
+  node.OnLine(1, "cmd=barrier_in");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=barrier_in")), "cmd=barrier_out rc=0\n") << "the first goes on";
+  node.OnLine(1, "cmd=finalize");
+  EXPECT_THAT(AnswerOf(node.OnLine(1, "cmd=init pmi_version=1 pmi_subversion=1")), HasSubstr("rc=0"));
+}
+
 TEST(Pmi1Node, TellsOfAnAbort) {
   Pmi1Node node(JobOf(0, 1, 1));
   Init(node, 1);

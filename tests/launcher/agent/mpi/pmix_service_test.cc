@@ -119,7 +119,13 @@ class PmixServiceTest : public ::testing::Test {
   void Ask(size_t i, const v1::VariableRequest& request) {
     if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
     if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
-    if (request.kind() == v1::VariableRequest::KIND_GET) asked_.emplace_back(i, request);
+    if (request.kind() == v1::VariableRequest::KIND_GET) {
+      asked_.emplace_back(i, request);
+    } else {
+      v1::VariableReply reply;
+      reply.set_request(request.request());
+      loop_.Post([this, i, reply] { nodes_[i]->store->OnReply(reply); });
+    }
   }
 
   EventLoop loop_;

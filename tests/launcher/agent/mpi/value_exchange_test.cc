@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -33,6 +34,7 @@ class Exchanges {
   }
   StoredValues& store(size_t i) { return *stores_[i]; }
   const std::vector<std::vector<std::string>>& got(size_t i) const { return got_[i]; }
+  size_t most_under_way() const { return most_under_way_; }
   size_t keys() const { return store_.size(); }
   std::map<std::string, std::string>& variables() { return store_; }
   const std::vector<std::string>& refused() const { return refused_; }
@@ -42,11 +44,14 @@ class Exchanges {
       const size_t which = random_() % asked_.size();
       const auto [node, get] = asked_[which];
       asked_.erase(asked_.begin() + static_cast<std::ptrdiff_t>(which));
+      --under_way_[node];
       v1::VariableReply reply;
       reply.set_request(get.request());
-      ASSERT_TRUE(store_.contains(get.key())) << get.key();
-      reply.set_found(true);
-      reply.set_value(store_[get.key()]);
+      if (get.kind() == v1::VariableRequest::KIND_GET) {
+        ASSERT_TRUE(store_.contains(get.key())) << get.key();
+        reply.set_found(true);
+        reply.set_value(store_[get.key()]);
+      }
       stores_[node]->OnReply(reply);
     }
   }
@@ -58,15 +63,17 @@ class Exchanges {
       store_[request.key()] = request.value();
     } else if (request.kind() == v1::VariableRequest::KIND_DELETE) {
       EXPECT_EQ(store_.erase(request.key()), 1u) << request.key();
-    } else {
-      asked_.emplace_back(i, request);
     }
+    asked_.emplace_back(i, request);
+    most_under_way_ = std::max(most_under_way_, ++under_way_[i]);
   }
 
   EventLoop loop_;
   std::mt19937 random_;
   std::map<std::string, std::string> store_;
   std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
+  std::map<size_t, size_t> under_way_;  // by node: requests that are not answered
+  size_t most_under_way_ = 0;
   std::vector<std::string> refused_;
   std::vector<size_t> members_;
   std::vector<std::unique_ptr<StoredValues>> stores_;
@@ -85,6 +92,7 @@ TEST(ValueExchange, BringsEachNodeTheValuesOfAllOthers) {
         values.push_back(std::string(random() % 200'000, static_cast<char>('a' + i)) + "\n");
         exchanges.Publish(i, round, values.back());
       }
+      exchanges.AnswerAll();
       for (size_t i = 0; i < nodes; ++i) exchanges.Fetch(i, round);
       exchanges.AnswerAll();
       for (size_t i = 0; i < nodes; ++i) {
@@ -95,6 +103,20 @@ TEST(ValueExchange, BringsEachNodeTheValuesOfAllOthers) {
       }
     }
   }
+}
+
+TEST(ValueExchange, KeepsFewPiecesOfManyUnderWay) {
+  constexpr size_t kNodes = 3;
+  Exchanges exchanges(kNodes, 1);
+  const std::string value(5'000'000, 'v');
+  for (size_t i = 0; i < kNodes; ++i) exchanges.Publish(i, 1, value);
+  exchanges.AnswerAll();
+  for (size_t i = 0; i < kNodes; ++i) exchanges.Fetch(i, 1);
+  exchanges.AnswerAll();
+  for (size_t i = 0; i < kNodes; ++i) {
+    EXPECT_EQ(exchanges.got(i), (std::vector<std::vector<std::string>>{{value, value}}));
+  }
+  EXPECT_LE(exchanges.most_under_way(), 16 + kNodes) << "of 228 pieces";
 }
 
 TEST(ValueExchange, PutsOneKeyWhereValuesAreFew) {
