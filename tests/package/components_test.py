@@ -18,7 +18,8 @@ def kind(path):
     name = pathlib.PurePath(path).name
     if "libcohort_" in name and "trainer" not in name and not name.endswith((".so", ".a")):
         return "runtime"
-    if "trainer" in name or name.startswith(("train_", "port_")) or path.startswith("share/cohort/"):
+    data = path.startswith("share/cohort/") and name.endswith((".csv", ".txt"))
+    if "trainer" in name or name.startswith(("train_", "port_")) or data:
         return "trainer"
     if path.startswith("include/cohort/trainer/"):
         return None  # the mesh, placement and schedules need no libtorch
