@@ -206,11 +206,15 @@ def add_sentences(found):
 def _head(path):
     """The comment at the head of a header as Markdown: its indented lines are code."""
     lines, _ = doxygen_filter.head_of((ROOT / path).read_text(encoding="utf-8"))
-    shown = []
+    shown, coded = [], False
     for line in lines:
-        shown.append("    " + line if line.startswith("  ") else escaped(line))
-    text = "\n".join(shown)
-    return re.sub(r"(?<=\S)\n(    )", r"\n\n\1", re.sub(r"(\n    [^\n]*)\n(?=[^\s])", r"\1\n\n", text))
+        code = line.startswith("  ") or (coded and not line.strip())
+        if code != coded:
+            shown.append("```text" if code else "```")
+            coded = code
+        shown.append(line if code else escaped(line))
+    text = "\n".join(shown + ["```"] * coded)
+    return re.sub(r"\n(\s*\n)+```\n", "\n```\n\n", text.replace("\n```text", "\n\n```text"))
 
 
 def page(path, symbols):

@@ -53,7 +53,8 @@ class Staging:
         for path in self.repository.named(".md"):
             if path == "docs/README.md" or path.startswith(".github/") or "/corpus" in path or path.startswith("tests/"):
                 continue
-            self._write(place_of(path), self._rewritten(path, self.repository.text(path)))
+            boost = "---\nsearch:\n  boost: 3\n---\n" if path.startswith("docs/") else ""  # for users, before the folders' READMEs
+            self._write(place_of(path), boost + self._rewritten(path, self.repository.text(path)))
         for path in list(self.extra):
             self._write(self.extra[path], self._shown(path))
         for path in self.pictures:
