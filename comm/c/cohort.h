@@ -26,8 +26,9 @@
  * the end of the group, which then returns the first of them from all calls, also from cohort_comm_state. Functions of
  * a runtime (cohort_init, cohort_put, ...) return the same numbers, which concern no group.
  *
- *   COHORT_FAILED_PRECONDITION  the members' calls do not match or wait for each other, or after cohort_finalize. The
- *                               group goes on where a call was refused for a batch, or in a child of fork
+ *   COHORT_FAILED_PRECONDITION  the members' calls do not match or wait for each other, or after cohort_finalize. A
+ *                               member that receives nothing in such a call, as each of two roots, gets it from its
+ *                               next one. The group goes on where a call was refused for a batch, or in a child of fork
  *   COHORT_UNAVAILABLE          a member died (the text names it)
  *   COHORT_DEADLINE_EXCEEDED    the timeout of the call passed (the text names the absent ranks)
  *   COHORT_ABORTED              a member called cohort_comm_abort, or freed its communicator amid a call

@@ -56,6 +56,8 @@ const CallRecorder::SiteMemo& CallRecorder::SiteOf(const std::source_location& s
   if (memo.file == file && memo.line == site.line()) return memo;
   memo.file = file;
   memo.line = site.line();
+  memo.text[0] = '\0';
+  if (*file == '\0') return memo;  // a caller in C that does not say where it stands
   const char* slash = std::strrchr(file, '/');
   const char* name = slash == nullptr ? file : slash + 1;
   // The tail of a name that is too long: its end says more than its beginning.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <source_location>
 #include <string>
 #include <thread>
 #include <vector>
@@ -203,6 +204,24 @@ TEST(MismatchBetweenHostsTest, BothRanksAreToldBothCallsOfAMismatch) {
     const absl::Status status = CallsUntilError(*rank.world, calls.AllReduce(*rank.world, 16 + rank.rank));
     rank.meet("end", 2);
     return CheckError(status, {"16", "17"});
+  });
+  for (const RankResult& result : results) EXPECT_EQ(result.text, "");
+}
+
+// As those of a caller in C that gives none.
+TEST(MismatchTest, CallsWithoutAPlaceAreToldWithoutOne) {
+  ProcessClusterOptions options;
+  options.ranks = 2;
+  const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
+    Calls calls;
+    const int64_t count = 16 + rank.rank;
+    const Work work = rank.world->AllReduce(ConstBuffer(calls.in.data(), count), Buffer(calls.out.data(), count),
+                                            ReduceOp::kSum, {}, std::source_location());
+    const absl::Status status = CallsUntilError(*rank.world, work);
+    rank.meet("end", 2);
+    const std::string text(status.message());
+    if (text.find("float32, 16)") == std::string::npos) return "another error: " + text;
+    return text.find(" at :") == std::string::npos ? "" : "a place that is none: " + text;
   });
   for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
