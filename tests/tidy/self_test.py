@@ -205,6 +205,11 @@ class Lengths(RuleTest):
         self.assertEqual(self.found(lengths.check_lengths, {
             "comm/a.cc": self.LONG, "comm/c.cc": "", lengths.EXCEPTIONS: listed}), [lengths.EXCEPTIONS])
 
+    def test_long_pages_are_found(self):
+        pages = {"README.md": "word " * 901, "comm/a.md": "word " * 1501, "comm/b.md": "word " * 1500, "comm/c.md": "word " * 1600,
+                 "comm/d.md": "word " * 1601, lengths.EXCEPTIONS: "words comm/c.md 1600\nwords comm/d.md 1600\n"}
+        self.assertEqual(self.found(lengths.check_lengths, pages), ["README.md", "comm/a.md", "comm/d.md"])
+
 
 class Classes(RuleTest):
     def test_sizes(self):
