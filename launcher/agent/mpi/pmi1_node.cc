@@ -160,6 +160,7 @@ Pmi1Node::Events Pmi1Node::LeaveBarrier() {
 Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   const State before = std::exchange(rank.state, State::kClosed);
+  if (before == State::kClosed) return {};
   rank.finalized = before == State::kFinalized;
   Events events;
   LookForLeft(&events);

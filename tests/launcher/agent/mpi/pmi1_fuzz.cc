@@ -50,6 +50,7 @@ class Side {
     published_ = publish.values;
   }
   void On(const Pmi1Node::Abandoned& abandoned) { FuzzCheck(node_.in_mpi(abandoned.local_rank)); }
+  void On(const Pmi1Node::Nested& nested) { FuzzCheck(node_.in_mpi(nested.local_rank)); }
   void On(const Pmi1Node::Left& left) { FuzzCheck(left.by >= 0 && left.by < 2 * kRanks); }
   void On(const Pmi1Node::Aborted& aborted) { FuzzCheck(aborted.local_rank >= 0 && aborted.local_rank < kRanks); }
 
