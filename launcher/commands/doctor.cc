@@ -23,6 +23,8 @@
 #include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/report/json_parts.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
@@ -127,6 +129,17 @@ std::string TextOf(const Finding& finding) {
   return NameOf(finding.level) + finding.subject + ": " + finding.text + "\n" + remedy;
 }
 
+SubcommandLine DoctorLine(bool* json) {
+  return {.name = "doctor",
+          .summary = "Looks what of this machine works, and what would be missing for which kind of job.",
+          .notes =
+              "Examples:\n"
+              "  dlaunch doctor             this machine; exit status 1 if jobs cannot run here\n"
+              "  ssh node7 dlaunch doctor   another one\n",
+          .hint = "",
+          .flags = {{"--json", "Print JSON (schemas/doctor.schema.json)", json}}};
+}
+
 }  // namespace
 
 MachineFacts LookAtThisMachine() {
@@ -219,14 +232,43 @@ std::string Verdict(const std::vector<Finding>& findings) {
          (less.empty() ? "" : ", and " + less);
 }
 
+std::string DoctorJson(const std::vector<Finding>& findings, const std::vector<ExplainedSource>& sources) {
+  static constexpr const char* kLevels[] = {"ok", "warning", "bad"};
+  Json document = {{"format", kJsonFormat},
+                   {"jobs_run", CountOf(findings, Finding::Level::kBad) == 0},
+                   {"verdict", Verdict(findings).substr(sizeof "verdict: " - 1)},
+                   {"findings", Json::array()},
+                   {"sources", Json::array()}};
+  for (const Finding& finding : findings) {
+    Json described = {
+        {"level", kLevels[static_cast<int>(finding.level)]}, {"subject", finding.subject}, {"text", finding.text}};
+    if (!finding.remedy.empty()) described["remedy"] = finding.remedy;
+    document["findings"].push_back(described);
+  }
+  for (const ExplainedSource& source : sources) {
+    document["sources"].push_back({{"name", source.name}, {"chosen", source.chosen}, {"because", source.because}});
+  }
+  return JsonText(document);
+}
+
+runtime::ManualCommand DoctorManual() {
+  bool json = false;
+  return ManualOf(DoctorLine(&json));
+}
+
 int RunDoctorCommand(const std::vector<std::string>& arguments) {
-  if (!arguments.empty()) return Refuse("use: dlaunch doctor; it takes no arguments", kExitUsage);
+  bool json = false;
+  if (const absl::Status read = ReadSubcommandLine(arguments, DoctorLine(&json)); !read.ok()) {
+    return Refuse(read, kExitUsage);
+  }
   std::vector<Finding> findings = Judge(LookAtThisMachine());
   findings.push_back(TryAJob());
+  const std::vector<ExplainedSource> sources = ListSources(Options());
   std::string text;
   for (const Finding& finding : findings) text += TextOf(finding);
-  text += "sources of nodes, the first that applies is used (*):\n" + ExplainSources(Options());
-  if (const int lost = Answer(text + Verdict(findings) + "\n"); lost != 0) return lost;
+  text +=
+      "sources of nodes, the first that applies is used (*):\n" + ExplainSources(sources) + Verdict(findings) + "\n";
+  if (const int lost = Answer(json ? DoctorJson(findings, sources) : text); lost != 0) return lost;
   return CountOf(findings, Finding::Level::kBad) > 0 ? 1 : 0;
 }
 

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/nodes/node_source.h"
+#include "cohort/runtime/manual/command.h"
+
 namespace cohort::launcher {
 
 struct Finding {
@@ -45,6 +48,10 @@ std::vector<Finding> Judge(const MachineFacts& facts);
 // Sums the findings up in a line. Pure.
 std::string Verdict(const std::vector<Finding>& findings);
 
+// The findings as `doctor --json` prints them. Pure.
+std::string DoctorJson(const std::vector<Finding>& findings, const std::vector<ExplainedSource>& sources);
+
+runtime::ManualCommand DoctorManual();
 // Prints the findings, which source of nodes a job would have, and how a job of two ranks fared, and the verdict.
 // Returns the exit status: 0, or 1 when something keeps jobs from running.
 int RunDoctorCommand(const std::vector<std::string>& arguments);

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/job_json.h"
 #include "cohort/launcher/jobs/job_socket.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
@@ -44,17 +45,29 @@ v1::JobRequest Request() {
   return request;
 }
 
-absl::StatusOr<std::string> Describe(const std::string& job_id) {
-  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
-  COHORT_ASSIGN_OR_RETURN(const v1::JobSnapshot job, connection.AskForAll(Request()));
-  std::string text = Summary(job, connection.pid());
-  for (const v1::JobNode& node : job.nodes()) text += DescribeNode(node);
-  const std::string spares = DescribeSpares(job);
+// A job as its dlaunch has answered.
+struct Told {
+  v1::JobSnapshot job;
+  pid_t pid = 0;
+  bool whole = false;  // with all nodes
+};
+
+std::string TextOf(const Told& told) {
+  std::string text = Summary(told.job, told.pid);
+  if (!told.whole) return text;
+  for (const v1::JobNode& node : told.job.nodes()) text += DescribeNode(node);
+  const std::string spares = DescribeSpares(told.job);
   return spares.empty() ? text : text + "  " + spares + "\n";
 }
 
+absl::StatusOr<Told> AskWhole(const std::string& job_id) {
+  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+  COHORT_ASSIGN_OR_RETURN(v1::JobSnapshot job, connection.AskForAll(Request()));
+  return Told{std::move(job), connection.pid(), true};
+}
+
 // All are asked before the first answer is waited for: those that are silent cost their time once.
-std::vector<absl::StatusOr<std::string>> SummariseAll(const std::vector<std::string>& ids) {
+std::vector<absl::StatusOr<Told>> AskAll(const std::vector<std::string>& ids) {
   std::vector<absl::StatusOr<JobConnection>> connections;
   for (const std::string& id : ids) {
     connections.push_back(JobConnection::Open(id));
@@ -62,47 +75,89 @@ std::vector<absl::StatusOr<std::string>> SummariseAll(const std::vector<std::str
     if (const absl::Status sent = connections.back()->Send(Request()); !sent.ok()) connections.back() = sent;
   }
   const Deadline deadline = Deadline::After(kAnswerTimeout);
-  std::vector<absl::StatusOr<std::string>> texts;
+  std::vector<absl::StatusOr<Told>> told;
   for (absl::StatusOr<JobConnection>& connection : connections) {
-    const absl::StatusOr<v1::JobSnapshot> status =
+    absl::StatusOr<v1::JobSnapshot> status =
         connection.ok() ? connection->Receive(deadline) : absl::StatusOr<v1::JobSnapshot>(connection.status());
-    texts.push_back(status.ok() ? Summary(*status, connection->pid()) : absl::StatusOr<std::string>(status.status()));
+    told.push_back(status.ok() ? absl::StatusOr<Told>(Told{*std::move(status), connection->pid()})
+                               : absl::StatusOr<Told>(status.status()));
   }
-  return texts;
+  return told;
+}
+
+SubcommandLine StatusLine(std::string* job, bool* json) {
+  return {.name = "status",
+          .summary =
+              "Lists the running jobs that were started on this machine; with JOB that one, its command, and its\n"
+              "nodes with their ranks and the pid of each one's agent. What the ranks do: dlaunch top.",
+          .notes =
+              "Examples:\n"
+              "  dlaunch status       all jobs, a line each\n"
+              "  dlaunch status 4e    the nodes of job-4e0c53a1f2b98d67\n",
+          .hint = "without JOB it lists the jobs that run on this machine",
+          .operand = {"JOB", "The beginning of its digits is enough, as in job-4e or 4e", job},
+          .flags = {{"--json", "Print JSON (schemas/status.schema.json)", json}}};
+}
+
+SubcommandLine KillLine(std::string* job, bool* at_once) {
+  return {.name = "kill",
+          .summary = "Ends a job of this machine in order, within its grace.",
+          .notes =
+              "Examples:\n"
+              "  dlaunch kill 4e          SIGTERM to the ranks of job-4e0c53a1f2b98d67, SIGKILL after its --grace\n"
+              "  dlaunch kill --now 4e    if it does not end\n",
+          .hint = "dlaunch status lists the jobs of this machine",
+          .operand = {"JOB", "The beginning of its digits is enough", job, true},
+          .flags = {{"--now", "Kill its ranks at once", at_once}}};
 }
 
 }  // namespace
 
+runtime::ManualCommand StatusManual() {
+  std::string job;
+  bool json = false;
+  return ManualOf(StatusLine(&job, &json));
+}
+
+runtime::ManualCommand KillManual() {
+  std::string job;
+  bool at_once = false;
+  return ManualOf(KillLine(&job, &at_once));
+}
+
 int RunStatusCommand(const std::vector<std::string>& arguments) {
   std::string job;
-  const absl::Status read = ReadSubcommandLine(
-      arguments,
-      {.use = "dlaunch status [JOB]; without JOB it lists the jobs that run on this machine", .operand = &job});
+  bool json = false;
+  const absl::Status read = ReadSubcommandLine(arguments, StatusLine(&job, &json));
   if (!read.ok()) return Refuse(read, kExitUsage);
   std::vector<std::string> ids;
-  std::vector<absl::StatusOr<std::string>> texts;
+  std::vector<absl::StatusOr<Told>> told;
   if (job.empty()) {
     ids = RunningJobIds();
-    texts = SummariseAll(ids);
+    told = AskAll(ids);
   } else {
     const absl::StatusOr<std::string> found = FindRunningJob(job);
     if (!found.ok()) return Refuse(found.status(), kExitNoSuchJob);
     ids = {*found};
-    texts = {Describe(*found)};
+    told = {AskWhole(*found)};
   }
   int exit_code = 0;
   std::string shown;
+  std::vector<Json> described;
+  std::vector<std::pair<std::string, std::string>> silent;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const absl::StatusOr<std::string>& text = texts[i];
-    if (text.ok()) {
-      shown += *text;
+    if (told[i].ok()) {
+      shown += TextOf(*told[i]);
+      described.push_back(JobJson(told[i]->job, told[i]->pid, told[i]->whole));
       continue;
     }
-    const absl::Status& why = text.status();
+    const absl::Status& why = told[i].status();
     // In a list others' jobs, and those that end meanwhile, are of no concern.
     if (job.empty() && !absl::IsDeadlineExceeded(why)) continue;
     exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kExitNoSuchJob);
+    silent.emplace_back(ids[i], std::string(why.message()));
   }
+  if (json) shown = StatusJson(described, silent);
   if (shown.empty() && exit_code == 0) shown = "no job of yours runs on this machine\n";
   if (const int lost = Answer(shown); lost != 0) return lost;
   return exit_code;
@@ -111,11 +166,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
 int RunKillCommand(const std::vector<std::string>& arguments) {
   std::string job;
   bool at_once = false;
-  const absl::Status read =
-      ReadSubcommandLine(arguments, {.use = "dlaunch kill [--now] JOB; dlaunch status lists the jobs of this machine",
-                                     .operand = &job,
-                                     .operand_required = true,
-                                     .flags = {{"--now", &at_once}}});
+  const absl::Status read = ReadSubcommandLine(arguments, KillLine(&job, &at_once));
   if (!read.ok()) return Refuse(read, kExitUsage);
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);

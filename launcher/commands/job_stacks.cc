@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/job_json.h"
 #include "cohort/launcher/jobs/job_socket.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
@@ -78,7 +79,29 @@ std::string PlaceOf(const std::string& text) {
   return text.substr(0, native) + text.substr(end);
 }
 
+SubcommandLine StacksLine(std::string* job, std::string* ranks, bool* json) {
+  return {.name = "stacks",
+          .summary =
+              "Shows where every rank is: the stacks of its Python threads, the most recent call first, the system\n"
+              "calls in which its threads sleep, and, where libdw is installed, their C and C++ frames. Ranks at the\n"
+              "same place are shown together. The ranks go on.",
+          .notes =
+              "Examples:\n"
+              "  dlaunch stacks              the only job that runs\n"
+              "  dlaunch stacks --rank 3 4e  rank 3 of job-4e0c53a1f2b98d67\n",
+          .hint = "LIST as in 0,8-11",
+          .operand = {"JOB", "The beginning of its digits is enough, and none where one job runs", job},
+          .flags = {{"--json", "Print JSON (schemas/stacks.schema.json)", json}},
+          .values = {{"--rank", "LIST", "Only these ranks, as in 0,8-11", ranks}}};
+}
+
 }  // namespace
+
+runtime::ManualCommand StacksManual() {
+  std::string text;
+  bool json = false;
+  return ManualOf(StacksLine(&text, &text, &json));
+}
 
 std::string FormatStacks(const google::protobuf::RepeatedPtrField<v1::RankStack>& stacks) {
   std::vector<std::pair<std::string, std::vector<const v1::RankStack*>>> places;
@@ -104,14 +127,15 @@ std::string FormatStacks(const google::protobuf::RepeatedPtrField<v1::RankStack>
 
 int RunStacksCommand(const std::vector<std::string>& arguments) {
   std::string job, list;
-  const std::string use = "dlaunch stacks [--rank LIST] [JOB]; LIST as in 0,8-11";
-  const absl::Status read = ReadSubcommandLine(arguments, {.use = use, .operand = &job, .values = {{"--rank", &list}}});
+  bool json = false;
+  const SubcommandLine line = StacksLine(&job, &list, &json);
+  const absl::Status read = ReadSubcommandLine(arguments, line);
   if (!read.ok()) return Refuse(read, kExitUsage);
   std::vector<int> ranks;
   if (!list.empty()) {
     const absl::StatusOr<std::vector<int>> named = ParseCpuList(list);
     if (!named.ok() || named->size() > kMostRanks) {
-      return Refuse("--rank '" + Printable(list, 100) + "' is no list of ranks, 1000 at the most; use: " + use,
+      return Refuse("--rank '" + Printable(list, 100) + "' is no list of ranks, 1000 at the most; use: " + UseOf(line),
                     kExitUsage);
     }
     ranks = *named;
@@ -127,6 +151,7 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
                       std::to_string(gathered->world_size() - 1),
                   kExitUsage);
   }
+  if (json) return Answer(StacksJson(*gathered, *id));
   std::string text = FormatStacks(gathered->stacks());
   if (!gathered->stacks_missing().empty()) {
     text += NameRanks({gathered->stacks_missing().begin(), gathered->stacks_missing().end()}) +

@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "cohort/runtime/manual/command.h"
 #include "cohort/v1/job.pb.h"
 #include "google/protobuf/repeated_ptr_field.h"
 
 namespace cohort::launcher {
 
+runtime::ManualCommand StacksManual();
 // Returns the exit status.
 int RunStacksCommand(const std::vector<std::string>& arguments);
 

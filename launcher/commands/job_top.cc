@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/job_json.h"
 #include "cohort/launcher/commands/top_keys.h"
 #include "cohort/launcher/commands/top_table.h"
 #include "cohort/launcher/jobs/job_socket.h"
@@ -100,8 +101,8 @@ Pause Await(JobConnection* connection, TopKeys* keys, Deadline deadline) {
   return Pause::kOver;
 }
 
-int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+int Watch(const std::string& job_id, std::optional<milliseconds> interval, bool json) {
+  const bool terminal = !json && ::isatty(STDOUT_FILENO) == 1;
   absl::StatusOr<JobConnection> connection = JobConnection::Open(job_id);
   if (!connection.ok()) return Refuse(job_id + ": " + std::string(connection.status().message()), kExitNoSuchJob);
   std::optional<JobFrame> before;
@@ -116,9 +117,10 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
     // The last row stays free, or the terminal would scroll.
     PageSize page = terminal ? SizeOfTerminal() : PageSize();
     if (page.rows > 0) --page.rows;
-    const std::string text = FormatJobFrame(**frame, before ? &*before : nullptr, page);
-    const bool first = !before;
-    if (!Print(terminal ? OnTerminal(text) : (first ? "" : "\n") + text)) {
+    const JobFrame* const earlier = before ? &*before : nullptr;
+    const std::string text = json ? FrameJson(**frame, earlier) : FormatJobFrame(**frame, earlier, page);
+    const bool follows = before && !json;
+    if (!Print(terminal ? OnTerminal(text) : (follows ? "\n" : "") + text)) {
       return Refuse("can't write the standard output", kExitLauncher);
     }
     if (!terminal && !interval) return 0;
@@ -129,17 +131,36 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
     if (pause == Pause::kQuit) return 0;
     if (pause == Pause::kEnded) break;
   }
-  return Print(job_id + " has ended\n") ? 0 : kExitLauncher;
+  return json || Print(job_id + " has ended\n") ? 0 : kExitLauncher;
+}
+
+SubcommandLine TopLine(std::string* job, std::string* interval, bool* json) {
+  return {.name = "top",
+          .summary =
+              "A live view of a job: what every rank does, for how long, its CPU and memory. q leaves it; the job\n"
+              "goes on.",
+          .notes =
+              "Examples:\n"
+              "  dlaunch top                     the only job that runs\n"
+              "  dlaunch top --interval 5 4e     job-4e0c53a1f2b98d67, every five seconds\n",
+          .hint = "dlaunch status lists the jobs of this machine",
+          .operand = {"JOB", "The beginning of its digits is enough, and none where one job runs", job},
+          .flags = {{"--json", "Print JSON, a line for each look (schemas/top.schema.json)", json}},
+          .values = {{"--interval", "TIME", "Between two looks, 0.2 or more", interval}}};
 }
 
 }  // namespace
 
+runtime::ManualCommand TopManual() {
+  std::string text;
+  bool json = false;
+  return ManualOf(TopLine(&text, &text, &json));
+}
+
 int RunTopCommand(const std::vector<std::string>& arguments) {
   std::string job, seconds;
-  const absl::Status read = ReadSubcommandLine(
-      arguments, {.use = "dlaunch top [--interval TIME] [JOB]; dlaunch status lists the jobs of this machine",
-                  .operand = &job,
-                  .values = {{"--interval", &seconds}}});
+  bool json = false;
+  const absl::Status read = ReadSubcommandLine(arguments, TopLine(&job, &seconds, &json));
   if (!read.ok()) return Refuse(read, kExitUsage);
   std::optional<milliseconds> interval;
   if (!seconds.empty()) {
@@ -149,7 +170,7 @@ int RunTopCommand(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
-  return Watch(*id, interval);
+  return Watch(*id, interval, json);
 }
 
 }  // namespace cohort::launcher

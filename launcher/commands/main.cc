@@ -28,9 +28,12 @@
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/completion.h"
+#include "cohort/launcher/commands/dry_run.h"
 #include "cohort/launcher/commands/job_programs.h"
 #include "cohort/launcher/commands/subcommands.h"
 #include "cohort/launcher/front_end/front_end.h"
+#include "cohort/launcher/jobs/recent_hosts.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/machine/linked_library.h"
@@ -44,6 +47,7 @@
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/report/log_folder.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/manual/forms.h"
 
 namespace cohort::launcher {
 namespace {
@@ -237,17 +241,6 @@ absl::StatusOr<Job> PlanJob(Options typed) {
   return job;
 }
 
-// "4 ranks on 2 simulated nodes on this machine, 2 GPUs each: /usr/bin/env (in PATH)"
-std::string Summary(const Job& job) {
-  std::string text = Plural(job.placement.world_size, "rank") + " on " + job.nodes.source;
-  if (job.placement.devices_per_rank > 0) {
-    const bool simulated = job.options.simulate_gpus.has_value();
-    text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " a rank";
-  }
-  if (!job.spares.empty()) text += ", " + Plural(job.spares.size(), "node") + " of them spare";
-  return text + ": " + DescribePrograms(job.options.programs);
-}
-
 // Its ranks would run, each as if alone, and nobody would wonder before the results come.
 void HintAtMpi(const Job& job) {
   if (job.placement.world_size < 2) return;
@@ -266,34 +259,6 @@ void HintAtMpi(const Job& job) {
   }
 }
 
-std::string DescribeBinding(Bind bind) {
-  if (bind == Bind::kNone) return "not bound to any CPUs (--bind none)";
-  if (bind == Bind::kNuma) return "its share of the node's NUMA nodes (--bind numa)";
-  return "its share of the node's cores (--bind core)";
-}
-
-std::string DescribeOrder(const Options& options) {
-  if (options.rank_order == RankOrder::kFile) return "as in " + options.rank_order_file;
-  return options.rank_order == RankOrder::kNatural ? "by name" : "as the source has them";
-}
-
-// How it came to the plan.
-std::string Explanation(const Job& job) {
-  std::string text = "sources of nodes, the first that applies is used (*):\n" + ExplainSources(job.options);
-  text += "agents are started by: " + SpawnerName(job.nodes.spawner) + "\n";
-  text += "order of the nodes: ";
-  text += DescribeOrder(job.options) + "\n";
-  text += "CPUs of a rank: " + DescribeBinding(job.options.bind) + "\n";
-  if (job.nodes.across_hosts) {
-    std::string names;
-    for (const std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
-      names += " " + variable.substr(0, variable.find('='));
-    }
-    text += "variables of this shell that all ranks get:" + names + "\n";
-  }
-  return text;
-}
-
 int ExitCodeOf(const absl::Status& status) {
   if (absl::IsNotFound(status)) return kExitNotFound;
   if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
@@ -310,6 +275,12 @@ int RefuseEach(const std::string& lines) {
   return kExitUsage;
 }
 
+std::vector<std::string> NamesOf(const std::vector<NodeResources>& nodes) {
+  std::vector<std::string> names;
+  for (const NodeResources& node : nodes) names.push_back(node.name);
+  return names;
+}
+
 int Launch(const std::vector<std::string>& argv) {
   const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
   if (!command_line.ok()) return RefuseEach(std::string(command_line.status().message()));
@@ -318,9 +289,9 @@ int Launch(const std::vector<std::string>& argv) {
   if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
   if (job->nodes.instead) return job->nodes.instead();
   if (job->options.dry_run) {
-    const std::string why = job->options.explain ? Explanation(*job) : "";
-    return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
+    return Answer(DescribeDryRun(*job));
   }
+  if (job->nodes.spawner == SpawnerKind::kSsh) RememberHosts(NamesOf(job->nodes.nodes));
   Say(Summary(*job) + ", as " + job->id);
   WarnOfManyAgents(*job);
   HintAtMpi(*job);
@@ -405,9 +376,14 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
   }
+  if (argc == 3 && std::strcmp(argv[1], cohort::runtime::kDescribeOption) == 0) {
+    return cohort::launcher::PrintForm(argv[2]);
+  }
   if (const auto* subcommand = argc >= 2 ? cohort::launcher::FindSubcommand(argv[1]) : nullptr) {
     const std::string_view first = argc == 3 ? argv[2] : "";
-    if (first == "--help" || first == "-h") return cohort::launcher::Answer(std::string(subcommand->help));
+    if (first == "--help" || first == "-h") {
+      return cohort::launcher::Answer(cohort::launcher::HelpText(subcommand->manual()));
+    }
     return subcommand->run(argc, argv);
   }
   return cohort::launcher::Launch({argv, argv + argc});

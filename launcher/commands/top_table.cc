@@ -61,8 +61,8 @@ std::string Doing(const v1::JobRank& rank, bool name_group) {
   return rank.ago_ms() < kOldMs ? text : text + " (as told " + Duration(rank.ago_ms()) + " ago)";
 }
 
-// Hundredths of a CPU.
-double CpuShare(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before, const v1::JobRank* earlier) {
+// Hundredths of a CPU. `earlier`: the rank in `before`, or null.
+double ShareSince(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before, const v1::JobRank* earlier) {
   if (rank.view().pid() == 0) return 0;
   if (before != nullptr && earlier != nullptr && earlier->known() && earlier->view().pid() == rank.view().pid()) {
     const auto passed = std::chrono::duration_cast<milliseconds>(frame.at - before->at) - milliseconds(rank.ago_ms()) +
@@ -188,6 +188,16 @@ std::string CutLine(const std::string& line, size_t columns) {
 
 }  // namespace
 
+double CpuShare(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before) {
+  const v1::JobRank* earlier = nullptr;
+  if (before != nullptr) {
+    for (const v1::JobRank& one : before->job.ranks()) {
+      if (one.view().rank() == rank.view().rank()) earlier = &one;
+    }
+  }
+  return ShareSince(frame, rank, before, earlier);
+}
+
 std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const PageSize& page) {
   std::unordered_map<uint32_t, const v1::JobRank*> earlier;
   if (before != nullptr) {
@@ -198,7 +208,7 @@ std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const 
   std::vector<std::vector<std::string>> rows = {{"RANK", "NODE", "PID", "CPU %", "MEMORY", "DOING"}};
   for (const v1::JobRank& rank : frame.job.ranks()) {
     const auto found = earlier.find(rank.view().rank());
-    shares.push_back(CpuShare(frame, rank, before, found == earlier.end() ? nullptr : found->second));
+    shares.push_back(ShareSince(frame, rank, before, found == earlier.end() ? nullptr : found->second));
     const bool lives = rank.view().pid() != 0;
     rows.push_back({std::to_string(rank.view().rank()), NodeName(frame.job, rank.node()),
                     lives ? std::to_string(rank.view().pid()) : "-", lives ? Percent(shares.back()) : "-",

@@ -39,4 +39,8 @@ struct PageSize {
 //      0  node0  4713     99  1.0 GiB  in all_reduce #42 at train.cc:88 for 120 ms
 std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const PageSize& page);
 
+// Hundredths of a CPU that a rank of the frame uses, since `before` where that has the same process, or else since its
+// start.
+double CpuShare(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before);
+
 }  // namespace cohort::launcher

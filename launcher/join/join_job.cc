@@ -191,6 +191,24 @@ std::string ReadToken() {
   return text;
 }
 
+SubcommandLine JoinLine(std::string* token, std::string* wait) {
+  return {
+      .name = "join",
+      .summary =
+          "Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has\n"
+          "ended, with its exit status.",
+      .notes =
+          "Examples:\n"
+          "  dlaunch join - <<< cohort1.MTkyLjAu...   the line that dlaunch --nnodes 2 train has printed, in bash\n"
+          "  dlaunch join - --wait 1h < token.txt     a job that is started later\n",
+      .hint = "- instead of TOKEN reads it from the standard input, where no other user sees it",
+      .operand = {"TOKEN",
+                  "-: read the token, a secret, from the standard input; as an argument other users of this machine "
+                  "may see it until dlaunch has begun and overwritten it",
+                  token, true},
+      .values = {{"--wait", "TIME", "How long the other dlaunch may take to answer (600)", wait}}};
+}
+
 }  // namespace
 
 int JoinJob(const JoinTarget& target) {
@@ -213,18 +231,20 @@ int JoinJob(const JoinTarget& target) {
   return RunAgentBehind(&*stream);
 }
 
+runtime::ManualCommand JoinManual() {
+  std::string text;
+  return ManualOf(JoinLine(&text, &text));
+}
+
 int RunJoinCommand(int argc, char** argv) {
-  const std::string use =
-      "dlaunch join TOKEN [--wait TIME], where - instead of TOKEN reads it from the standard input, where no other "
-      "user sees it";
   std::vector<std::string> words;
   for (int i = 2; i < argc; ++i) {
     words.emplace_back(argv[i]);
     std::memset(argv[i], '*', words.back().size());  // first of all: everybody may read it there
   }
   std::string typed, seconds;
-  const absl::Status read = ReadSubcommandLine(
-      words, {.use = use, .operand = &typed, .operand_required = true, .values = {{"--wait", &seconds}}});
+  const SubcommandLine line = JoinLine(&typed, &seconds);
+  const absl::Status read = ReadSubcommandLine(words, line);
   if (!read.ok()) return Refuse(read, kExitUsage);
   JoinTarget target{.wait = kJoinWait};
   if (!seconds.empty()) {
@@ -233,7 +253,7 @@ int RunJoinCommand(int argc, char** argv) {
     target.wait = *wait;
   }
   const absl::StatusOr<JoinToken> token = ParseToken(typed == "-" ? ReadToken() : typed);
-  if (!token.ok()) return Refuse(std::string(token.status().message()) + "; use: " + use, kExitUsage);
+  if (!token.ok()) return Refuse(std::string(token.status().message()) + "; use: " + UseOf(line), kExitUsage);
   target.addresses = token->addresses;
   target.key = MakeJoinKey(token->secret);
   return JoinJob(target);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cohort/launcher/join/token.h"
+#include "cohort/runtime/manual/command.h"
 
 namespace cohort::launcher {
 
@@ -23,6 +24,7 @@ struct JoinTarget {
 // happens to standard error. Call from the main thread, once, with no other in the process.
 int JoinJob(const JoinTarget& target);
 
+runtime::ManualCommand JoinManual();
 // `dlaunch join TOKEN [--wait TIME]`; "-" reads the token from standard input. `argv` is main's: the token is
 // overwritten, so that it does not stay in lists of processes; those who look before that see it.
 int RunJoinCommand(int argc, char** argv);

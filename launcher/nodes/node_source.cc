@@ -107,17 +107,30 @@ bool RunsElsewhere(const Options& options) {
   return chosen.ok() && sources[*chosen].source->RunsElsewhere(options);
 }
 
-std::string ExplainSources(const Options& options) {
+std::vector<ExplainedSource> ListSources(const Options& options) {
   const std::vector<NamedSource> sources = AllSources();
   const absl::StatusOr<size_t> chosen = Choose(sources, options);
-  std::string text;
+  std::vector<ExplainedSource> explained;
   for (size_t i = 0; i < sources.size(); ++i) {
-    const Detection detection = sources[i].source->Detect(options);
-    std::string line = (chosen.ok() && *chosen == i ? "* " : "  ") + sources[i].name;
+    explained.push_back({sources[i].name, chosen.ok() && *chosen == i, sources[i].source->Detect(options).because});
+  }
+  return explained;
+}
+
+std::string ExplainSources(const std::vector<ExplainedSource>& sources) {
+  std::string text;
+  for (const ExplainedSource& source : sources) {
+    std::string line = (source.chosen ? "* " : "  ") + source.name;
     line.append(14 - std::min<size_t>(13, line.size()), ' ');
-    text += line + detection.because + "\n";
+    text += line + source.because + "\n";
   }
   return text;
+}
+
+std::vector<std::string> SourceNames() {
+  std::vector<std::string> names = {"auto"};
+  for (const NamedSource& source : AllSources()) names.push_back(source.name);
+  return names;
 }
 
 }  // namespace cohort::launcher

@@ -60,8 +60,18 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options);
 // Whether the source that FindNodes would ask says that another process of the same command runs the job.
 bool RunsElsewhere(const Options& options);
 
-// A line for each source, in the order in which they are asked: what speaks for it or against it, the chosen one
-// marked. For people who wonder.
-std::string ExplainSources(const Options& options);
+// A source, and what speaks for it or against it.
+struct ExplainedSource {
+  std::string name;
+  bool chosen = false;
+  std::string because;
+};
+// All sources in the order in which they are asked.
+std::vector<ExplainedSource> ListSources(const Options& options);
+// A line for each, the chosen one marked. For people who wonder.
+std::string ExplainSources(const std::vector<ExplainedSource>& sources);
+
+// The names that --launcher takes.
+std::vector<std::string> SourceNames();
 
 }  // namespace cohort::launcher

@@ -12,6 +12,7 @@
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/runtime/base/build_info.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/manual/describe.h"
 
 namespace cohort::launcher {
 namespace {
@@ -21,18 +22,20 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
-  dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
+  dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss; completion bash
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. A .py file is run by python3 -u. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
+
+constexpr char kUsage[] = "[options] [--] program [arguments] [: -n N program [arguments]]";
 
 // Prints each option by its first name: the others are what users of other launchers type, or have underscores.
 class Formatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: dlaunch [options] [--] program [arguments] [: -n N program [arguments]]: runs all as the ranks of "
-           "one job; --help, --version\n";
+    return "Usage: dlaunch " + std::string(kUsage) + ": runs all as the ranks of one job; --help, --version\n";
   }
+  std::string make_description(const CLI::App*) const override { return ""; }  // for the manual page
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return CLI::Formatter::make_option_name(option, true);
     std::string brief;
@@ -58,7 +61,7 @@ CLI::Option* AddOption(CLI::App* app, const std::string& name, std::string* valu
 }
 
 void AddOutputOptions(CLI::App* app, RawOptions* raw) {
-  AddOption(app, "stdin", &raw->input, "WHO",
+  AddOption(app, "stdin", &raw->input, "redirected|rank0|none",
             "redirected: rank 0 reads what is redirected to dlaunch here; rank0: also a terminal, and on other hosts; "
             "none (redirected)");
   AddOption(app, "log-dir", &raw->log_directory, "FOLDER",
@@ -69,17 +72,25 @@ void AddOutputOptions(CLI::App* app, RawOptions* raw) {
 }
 
 void AddFlags(CLI::App* app, RawOptions* raw) {
-  app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
+  app->add_flag("--dry-run,--dry_run", raw->dry_run,
+                "Print nodes, ranks, device groups and CPUs; start nothing; with --json as JSON");
+  app->add_flag("--json", raw->json)->group("");  // beside --dry-run
   app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
   app->add_flag("--no-prefix,--no_prefix", raw->no_prefix,
                 "Print ranks' lines as they are, without [rank] before them");
   app->add_flag("--module,-m", raw->module, "The program is a Python module: python3 -u -m PROGRAM");
 }
 
+void AddSimulation(CLI::App* app, RawOptions* raw) {
+  AddOption(app, "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
+  AddOption(app, "simulate-gpus", &raw->simulate_gpus, "N", "Give each node N pretended GPUs, in host memory");
+}
+
 std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
-  auto app = std::make_unique<CLI::App>("", "dlaunch");
+  auto app = std::make_unique<CLI::App>(
+      "Starts a program as the ranks of one job, watches them, and reports what happened.", "dlaunch");
   app->formatter(std::make_shared<Formatter>());
-  app->get_formatter()->column_width(26);
+  app->get_formatter()->column_width(40);
   app->prefix_command();
   app->set_help_flag("-h,--help", "Show this and exit")->group("");  // in the first line
   app->footer(kExamples);
@@ -98,7 +109,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "--gpus-per-task,--gpus_per_task");
   AddOption(app.get(), "multi-prog", &raw->program_file, "FILE",
             "Several programs by a file of lines such as 1-3,5 ./client %t: ranks (*: all others), program, arguments");
-  AddOption(app.get(), "hosts", &raw->hosts, "LIST",
+  AddOption(app.get(), "hosts", &raw->hosts, "HOSTS",
             "Run on these hosts, by ssh: a,b or node[01-16]; a:4 puts four ranks on a", "-H");
   AddOption(app.get(), "hostfile", &raw->host_file, "FILE", "The same from a file, a host a line: a, a:4 or a slots=4");
   AddOption(app.get(), "ssh", &raw->ssh_command, "COMMAND", "The ssh to use, with its options (ssh)");
@@ -116,18 +127,19 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   app->add_flag("--insecure", raw->insecure)->group("");  // beside --token-file
   AddOption(app.get(), "launcher", &raw->launcher, "NAME",
             "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
-  AddOption(app.get(), "rank-order", &raw->rank_order, "ORDER",
+  AddOption(app.get(), "rank-order", &raw->rank_order, "given|natural|file:FILE",
             "Number nodes as given, natural: by name, host-9 before host-10, or as in file:FILE (given)");
-  AddOption(app.get(), "bind", &raw->bind, "WHAT",
+  AddOption(app.get(), "bind", &raw->bind, "core|numa|none",
             "Bind each rank to its share of the node's cores, to its NUMA node (numa), or not at all (none) (core)");
-  AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
-  AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N", "Give each node N pretended GPUs, in host memory");
-  AddOption(app.get(), "on-failure", &raw->on_failure, "WHAT",
+  AddSimulation(app.get(), raw);
+  AddOption(app.get(), "on-failure", &raw->on_failure, "end|restart|continue",
             "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
-  AddOption(app.get(), "stopped", &raw->stopped, "WHAT",
+  AddOption(app.get(), "stopped", &raw->stopped, "kill|wait",
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
-  AddOption(app.get(), "mpi", &raw->mpi, "HOW", "Start MPI programs by pmi1 (MPICH), pmix (Open MPI), none (auto)");
-  AddOption(app.get(), "torch-backend", &raw->torch_backend, "NAME", "cohort: serve PyTorch programs' gloo (torch)");
+  AddOption(app.get(), "mpi", &raw->mpi, "auto|pmi1|pmix|none",
+            "Start MPI programs by pmi1 (MPICH), pmix (Open MPI), none (auto)");
+  AddOption(app.get(), "torch-backend", &raw->torch_backend, "cohort|torch",
+            "cohort: serve PyTorch programs' gloo (torch)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "TIME", "From a rank's SIGTERM to its SIGKILL: 5 (seconds), 2m, 1h (10)");
@@ -217,6 +229,13 @@ std::vector<std::string> CommandParser::Given() const {
     if (option->count() > 0) given.push_back("--" + option->get_lnames().front());
   }
   return given;
+}
+
+runtime::ManualCommand CommandParser::Manual() const {
+  runtime::ManualCommand manual = runtime::Describe(*app_, "dlaunch");
+  manual.usage = kUsage;
+  manual.runs_program = true;
+  return manual;
 }
 
 std::vector<std::string> CommandParser::Rest() const { return app_->remaining(); }

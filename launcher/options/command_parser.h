@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/runtime/manual/command.h"
 
 namespace CLI {
 class App;
@@ -25,6 +26,7 @@ struct RawOptions {
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
+  bool json = false;
   bool no_prefix = false;
   bool insecure = false;
   bool encrypt_data = false;
@@ -53,6 +55,8 @@ class CommandParser {
   // For a word in its place that begins with '-'.
   absl::Status UnknownOption(const std::string& word) const;
   const CLI::App& app() const { return *app_; }
+  // All of it, for the manual page and completion, without the subcommands.
+  runtime::ManualCommand Manual() const;
 
  private:
   absl::Status CheckWords(std::vector<std::string>* words) const;

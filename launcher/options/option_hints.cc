@@ -191,7 +191,7 @@ std::string MeantOption(const std::string& name, const std::vector<OptionNames>&
 
 std::string MeantCommand(const std::string& name) {
   if (name == "help") return "--help";
-  for (const char* const command : {"join", "status", "top", "stacks", "kill", "doctor"}) {
+  for (const char* const command : {"join", "status", "top", "stacks", "kill", "doctor", "completion"}) {
     // Every third word of a shell is two letters away from some short name.
     if (EditDistance(name, command) <= (std::string_view(command).size() > 4 ? 2 : 1)) return command;
   }

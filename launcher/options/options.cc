@@ -163,6 +163,11 @@ void ReadChoices(const CommandParser& parser, Options* options, Problems* proble
   if (raw.launcher != "auto") options->launcher = raw.launcher;  // the first that fits, as without it
   options->dry_run = raw.dry_run || raw.explain;
   options->explain = raw.explain;
+  options->json = raw.json;
+  if (raw.json && !options->dry_run) {
+    problems->Add(
+        Invalid("--json is for what is printed instead of running a job; give --dry-run too, or see --log-dir"));
+  }
   options->prefix = !raw.no_prefix;
   options->idle_options = GivenIdleOptions(parser.app());
   if (parser.Has("--env-pass")) problems->Add(ReadPassedVariables(raw.passed_variables, &options->passed_variables));

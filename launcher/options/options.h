@@ -80,6 +80,7 @@ struct Options {
   std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;
+  bool json = false;                      // of a dry run
   bool prefix = true;                     // ranks' lines are printed as "[rank] line"
   std::vector<std::string> idle_options;  // options of torchrun that were given and change nothing, such as "--rdzv-id"
   std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order, for all programs

@@ -3,19 +3,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/parts/program_of.h"
+#include "cohort/launcher/report/json_parts.h"
 #include "cohort/runtime/base/whole_file.h"
 #include "google/protobuf/repeated_ptr_field.h"
 
 namespace cohort::launcher {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -27,17 +25,6 @@ std::vector<std::string> WholeCommand(const RankPrograms& programs) {
     words.insert(words.end(), program.command().begin(), program.command().end());
   }
   return words;
-}
-
-Json DescribePrograms(const RankPrograms& programs) {
-  Json described = Json::array();
-  for (const v1::RankProgram& program : programs) {
-    Json ranks = Json::array();
-    for (const v1::RankSpan& span : program.ranks()) ranks.push_back({span.first(), span.last()});
-    described.push_back(
-        {{"ranks", ranks}, {"command", std::vector<std::string>(program.command().begin(), program.command().end())}});
-  }
-  return described;
 }
 
 Json DescribeRank(const v1::RankExit& exit, const std::string& node, const std::string& program) {
@@ -96,14 +83,15 @@ std::map<uint32_t, std::string> NodeNames(const Nodes& nodes) {
 
 std::string FormatJobRecord(const v1::JobSnapshot& job) {
   const v1::JobReport& report = job.report();
-  Json json = {{"job", job.job_id()},
+  Json json = {{"format", kJsonFormat},
+               {"job", job.job_id()},
                {"exit_code", report.exit_code()},
                {"started", Seconds(job.started_unix_ns())},
                {"seconds", Seconds(job.ended_unix_ns() - job.started_unix_ns())},
                {"command", WholeCommand(job.programs())},
                {"source", job.source()},
                {"nodes", Json::array()}};
-  if (job.programs_size() > 1) json["programs"] = DescribePrograms(job.programs());
+  if (job.programs_size() > 1) json["programs"] = ProgramsJson(job.programs());
   for (const v1::JobNode& node : job.nodes()) {
     Json ranks = Json::array();
     for (uint32_t i = 0; i < node.rank_count(); ++i) ranks.push_back(node.first_rank() + i);
@@ -119,7 +107,7 @@ std::string FormatJobRecord(const v1::JobSnapshot& job) {
     AddEnd(failed.report(), NodeNames(failed.nodes()), job.programs(), &epoch);
     json["restarted_after"].push_back(epoch);
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return JsonText(json);
 }
 
 absl::Status WriteJobRecord(const std::string& folder, const v1::JobSnapshot& job) {

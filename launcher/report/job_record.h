@@ -16,7 +16,8 @@ namespace cohort::launcher {
 // commands, which `command` has one after another with ":" between them; each rank then has its `program`.
 // `restarted_after` has the same two and the status of each epoch that failed before the last. Pure.
 //
-//   {"job": "job-1f..", "exit_code": 7, "started": 1.7e9, "seconds": 2.5, "nodes": [{"name": "a", "ranks": [0, 1]}],
+//   {"format": 1, "job": "job-1f..", "exit_code": 7, "started": 1.7e9, "seconds": 2.5, "nodes": [{"name": "a", "ranks":
+//   [0, 1]}],
 //    "cause": {"text": "rank 1 (a, pid 7) exited with code 7", "rank": 1, "last_lines": [..], "others": [..]},
 //    "ranks": [{"rank": 0, "node": "a", "pid": 6, "end": "killed by SIGTERM", "by_dlaunch": true, ...}], ...}
 std::string FormatJobRecord(const v1::JobSnapshot& job);

@@ -43,6 +43,16 @@ if [ -n "$trainer" ] && nm -D --defined-only "$trainer" | c++filt | grep ' [TDB]
   echo "$trainer holds a copy of what libcohort_comm has" && exit 1
 fi
 
+echo "== manual pages, completion and schemas"
+for program in collperf plan schedule blackbox dlaunch; do
+  [ -x "$work/moved/bin/$program" ] || continue
+  for file in man/man1/$program.1 bash-completion/completions/$program zsh/site-functions/_$program \
+    fish/vendor_completions.d/$program.fish; do
+    [ -s "$work/moved/share/$file" ] || { echo "share/$file is missing" && exit 1; }
+  done
+done
+[ -s "$work/moved/share/cohort/schemas/report.schema.json" ] || { echo "the schemas are missing" && exit 1; }
+
 echo "== what leads out of it"
 if find "$work/moved" -type l -lname '/*' -o -xtype l | grep .; then echo "are links that lead out of the install" && exit 1; fi
 for folder in "$source" "$build" "$work/first"; do

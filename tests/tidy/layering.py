@@ -10,7 +10,7 @@ ALLOWED = {
     "proto": (),
     "runtime": ("proto",),
     "comm": ("runtime",),
-    "launcher": ("proto", "runtime/base", "runtime/process", "runtime/segment"),
+    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/process", "runtime/segment"),
     "trainer": ("runtime", "comm"),
     "python": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
@@ -19,11 +19,11 @@ ALLOWED = {
 
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
-    "runtime": ("base", "process", "segment", "engine", "bootstrap", ""),
+    "runtime": ("manual", "base", "process", "segment", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "c", "c/examples", "examples"),
-    "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
+    "launcher": ("remedies", "base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/lines", "agent/rank", "agent/mpi/pmix", "agent/mpi", "agent/stacks", "agent/evidence", "agent/link",
                  "agent/life", "agent", "spawn", "join",
                  "nodes/surroundings", "nodes", "report", "metrics", "jobs", "front_end/printing", "front_end",

@@ -72,12 +72,14 @@ int Main(int argc, char** argv) {
   CLI::Option* pid = app.add_option("pid", options.pid, "of a rank or an agent")->check(tools::Whole(1, 1 << 22));
   CLI::Option* job = app.add_option("--job", options.job,
                                     "all hosts' parts of this job on this machine; the beginning of its name is enough")
-                         ->check(tools::NotEmpty("the name of a job"));
-  CLI::Option* file = app.add_option("--file", options.file, "read what --save has kept");
+                         ->check(tools::NotEmpty("the name of a job"))
+                         ->type_name("NAME");
+  CLI::Option* file = app.add_option("--file", options.file, "read what --save has kept")->type_name("FILE");
   pid->excludes(job)->excludes(file);
   job->excludes(file);
   app.add_option("--save", options.save, "keep everything in this new file, instead of printing")
-      ->check(tools::NotEmpty("the name of a file"));
+      ->check(tools::NotEmpty("the name of a file"))
+      ->type_name("FILE");
   app.add_option("--last", options.last, "calls of each rank to print")
       ->check(tools::Whole(1, 512))
       ->capture_default_str();

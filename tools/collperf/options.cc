@@ -355,6 +355,7 @@ void AddModes(CLI::App* app, Options* options) {
   app->add_flag("--quick", options->quick, "with --peers: fewer sizes and shorter measurements");
   app->add_flag("--overlap", options->overlap, "with --peers: asynchronous all-reduces beside computing too");
   app->add_option("--results", options->results, "with --peers: folder to keep the text, the CSV and the pictures in")
+      ->type_name("FOLDER")
       ->take_last();
   for (const char* name : kOfTables) {
     each->excludes(app->get_option(name));
@@ -396,20 +397,25 @@ void AddOptions(CLI::App* app, Raw* raw, Options* options) {
       ->capture_default_str();
   app->add_flag("--in-place", options->in_place, "input and output are the same memory");
   app->add_option("--memory", raw->memory, "host, or cuda: buffers on each rank's first CUDA device (below)")
+      ->type_name("host|cuda")
       ->capture_default_str();
   app->add_flag("--window", options->window, "buffers in window memory, which the host's ranks share");
   app->add_option("--algorithm", options->algorithm, "force one (`plan list` names them) instead of the selector's")
       ->check(tools::NotEmpty("the name of an algorithm"));
   app->add_option("--determinism", raw->determinism,
                   "fast, reproducible or order_invariant reductions; what the level costs above fast is measured too")
+      ->type_name("fast|reproducible|order_invariant")
       ->capture_default_str();
   app->add_flag("--calibrate", options->calibrate,
                 "measure the machine first, choose algorithms by that, and print the table");
   app->add_option("--transport", options->transport, "allow only these, separated by commas, such as shm or shm,ucx");
-  app->add_option("--csv", options->csv, "write the results there")->check(file_name);
+  app->add_option("--csv", options->csv, "write the results there")->check(file_name)->type_name("FILE");
   app->add_option("--json", options->json, "write the results there, with the machine and every setting")
-      ->check(file_name);
-  app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG")->check(file_name);
+      ->check(file_name)
+      ->type_name("FILE");
+  app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG")
+      ->check(file_name)
+      ->type_name("FILE");
   app->add_flag("--cost", options->cost, "print what each layer costs a small call (below)");
   app->add_flag("--spoil", options->spoil, "spoil one element of each checked result: shows that #wrong counts it");
   AddModes(app, options);

@@ -15,6 +15,8 @@
 
 #include "CLI/CLI.hpp"
 #include "cohort/runtime/base/build_info.h"
+#include "cohort/runtime/manual/describe.h"
+#include "cohort/runtime/manual/forms.h"
 
 namespace cohort::tools {
 namespace {
@@ -63,6 +65,13 @@ std::string NoCommand(CLI::App& app) {
   return "unknown command \"" + words[0].substr(0, kMostOfArguments) + "\"; there are: " + commands;
 }
 
+// The program's manual page, reference or completion.
+CommandLineEnd Described(const CLI::App& app, const std::string& name, const std::string& form) {
+  const auto text = runtime::Form(runtime::Describe(app, name), form, std::string("cohort ") + COHORT_VERSION);
+  if (text.has_value()) return {0, *text};
+  return {2, name + ": " + runtime::kDescribeOption + " needs one of " + runtime::kFormNames + "\n"};
+}
+
 std::string Refusal(const CLI::App& app, const std::string& name, const std::string& why) {
   std::string command = name;
   for (const CLI::App* const one : app.get_subcommands()) command += ' ' + one->get_name();
@@ -102,6 +111,7 @@ int RunProgram(const std::string& name, const std::function<int()>& body) {
 std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const char* const* argv) {
   const std::string name = NameOf(app, argc, argv);
   app.set_version_flag("--version", name + " (cohort) " + runtime::DescribeBuild(), "Print the version and exit");
+  if (argc == 3 && std::strcmp(argv[1], runtime::kDescribeOption) == 0) return Described(app, name, argv[2]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {

@@ -31,7 +31,8 @@ struct CommandLineEnd {
   std::string text;  // for the standard output; for the standard error output where status is 2
 };
 
-// Reads the command line into what `app` was given; nothing where the program goes on. Adds --version. An error begins
+// Reads the command line into what `app` was given; nothing where the program goes on. Adds --version, and
+// `--describe FORM` (runtime/manual/forms.h) where nothing else is given. An error begins
 // with the program's name and ends with where its help is. Control characters of arguments are escaped in it.
 std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const char* const* argv);
 // The same; prints the text and returns the exit status.

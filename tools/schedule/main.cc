@@ -224,7 +224,8 @@ int Parse(const Options& options) {
 void AddSource(CLI::App* command, Options& options) {
   command->add_option("name", options.name, "a schedule that `schedule list` names");
   command->add_option("--file", options.file, "a schedule as text instead; - is the standard input")
-      ->check(NotEmpty("the name of a file"));
+      ->check(NotEmpty("the name of a file"))
+      ->type_name("FILE");
 }
 
 void AddSizes(CLI::App* command, Options& options) {
@@ -274,7 +275,10 @@ int Main(int argc, char** argv) {
   AddSizes(simulate, options);
   AddCosts(simulate, options);
   CLI::App* parse = app.add_subcommand("parse", "Read a schedule as text, complete and prove it, print it as text");
-  parse->add_option("file", options.file, "- is the standard input")->required()->check(NotEmpty("the name of a file"));
+  parse->add_option("file", options.file, "- is the standard input")
+      ->required()
+      ->check(NotEmpty("the name of a file"))
+      ->type_name("FILE");
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
   if (*list) return List();
   if (*show) return Show(options);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,21 @@ TEST(Doctor, FindsNothingAmissInAGoodMachine) {
     EXPECT_FALSE(finding.text.empty()) << finding.subject;
     EXPECT_TRUE(finding.remedy.empty()) << finding.subject;
   }
+}
+
+TEST(Doctor, JsonHasEveryFindingAndSource) {
+  MachineFacts facts = GoodMachine();
+  facts.open_files = 64;
+  const std::vector<Finding> findings = Judge(facts);
+  const auto read =
+      nlohmann::json::parse(DoctorJson(findings, {{"ssh", false, "no --hosts"}, {"local", true, "always"}}));
+  EXPECT_EQ(read["findings"].size(), findings.size());
+  EXPECT_FALSE(read["jobs_run"]);
+  EXPECT_EQ(read["findings"][1]["level"], "bad");
+  EXPECT_EQ(read["findings"][1]["remedy"], findings[1].remedy);
+  EXPECT_FALSE(read["findings"][0].contains("remedy"));
+  EXPECT_EQ(read["sources"][1]["name"], "local");
+  EXPECT_TRUE(read["sources"][1]["chosen"]);
 }
 
 TEST(Doctor, NamesLimitsThatAreTooLow) {

@@ -163,7 +163,7 @@ TEST(Familiar, UnknownOptionsWithoutALikenessAreNotGuessed) {
 TEST(Familiar, HelpNamesEachOptionOnce) {
   const auto line = ParseCommandLine({"dlaunch", "--help"});
   ASSERT_TRUE(line.ok() && line->print);
-  EXPECT_NE(line->print->find("-H, --hosts LIST"), string::npos) << *line->print;
+  EXPECT_NE(line->print->find("-H, --hosts HOSTS"), string::npos) << *line->print;
   EXPECT_NE(line->print->find("  --nproc-per-node N"), string::npos) << *line->print;
   EXPECT_EQ(line->print->find("--ppn"), string::npos);
 }

@@ -72,6 +72,13 @@ TEST(Options, ReadsEveryOption) {
   EXPECT_EQ(options.grace, std::chrono::milliseconds(2500));
 }
 
+TEST(Options, JsonBelongsToADryRun) {
+  EXPECT_TRUE(ParseOk({"--dry-run", "--json", "train"}).json);
+  EXPECT_TRUE(ParseOk({"--json", "--explain", "train"}).json);
+  EXPECT_FALSE(ParseOk({"--dry-run", "train"}).json);
+  EXPECT_THAT(Parse({"--json", "train"}).status().message(), HasSubstr("give --dry-run too"));
+}
+
 TEST(Options, EveryTimeHasOneForm) {
   const std::pair<const char*, int> times[] = {
       {"0", 0},          {"2.5", 2500},       {"2.5s", 2500},        {"500ms", 500},     {"10m", 600'000},

@@ -1,0 +1,132 @@
+"""The JSON of programs, validated against the schemas that are installed.
+
+  json_test.py <dlaunch> <plan> <collperf> <folder of schemas>
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import jsonschema
+except ImportError:
+    print("skipped: all: python3-jsonschema is not installed")
+    sys.exit(77)
+
+DLAUNCH, PLAN, COLLPERF, SCHEMAS = sys.argv[1:5]
+DEADLINE_S = 60
+
+
+def validator(name):
+    with open(f"{SCHEMAS}/{name}.schema.json", encoding="utf-8") as file:
+        schema = json.load(file)
+    kind = getattr(jsonschema, "Draft202012Validator", jsonschema.Draft7Validator)
+    kind.check_schema(schema)
+    return kind(schema)
+
+
+def run(*command, status=0):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+class JsonTest(unittest.TestCase):
+    def valid(self, name, text):
+        document = json.loads(text)
+        errors = [f"{list(error.absolute_path)}: {error.message}" for error in validator(name).iter_errors(document)]
+        self.assertEqual(errors, [], text)
+        self.assertEqual(document["format"], 1)
+        return document
+
+    def start(self, *words):
+        process = subprocess.Popen([DLAUNCH, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.terminate)
+        job = re.search(r"job-[0-9a-f]+", process.stderr.readline()).group(0)
+        end = time.monotonic() + DEADLINE_S
+        while job not in run(DLAUNCH, "status"):  # it listens a moment later
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        return job
+
+    def test_a_schema_refuses_what_it_does_not_describe(self):
+        wrong = {"format": 1, "jobs": [], "silent": [], "more": 1}
+        self.assertTrue(list(validator("status").iter_errors(wrong)))
+        self.assertTrue(list(validator("status").iter_errors({"format": 1, "jobs": [{}], "silent": []})))
+
+    def test_running_jobs(self):
+        job = self.start("--simulate-nodes", "2", "--nproc-per-node", "2", COLLPERF, "all_reduce", "--bytes", "1K",
+                         "--point-ms", "500000")
+        listed = self.valid("status", run(DLAUNCH, "status", "--json"))
+        self.assertIn(job, [one["job"] for one in listed["jobs"]])
+        one = self.valid("status", run(DLAUNCH, "status", "--json", job))["jobs"][0]
+        self.assertEqual([node["ranks"] for node in one["nodes"]], [[0, 1], [2, 3]])
+        self.assertEqual(one["programs"][0]["ranks"], [])  # of one program: all
+        looks = run(DLAUNCH, "top", "--json", job).splitlines()
+        self.assertEqual(len(looks), 1)
+        look = self.valid("top", looks[0])
+        self.assertEqual([rank["rank"] for rank in look["ranks"]], [0, 1, 2, 3])
+        self.assertEqual(look["job"]["job"], job)
+        stacks = self.valid("stacks", run(DLAUNCH, "stacks", "--json", "--rank", "1-2", job))
+        self.assertEqual([rank["rank"] for rank in stacks["ranks"]], [1, 2])
+        self.assertEqual(self.valid("status", run(DLAUNCH, "status", "--json"))["silent"], [])
+
+    def test_each_look_of_top_is_a_line(self):
+        job = self.start("sleep", "600")
+        with subprocess.Popen([DLAUNCH, "top", "--json", "--interval", "0.2", job], stdout=subprocess.PIPE,
+                              text=True) as top:
+            lines = [top.stdout.readline() for _ in range(3)]
+            run(DLAUNCH, "kill", "--now", job)
+            rest = top.stdout.read().splitlines()
+            self.assertEqual(top.wait(DEADLINE_S), 0)
+        for line in lines + rest:
+            self.valid("top", line)
+
+    def test_no_job(self):
+        self.assertEqual(run(DLAUNCH, "status", "--json", "job-zz", status=1), "")
+
+    def test_doctor(self):
+        found = self.valid("doctor", subprocess.run([DLAUNCH, "doctor", "--json"], capture_output=True, text=True,
+                                                    timeout=DEADLINE_S, check=False).stdout)
+        self.assertEqual([source["name"] for source in found["sources"] if source["chosen"]], ["local"])
+        self.assertIn("trial job", [finding["subject"] for finding in found["findings"]])
+
+    def test_dry_run(self):
+        plan = self.valid("dry-run", run(DLAUNCH, "--dry-run", "--json", "--simulate-nodes", "3", "--nnodes", "2",
+                                         "--spares", "1", "--simulate-gpus", "2", "--on-failure", "restart", "true"))
+        self.assertEqual([len(node["ranks"]) for node in plan["nodes"]], [2, 2])
+        self.assertEqual(plan["nodes"][0]["ranks"][1]["devices"], [{"kind": "simulated", "index": 1, "id": "sim:1"}])
+        self.assertEqual(len(plan["spares"]), 1)
+        explained = self.valid("dry-run", run(DLAUNCH, "--explain", "--json", "true"))
+        self.assertIn("local", [source["name"] for source in explained["sources"]])
+
+    def test_several_programs(self):
+        plan = self.valid("dry-run", run(DLAUNCH, "--dry-run", "--json", "-n", "1", "true", ":", "-n", "2", "sleep", "1"))
+        self.assertEqual([program["ranks"] for program in plan["programs"]], [[[0, 0]], [[1, 2]]])
+
+    def test_reports(self):
+        for words, status in ((["true"], 0), (["sh", "-c", "echo bad >&2; exit 3"], 3),
+                              (["-n", "1", "true", ":", "-n", "1", "false"], 1),
+                              (["--max-restarts", "1", "--nproc-per-node", "2", "sh", "-c", "exit $((RANK * 5))"], 5)):
+            with tempfile.TemporaryDirectory() as folder:
+                run(DLAUNCH, "--log-dir", folder, *words, status=status)
+                with open(folder + "/report.json", encoding="utf-8") as file:
+                    report = self.valid("report", file.read())
+                self.assertEqual(report["exit_code"], status)
+
+    def test_plan_explain(self):
+        for words in (["--bytes", "64K", "--ranks", "16", "--hosts", "2"], ["--windows"]):
+            found = self.valid("plan-explain", run(PLAN, "explain", "all_reduce", "--json", *words))
+            self.assertEqual(len([one for one in found["algorithms"] if one["chosen"]]), 1)
+
+
+if __name__ == "__main__":
+    os.environ.pop("COHORT_AGENT", None)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
