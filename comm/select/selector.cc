@@ -6,6 +6,7 @@
 
 #include "cohort/comm/select/composition_cost.h"
 #include "cohort/comm/select/cost_model.h"
+#include "cohort/comm/select/explanation.h"
 
 namespace cohort::comm {
 namespace {
@@ -185,20 +186,36 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
   return best;
 }
 
+absl::StatusOr<Explanation> ExplainAlternatives(CollectiveKind kind, int64_t bytes, const GroupTopology& topology,
+                                                const Tuning& tuning, const Demands& demands) {
+  const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
+  if (!choice.ok()) return choice.status();
+  Explanation explanation{*choice, {}};
+  for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
+    Alternative& one = explanation.alternatives.emplace_back();
+    one.algorithm = algorithm;
+    one.why_not = WhyNot(*algorithm, topology, demands);
+    if (one.why_not.empty()) one.choice = BestFor(*algorithm, bytes, topology, tuning, demands);
+    one.chosen = algorithm == choice->algorithm;
+    one.runner_up = algorithm == choice->runner_up;
+    one.fallback = algorithm == choice->fallback;
+  }
+  return explanation;
+}
+
 std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
                              const Demands& demands) {
-  const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
-  if (!choice.ok()) return std::string(choice.status().message());
+  const absl::StatusOr<Explanation> explained = ExplainAlternatives(kind, bytes, topology, tuning, demands);
+  if (!explained.ok()) return std::string(explained.status().message());
   std::string text = std::string(Name(kind)) + " of " + Counted(bytes, "byte") + " among " +
                      Counted(topology.size, "rank") + " on " + Counted(topology.nodes, "host") +
                      (topology.windows ? ", in windows" : "") + ", predicted" +
-                     (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
-  for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
-    const std::string why_not = WhyNot(*algorithm, topology, demands);
-    text += algorithm == choice->algorithm ? "  * " : "    ";
-    text += why_not.empty() ? Line(BestFor(*algorithm, bytes, topology, tuning, demands)) : why_not;
-    if (algorithm == choice->runner_up) text += ", the runner-up";
-    if (algorithm == choice->fallback) text += ", where members can't reach each other's memory, or only slower";
+                     (explained->choice.ruled ? " (a rule of the table decides)" : "") + ":\n";
+  for (const Alternative& one : explained->alternatives) {
+    text += one.chosen ? "  * " : "    ";
+    text += one.why_not.empty() ? Line(one.choice) : one.why_not;
+    if (one.runner_up) text += ", the runner-up";
+    if (one.fallback) text += ", where members can't reach each other's memory, or only slower";
     text += "\n";
   }
   return text + "table: " + Broken(tuning.ToString()) + "\n";

@@ -12,6 +12,7 @@
 #include "cohort/comm/select/selector.h"
 #include "cohort/comm/select/tuning.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "tools/plan/explain.h"
 #include "tools/plan/nodes.h"
 #include "tools/plan/picture.h"
 #include "tools/plan/simulate.h"
@@ -69,6 +70,7 @@ struct Options {
   bool windows = false;
   bool near_caches = false;
   std::string tuning;
+  bool json = false;
   std::string sizes;  // "1-64"; empty: `ranks`
   std::string nodes;  // for ReadNodes; empty: not known
   bool cyclic = false;
@@ -268,7 +270,13 @@ int Explain(const Options& options) {
                                         .near_caches = options.near_caches};
   for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
     if (comm::Name(algorithm.kind) != options.kind) continue;
-    std::printf("%s", comm::ExplainSelection(algorithm.kind, options.bytes, topology, *tuning).c_str());
+    if (!options.json) {
+      std::printf("%s", comm::ExplainSelection(algorithm.kind, options.bytes, topology, *tuning).c_str());
+      break;
+    }
+    const auto json = ExplainJson(algorithm.kind, options.bytes, topology, *tuning);
+    if (!json.ok()) return Fail(std::string(json.status().message()));
+    std::printf("%s", json->c_str());
     break;
   }
   return 0;
@@ -295,7 +303,7 @@ void AddPlan(CLI::App* command, Options& options) {
 }
 
 CLI::App* AddExplain(CLI::App& app, Options& options) {
-  CLI::App* explain = app.add_subcommand("explain", "What would be chosen for a block, and why");
+  CLI::App* explain = app.add_subcommand("explain", "The algorithm that would be chosen for a block, and why");
   AddKind(explain, true, options);
   explain->add_option("--bytes", options.bytes, "size of the block, such as 65536 or 64K")
       ->transform(CLI::AsSizeValue(false))
@@ -308,6 +316,7 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
       ->capture_default_str();
   explain->add_flag("--windows", options.windows, "buffers in window memory (AllocateWindow), not in private memory");
   explain->add_flag("--near-caches", options.near_caches, "CPUs with near level 3 caches, as AMD's");
+  explain->add_flag("--json", options.json, "print JSON (schemas/plan-explain.schema.json)");
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;
 }
