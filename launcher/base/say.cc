@@ -6,10 +6,11 @@
 
 #include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", PrintableLines(text).c_str()); }
+void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", PrintableLines(WithRemedy(text)).c_str()); }
 
 int Refuse(const std::string& text, int exit_code) {
   Say(text);
