@@ -249,7 +249,7 @@ TEST(Launcher, TheLauncherOptionNamesTheSourceOrIsRefused) {
   EXPECT_THAT(string(FindNodes(options).status().message()),
               HasSubstr("slurm, pbs, lsf, gridengine, oar, cobalt, kubernetes, members, hostfile, join, local"));
   options.launcher = "";
-  EXPECT_THAT(ExplainSources(options), HasSubstr("* simulated   --simulate-nodes 2\n"));
+  EXPECT_THAT(ExplainSources(ListSources(options)), HasSubstr("* simulated   --simulate-nodes 2\n"));
 }
 
 TEST(RankOrder, AListMayNameMoreAndLeaveDomainsOut) {
