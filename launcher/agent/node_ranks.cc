@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "cohort/launcher/agent/watch/agent_folder.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/control/describe.h"
@@ -66,7 +67,12 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
             .on_stuck = [this](int rank, const std::string& why) { OnStuckInMpi(rank, why); }});
-    COHORT_RETURN_IF_ERROR(mpi_->Start());
+    const auto start_pmix = [folder = AgentFolder(owner_.address)](PmixEndpoint::Job job,
+                                                                   PmixEndpoint::Handler handler) {
+      job.folder = folder;
+      return StartPmixEndpoint(std::move(job), std::move(handler));
+    };
+    COHORT_RETURN_IF_ERROR(mpi_->Start(start_pmix));
   }
   processes_.Start(assignment_, Surroundings(), std::move(kept),
                    has_input ? owner_.rank_input->OfEpoch(assignment_.epoch()) : -1);

@@ -14,7 +14,7 @@ runs, and the victim is one of these (KIND):
                                                 no control group may be written, since the relatives then stay
     starting                                    any process, while the job starts
 
-With --mpi the ranks find each other by that option of dlaunch. Folders that Open MPI makes in TMPDIR may stay.
+With --mpi the ranks find each other by that option of dlaunch.
 
 A job that outlives its victim is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
 
@@ -83,9 +83,6 @@ class Trial:
                     found[int(name)] = command
         return found
 
-    def leftovers(self, folder):
-        return {path for path in leftovers(folder) if not (self.arguments.how and "/ompi." in path)}
-
     def keepers(self):
         return [pid for pid, command in self.processes().items() if command.startswith("cohort-keeper")]
 
@@ -99,7 +96,7 @@ class Trial:
         """Seconds from the last signal until nothing was left."""
         with tempfile.TemporaryDirectory(prefix="cohort-kill-trial-") as folder, \
                 tempfile.TemporaryFile("w+", errors="replace") as self.errors:
-            before = self.leftovers(folder)
+            before = leftovers(folder)
             name, value = self.mark.split("=")
             placement = (["--nproc-per-node", str(RANKS)] if self.nodes == 1 else
                          ["--simulate-nodes", str(self.nodes), "--nproc-per-node", str(RANKS // self.nodes)])
@@ -111,8 +108,8 @@ class Trial:
             try:
                 seconds = self.hurt()
                 # Other jobs' shared memory may come and go meanwhile: only what stays was left.
-                if not wait_until(lambda: self.leftovers(folder) <= before, 5):
-                    self.fail("files are left: %s" % (self.leftovers(folder) - before))
+                if not wait_until(lambda: leftovers(folder) <= before, 5):
+                    self.fail("files are left: %s" % (leftovers(folder) - before))
                 return seconds
             finally:
                 for pid in self.processes():

@@ -1,5 +1,5 @@
-// The keeper: a process that kills an agent's cgroup and removes it when the agent is gone. It is there for the case
-// that dlaunch, agent and sentinel are all killed at the same instant.
+// The keeper: a process that kills an agent's cgroup and removes it, and its folder, when the agent is gone. It is
+// there for the case that dlaunch, agent and sentinel are all killed at the same instant.
 //
 // The sentinel forks it when the agent has made a cgroup: the sentinel has no threads, so the copy is whole and small,
 // and a job without a cgroup has no keeper and pays nothing. It waits for the agent's end alone, not for the
@@ -18,6 +18,9 @@
 
 #include <sys/types.h>
 
+#include <string>
+#include <utility>
+
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/runtime/process/process_watch.h"
 
@@ -29,8 +32,9 @@ inline constexpr char kKeeperName[] = "cohort-keeper";
 // The keeper as its parent sees it: for a process without threads, the agent's child.
 class Keeper {
  public:
-  // `agent` must be this process' parent. `cgroup` is used by name only.
-  Keeper(pid_t agent, Cgroup* cgroup) : agent_(agent), cgroup_(cgroup) {}
+  // `agent` must be this process' parent. `cgroup` is used by name only. `address`: the agent's, for its folder.
+  Keeper(pid_t agent, std::string address, Cgroup* cgroup)
+      : agent_(agent), address_(std::move(address)), cgroup_(cgroup) {}
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
@@ -48,6 +52,7 @@ class Keeper {
   [[noreturn]] void Guard(runtime::ProcessWatch* agent);
 
   const pid_t agent_;
+  const std::string address_;
   Cgroup* const cgroup_;
   int restarts_ = 0;
   pid_t pid_ = -1;

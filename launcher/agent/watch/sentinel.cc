@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cohort/launcher/agent/watch/agent_folder.h"
 #include "cohort/launcher/agent/watch/keeper.h"
 #include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/launcher/agent/watch/sweep.h"
@@ -91,10 +92,12 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent, Keeper* keeper) 
 
 [[noreturn]] void Guard(int launcher, pid_t agent, const std::string& mark, Cgroup* cgroup) {
   NameProcess(kSentinelName, std::string_view("dlaunch\0sentinel", 16));
-  Keeper keeper(agent, cgroup);
+  const std::string address = mark.substr(mark.find('=') + 1);
+  Keeper keeper(agent, address, cgroup);
   for (const pid_t group : WatchAgent(kPipe, launcher, agent, &keeper)) ::kill(-group, SIGKILL);
   cgroup->Kill(kSweepLimit);
   Sweep(mark, Spared(), false, kSweepLimit);
+  RemoveAgentFolder(address);
   cgroup->Remove(kSweepLimit);
   keeper.End();
   ::_exit(0);

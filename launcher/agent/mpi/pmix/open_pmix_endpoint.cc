@@ -89,10 +89,8 @@ std::vector<ProgramPlace> PlacesInPrograms(const PmixEndpoint::Job& job) {
 // A folder for the ranks of a node, which Open MPI would make itself, and leave empty ones of.
 class RankFolder {
  public:
-  RankFolder() {
-    std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "cohort-mpi-XXXXXX").string();
-    if (!error && ::mkdtemp(name.data()) != nullptr) path_ = name;
+  explicit RankFolder(const std::string& path) {
+    if (!path.empty() && ::mkdir(path.c_str(), 0700) == 0) path_ = path;
   }
   ~RankFolder() {
     std::error_code error;
@@ -123,7 +121,7 @@ Servers& AllServers() {
 class OpenPmixEndpoint : public PmixEndpoint {
  public:
   OpenPmixEndpoint(const PmixLibrary* library, Job job, Handler handle)
-      : library_(library), job_(std::move(job)), handle_(std::move(handle)) {
+      : library_(library), job_(std::move(job)), handle_(std::move(handle)), folder_(job_.folder) {
     const runtime::MutexLock lock(AllServers().mutex);
     AllServers().by_name[job_.name] = this;
   }

@@ -30,6 +30,7 @@ class PmixEndpoint {
     std::vector<Node> nodes;
     size_t own = 0;             // which of them this one is
     std::vector<int> programs;  // by rank of the world: which of the job's it runs; empty: all the first
+    std::string folder;         // is made for what this node's ranks put into files; empty: Open MPI makes its own
   };
 
   // A rank of this node has called MPI_Init, or MPI_Finalize.

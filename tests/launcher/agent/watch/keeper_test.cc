@@ -137,7 +137,7 @@ class KeeperTest : public testing::Test {
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     const runtime::FileDescriptor end(::signalfd(-1, &ends, 0));
     Cgroup cgroup = Cgroup::Existing(folder);
-    Keeper keeper(agent, &cgroup);
+    Keeper keeper(agent, "", &cgroup);
     for (keeper.Start(); keeper.pid() > 0; keeper.OnEnded()) {
       const pid_t pid = keeper.pid();
       (void)!::write(told_.write_end.get(), &pid, sizeof pid);

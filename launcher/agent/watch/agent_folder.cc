@@ -1,0 +1,28 @@
+#include "cohort/launcher/agent/watch/agent_folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+
+namespace cohort::launcher {
+
+std::string AgentFolder(std::string_view agent_address) {
+  constexpr size_t kDigits = 12;  // sockets in it have short names
+  std::error_code error;
+  const std::filesystem::path above = std::filesystem::temp_directory_path(error);
+  if (error || agent_address.size() < kDigits) return "";
+  return (above / ("cohort-mpi-" + std::string(agent_address.substr(agent_address.size() - kDigits)))).string();
+}
+
+void RemoveAgentFolder(std::string_view agent_address) {
+  const std::string folder = AgentFolder(agent_address);
+  struct stat found{};
+  if (folder.empty() || ::lstat(folder.c_str(), &found) != 0) return;
+  if (!S_ISDIR(found.st_mode) || found.st_uid != ::geteuid()) return;
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+}
+
+}  // namespace cohort::launcher
