@@ -216,7 +216,7 @@ TEST(BatchTest, SteadyStateAllocatesNothing) {
                      // Operations of one rank may overlap the other's as never before, and a ring grow with what it
                      // has carried, but not again and again.
                      int64_t fewest = 1;
-                     for (int window = 0; window < 20 && fewest > 0; ++window) {
+                     for (int window = 0; window < 20; ++window) {
                        const int64_t before = Allocations();
                        for (int i = 0; i < 100; ++i) {
                          if (const absl::Status status = round(); !status.ok()) return status.ToString();
