@@ -341,8 +341,12 @@ void Group::FailHere(const absl::Status& status, bool report) {
 void Group::FailEverywhere(const absl::Status& status, int blamed) {
   runtime::EngineLock lock(runtime().engine());
   if (!status_.ok()) return;
-  FailHere(status);
-  TellMembers(status, blamed);
+  try {
+    FailHere(status);
+    TellMembers(status, blamed);
+  } catch (const std::bad_alloc&) {
+    TellMembers(status, blamed);  // once more: the group is failed here, so no later call would tell them
+  }
 }
 
 void Group::TellMembers(const absl::Status& status, int blamed) {
