@@ -7,6 +7,12 @@
 #include <system_error>
 
 namespace cohort::launcher {
+namespace {
+
+constexpr int kMostTimes = 20;
+constexpr useconds_t kPauseUs = 10'000;
+
+}  // namespace
 
 std::string AgentFolder(std::string_view agent_address) {
   constexpr size_t kDigits = 12;  // sockets in it have short names
@@ -18,11 +24,15 @@ std::string AgentFolder(std::string_view agent_address) {
 
 void RemoveAgentFolder(std::string_view agent_address) {
   const std::string folder = AgentFolder(agent_address);
-  struct stat found{};
-  if (folder.empty() || ::lstat(folder.c_str(), &found) != 0) return;
-  if (!S_ISDIR(found.st_mode) || found.st_uid != ::geteuid()) return;
-  std::error_code error;
-  std::filesystem::remove_all(folder, error);
+  // Sentinel and keeper may do so at the same time, and each then finds that something has gone which it has listed.
+  for (int times = 0; times < kMostTimes; ++times) {
+    struct stat found{};
+    if (folder.empty() || ::lstat(folder.c_str(), &found) != 0) return;
+    if (!S_ISDIR(found.st_mode) || found.st_uid != ::geteuid()) return;
+    if (times > 0) ::usleep(kPauseUs);
+    std::error_code error;
+    std::filesystem::remove_all(folder, error);
+  }
 }
 
 }  // namespace cohort::launcher
