@@ -30,9 +30,6 @@ static_assert(sizeof(PidfdInfo) == 64);
 constexpr uint64_t kPidfdInfoExit = 1u << 3;
 constexpr unsigned long kPidfdGetInfo = _IOWR(0xFF, 11, PidfdInfo);  // NOLINT(google-runtime-int): ioctl's type
 
-constexpr uint64_t kExiting = 0x4;     // PF_EXITING
-constexpr uint64_t kSignaled = 0x400;  // PF_SIGNALED
-
 std::string DescribeEnd(int exit_code) {
   if (!WIFSIGNALED(exit_code)) return "exited with status " + std::to_string(WEXITSTATUS(exit_code));
   const char* name = sigabbrev_np(WTERMSIG(exit_code));
@@ -43,8 +40,8 @@ std::string DescribeEnd(int exit_code) {
 std::string CauseOf(int pid, int pidfd) {
   PidfdInfo info{};
   info.mask = kPidfdInfoExit;
-  const std::optional<ProcessStat> stat = ReadProcessStat(pid);
-  if (stat.has_value() && stat->ended) return DescribeEnd(stat->exit_code);
+  const std::optional<ProcessState> state = ReadProcessState(pid);
+  if (state.has_value() && state->ended()) return DescribeEnd(state->exit_status);
   if (ioctl(pidfd, kPidfdGetInfo, &info) == 0 && (info.mask & kPidfdInfoExit) != 0) return DescribeEnd(info.exit_code);
   return "ended";
 }
@@ -91,8 +88,8 @@ void PeerWatch::Main() {
 }
 
 bool IsExiting(int pid) {
-  const std::optional<ProcessStat> stat = ReadProcessStat(pid);
-  return !stat.has_value() || stat->ended || (stat->flags & (kExiting | kSignaled)) != 0;
+  const std::optional<ProcessState> state = ReadProcessState(pid);
+  return !state.has_value() || state->ended() || (state->flags & (kExitingFlag | kKilledBySignalFlag)) != 0;
 }
 
 }  // namespace cohort::runtime

@@ -18,10 +18,10 @@ ProcessWatch::ProcessWatch(int pid) : descriptor_(static_cast<int>(syscall(SYS_p
     return;
   }
   if (errno == ESRCH) return;
-  const std::optional<ProcessStat> stat = ReadProcessStat(pid);
-  if (!stat.has_value()) return;
+  const std::optional<ProcessState> state = ReadProcessState(pid);
+  if (!state.has_value()) return;
   pid_ = pid;
-  start_time_ = stat->start_time;
+  start_time_ = state->start_time;
 }
 
 bool ProcessWatch::Ended() const {
@@ -30,8 +30,8 @@ bool ProcessWatch::Ended() const {
     pollfd end{descriptor_.get(), POLLIN, 0};
     return poll(&end, 1, 0) > 0;
   }
-  const std::optional<ProcessStat> stat = ReadProcessStat(pid_);
-  return !stat.has_value() || stat->ended || stat->start_time != start_time_;
+  const std::optional<ProcessState> state = ReadProcessState(pid_);
+  return !state.has_value() || state->ended() || state->start_time != start_time_;
 }
 
 bool ProcessWatch::WaitForEnd(std::chrono::milliseconds limit) const {

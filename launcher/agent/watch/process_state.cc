@@ -13,9 +13,6 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr unsigned long kExitingFlag = 0x4;       // PF_EXITING of the kernel's task flags
-constexpr unsigned long kKilledBySignal = 0x400;  // PF_SIGNALED
-
 std::string ReadFile(const std::string& path) {
   const runtime::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
@@ -29,40 +26,6 @@ std::string ReadFile(const std::string& path) {
 }
 
 }  // namespace
-
-std::optional<ProcessState> ParseProcessStat(const std::string& text) {
-  // The name may hold spaces and parentheses; the fields begin after the last ')'.
-  const size_t name_end = text.rfind(')');
-  const size_t name_begin = text.find('(');
-  if (name_end == std::string::npos || name_begin >= name_end) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  ProcessState result;
-  result.name = text.substr(name_begin + 1, name_end - name_begin - 1);
-  unsigned long flags = 0;
-  std::string skipped;
-  fields >> result.state >> result.parent >> result.group >> skipped >> result.terminal >> skipped >> flags;
-  for (int field = 10; field < 14; ++field) fields >> skipped;
-  unsigned long long user = 0;
-  unsigned long long system = 0;
-  fields >> user >> system;
-  for (int field = 16; field < 20; ++field) fields >> skipped;
-  long pages = 0;
-  fields >> result.threads >> skipped >> result.start_time >> skipped >> pages;
-  if (!fields) return std::nullopt;
-  for (int field = 25; field < 52; ++field) fields >> skipped;
-  int status = 0;
-  if (fields >> status) result.exit_status = status;
-  result.resident_bytes = pages * ::sysconf(_SC_PAGESIZE);
-  result.cpu_ticks = user + system;
-  // A leader thread that merely left shows the exiting flag too, while other threads live on.
-  result.exiting =
-      result.state == 'Z' || result.state == 'X' || ((flags & kExitingFlag) != 0 && (flags & kKilledBySignal) != 0);
-  return result;
-}
-
-std::optional<ProcessState> ReadProcessState(pid_t pid) {
-  return ParseProcessStat(ReadFile("/proc/" + std::to_string(pid) + "/stat"));
-}
 
 bool DescendsFrom(pid_t pid, pid_t ancestor) {
   for (int depth = 0; depth < 64 && pid > 1; ++depth) {

@@ -1,32 +1,19 @@
-// The state of a process as /proc shows it. Reads files of /proc only; cheap (about 5 us).
+// Processes as /proc shows them. Reads files of /proc only; cheap (about 5 us).
 #pragma once
 
 #include <sys/types.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "cohort/runtime/process/process_stat.h"
+
 namespace cohort::launcher {
 
-struct ProcessState {
-  std::string name;  // of the program as a rule, cut to 15 bytes
-  char state = '?';  // R, S, D, T (stopped), t (traced), Z, X
-  pid_t parent = 0;
-  pid_t group = 0;
-  int terminal = 0;      // its controlling terminal, by the kernel's number; 0: none
-  bool exiting = false;  // the kernel is tearing it down; pidfd and wait() may lag behind by a second
-  int exit_status = 0;   // as wait() would give it; valid while exiting, where the kernel tells
-  long threads = 0;
-  unsigned long long start_time = 0;  // ticks since boot: with the pid it names the process for good
-  long resident_bytes = 0;
-  unsigned long long cpu_ticks = 0;  // used, by the user's code and the kernel for it; sysconf(_SC_CLK_TCK) a second
-};
+using runtime::ParseProcessStat;
+using runtime::ProcessState;
+using runtime::ReadProcessState;
 
-// Nothing when there is no such process.
-std::optional<ProcessState> ReadProcessState(pid_t pid);
-// The pure part: the contents of /proc/PID/stat.
-std::optional<ProcessState> ParseProcessStat(const std::string& text);
 // True when `pid` is `ancestor`, of the process group that it leads, or a descendant of either. Programs are often
 // started through a wrapper.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
