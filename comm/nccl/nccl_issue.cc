@@ -29,7 +29,7 @@ NcclIssue::NcclIssue(NcclDevice* device, std::span<const IssuedCall> calls, runt
 }
 
 NcclIssue::~NcclIssue() {
-  if (!ended_) std::erase(device_.context_.pool->issues(device_.ordinal_), this);
+  if (stage_ != Stage::kOver) std::erase(device_.context_.pool->issues(device_.ordinal_), this);
   // Something went wrong: what NCCL still has to launch may use the memory until the communicator has been stopped.
   if (exchange_ != nullptr) device_.left_.push_back(std::move(exchange_));
 }
@@ -41,7 +41,7 @@ absl::Status NcclIssue::Run() {
   Clock::time_point patient_until{};
   while (true) {
     while (!queue.empty() && queue.front()->Advance()) queue.erase(queue.begin());
-    if (ended_) [[likely]]
+    if (stage_ == Stage::kOver) [[likely]]
       return status_;
     const Clock::time_point now = Clock::now();
     if (patient_until == Clock::time_point()) patient_until = now + kLaunchTime;
@@ -54,11 +54,12 @@ absl::Status NcclIssue::Run() {
 }
 
 bool NcclIssue::Advance() {
-  while (!ended_) {
+  while (stage_ != Stage::kOver) {
     const absl::StatusOr<bool> moved = Step();
     if (moved.ok() && !*moved) return false;
-    if (!moved.ok()) status_ = moved.status();
-    ended_ = ended_ || !moved.ok();
+    if (moved.ok()) continue;
+    status_ = moved.status();
+    stage_ = Stage::kOver;
   }
   return true;
 }
@@ -115,9 +116,11 @@ absl::StatusOr<ncclResult_t> NcclIssue::RunStage() {
       return ncclSuccess;
     case Stage::kRecord:
       COHORT_RETURN_IF_ERROR(Record());
-      if (!known_ && learns_) device_.known_.Add(shape_);
-      ended_ = true;
+      if (launch_ == Launch::kNew) device_.known_.Add(shape_);
+      stage_ = Stage::kOver;
       return ncclSuccess;
+    case Stage::kOver:
+      break;
   }
   return ncclInternalError;
 }
@@ -131,7 +134,7 @@ absl::Status NcclIssue::KeepOrder() {
 
 template <typename Call>
 absl::StatusOr<ncclResult_t> NcclIssue::Enter(Call call) {
-  if (known_) [[likely]]
+  if (launch_ == Launch::kKnown) [[likely]]
     return call();
   COHORT_RETURN_IF_ERROR(
       device_.communicator_->StartCall(std::string(name()),
@@ -152,12 +155,15 @@ absl::StatusOr<ncclResult_t> NcclIssue::LaunchNative() {
     here_only = here_only || each.call->stream == static_cast<void*>(cudaStreamPerThread);
     captured = captured || each.captured;  // NCCL may register it, together with the peers
   }
-  known_ = here_only || (!captured && device_.known_.Contain(shape_));
-  learns_ = !captured;
+  if (here_only || (!captured && device_.known_.Contain(shape_))) {
+    launch_ = Launch::kKnown;
+  } else {
+    launch_ = captured ? Launch::kNewInGraph : Launch::kNew;
+  }
   const CallTarget target = device_.Target();
   if (calls_.size() == 1) [[likely]] {
     if (!device_.WhyNot(calls_[0].call->request).empty()) return ncclSuccess;
-    if (known_) [[likely]]
+    if (launch_ == Launch::kKnown) [[likely]]
       return Enqueue(target, *calls_[0].call);
     return Enter([target, call = *calls_[0].call] { return Enqueue(target, call); });
   }

@@ -36,7 +36,9 @@ class NcclIssue {
   absl::Status Run();
 
  private:
-  enum class Stage { kBegin, kNative, kSpread, kFold, kEnd, kRecord };
+  enum class Stage { kBegin, kNative, kSpread, kFold, kEnd, kRecord, kOver };
+  // Whether NCCL has made such a launch before. kNewInGraph: this one does not count as one for later launches.
+  enum class Launch { kKnown, kNew, kNewInGraph };
 
   // Moves on as far as it goes without waiting. True: it is on its streams, or has failed (status_).
   bool Advance();
@@ -61,9 +63,7 @@ class NcclIssue {
   size_t exchanging_ = 0;  // which call is the exchange, or may be the next one
   std::shared_ptr<NcclExchange> exchange_;
   uint64_t shape_ = 0;
-  bool known_ = true;   // NCCL has made such a launch before
-  bool learns_ = true;  // it counts as one, for later launches
-  bool ended_ = false;
+  Launch launch_ = Launch::kKnown;
   absl::Status status_;
 };
 
