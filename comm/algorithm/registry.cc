@@ -146,7 +146,7 @@ absl::StatusOr<Plan> BuildPlan(const AlgorithmInfo& algorithm, const PlanRequest
     return Refused(algorithm, "needs a rank in [0, size), not rank " + std::to_string(request.rank) + " of " +
                                   std::to_string(request.size));
   }
-  if (HasRoot(request.kind) && (request.root < 0 || request.root >= request.size)) {
+  if (IsRooted(request.kind) && (request.root < 0 || request.root >= request.size)) {
     return Refused(algorithm,
                    "needs a root in [0, " + std::to_string(request.size) + "), not " + std::to_string(request.root));
   }

@@ -78,7 +78,7 @@ class Leader {
                         placement_.contiguous() && placement_.shape().equal());
   }
   static Team Team_(CollectiveKind kind, Team team) {
-    if (!HasRoot(kind)) team.root = -1;
+    if (!IsRooted(kind)) team.root = -1;
     return team;
   }
 

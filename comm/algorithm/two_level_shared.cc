@@ -67,7 +67,7 @@ class Shared {
   // With the root, if the kind has one, at the root's place.
   void Inside(CollectiveKind kind, const BlockAt& in, const BlockAt& out) {
     Team team = inside_;
-    if (HasRoot(kind)) team.root = placement_.local_of(request_.root);
+    if (IsRooted(kind)) team.root = placement_.local_of(request_.root);
     embedding_.OnBlocks(InnerAlgorithm(composition_, kind), team, in, out, false);
   }
   void BetweenOnRange(const Slice& in, const Slice& out) { embedding_.OnRange(*composition_.outer, between_, in, out); }

@@ -439,7 +439,7 @@ absl::Status Simulation::CheckBarrier() const {
 }
 
 bool Simulation::InRankOrder(const Plan& plan) const {
-  if (!Combines(plan.kind)) return true;
+  if (!Reduces(plan.kind)) return true;
   const PlanRequest request = RequestOf(plan);
   for (int32_t chunk = 0; chunk < ChunksOf(BufferId::kOut, request); ++chunk) {
     const Slice where = Canonical({BufferId::kOut, chunk, 1}, request);

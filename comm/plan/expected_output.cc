@@ -15,7 +15,7 @@ ExpressionTable::Id ExpectedOutput(const Plan& plan, int32_t chunk, ExpressionTa
   const int32_t block = chunk / plan.pieces;
   const int32_t piece = chunk % plan.pieces;
   const int32_t own = plan.rank * plan.pieces + piece;
-  if (Combines(plan.kind)) {
+  if (Reduces(plan.kind)) {
     const bool right =
         found >= 0 && expressions.Complete(found) && expressions.element(found) == ElementOf(plan, chunk);
     return right ? found : ExpressionTable::kUnwritten;

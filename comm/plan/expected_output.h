@@ -8,13 +8,6 @@
 
 namespace cohort::comm {
 
-// True for the kinds whose outputs are reductions.
-constexpr bool Combines(CollectiveKind kind) {
-  const CollectiveKind form = EqualBlocksForm(kind);
-  return form == CollectiveKind::kReduce || form == CollectiveKind::kAllReduce ||
-         form == CollectiveKind::kReduceScatter;
-}
-
 // Returns what must lie in out[chunk] of the plan's rank in the end: `found` itself if it is right, else what should be
 // there instead (kUnwritten for a reduction, which may be associated in any way).
 ExpressionTable::Id ExpectedOutput(const Plan& plan, int32_t chunk, ExpressionTable::Id found,

@@ -31,6 +31,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cohort/comm/request.h"
 #include "cohort/comm/types.h"
 
 namespace cohort::comm {
@@ -121,12 +122,6 @@ struct PlanRequest {
 // which is the plan's own.
 int32_t ChunksOf(BufferId buffer, const PlanRequest& request);
 
-// True for the kinds that have a root rank.
-constexpr bool HasRoot(CollectiveKind kind) {
-  const CollectiveKind form = EqualBlocksForm(kind);
-  return form == CollectiveKind::kBroadcast || form == CollectiveKind::kReduce || form == CollectiveKind::kGather ||
-         form == CollectiveKind::kScatter;
-}
 // True for the kinds whose buffers hold a block for each rank on some rank.
 constexpr bool HasBlockPerRank(CollectiveKind kind) {
   const CollectiveKind form = EqualBlocksForm(kind);

@@ -29,7 +29,7 @@ struct Query {
   double footprint;  // bytes of the buffers of the rank with most
 
   bool local() const { return topology.nodes <= 1; }
-  bool rooted() const { return HasRoot(algorithm.kind); }
+  bool rooted() const { return IsRooted(algorithm.kind); }
   double cache() const { return static_cast<double>(tuning.cache_bytes) / share; }
   double others() const { return topology.size - 1; }
   // One after another along the slowest path.

@@ -36,7 +36,7 @@ absl::StatusOr<SimulationReport> Simulate(const AlgorithmInfo& algorithm, int64_
   PlanRequest request;
   request.kind = algorithm.kind;
   request.size = size;
-  request.root = HasRoot(algorithm.kind) ? options.root : -1;
+  request.root = IsRooted(algorithm.kind) ? options.root : -1;
   std::vector<int> nodes;
   if (algorithm.composition != nullptr) {
     for (int64_t rank = 0; rank < ranks; ++rank) nodes.push_back(static_cast<int>(network.NodeOf(rank)));

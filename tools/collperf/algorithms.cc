@@ -168,7 +168,7 @@ class Grid {
     std::string text;
     for (int rank = 0; rank < world_.size(); ++rank) {
       comm::PlanRequest request{.kind = algorithm.kind, .size = world_.size(), .rank = rank};
-      if (comm::HasRoot(algorithm.kind)) request.root = 0;
+      if (comm::IsRooted(algorithm.kind)) request.root = 0;
       request.pieces = std::max(1, pieces);
       request.placement = &placement_;
       COHORT_ASSIGN_OR_RETURN(comm::Plan plan, comm::BuildPlan(algorithm, request));

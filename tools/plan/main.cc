@@ -212,7 +212,7 @@ int CheckSizes(Options options, int first, int last) {
         refusal = serves;
         continue;
       }
-      const int roots = comm::HasRoot(algorithm.kind) ? options.ranks : 1;
+      const int roots = comm::IsRooted(algorithm.kind) ? options.ranks : 1;
       for (options.root = 0; options.root < roots; options.root += 1 + roots / 4) {
         ++proved;
         right = CheckOne(algorithm, options, true) && right;

@@ -29,7 +29,7 @@ std::string Describe(const AlgorithmInfo& algorithm, int size, int root, int32_t
 }
 
 std::vector<int> RootsFor(CollectiveKind kind, int size) {
-  if (!HasRoot(kind)) return {-1};
+  if (!IsRooted(kind)) return {-1};
   std::vector<int> roots;
   if (size <= 9) {
     for (int root = 0; root < size; ++root) roots.push_back(root);
@@ -133,7 +133,7 @@ TEST_P(AlgorithmTest, EveryAlgorithmIsCorrectInLargeGroups) {
     std::set<int32_t> all_pieces = {1, PartsOf(algorithm, size)};
     if (!HasBlockPerRank(algorithm.kind)) all_pieces.insert(draw(2, 9));
     for (const int32_t pieces : all_pieces) {
-      const int root = HasRoot(algorithm.kind) ? draw(0, size - 1) : -1;
+      const int root = IsRooted(algorithm.kind) ? draw(0, size - 1) : -1;
       const auto in_place = static_cast<InPlace>(draw(0, 2));
       const auto start = std::chrono::steady_clock::now();
       ASSERT_NO_FATAL_FAILURE(Prove(algorithm, size, root, pieces, in_place)) << "seed " << seed;
@@ -149,7 +149,7 @@ TEST_P(AlgorithmTest, EveryAlgorithmIsCorrectInLargeGroups) {
 TEST_P(AlgorithmTest, PublishesOnlyWhereItSaysSo) {
   const AlgorithmInfo& algorithm = GetParam();
   bool publishes = false;
-  for (const Plan& plan : BuildAll(algorithm, 4, HasRoot(algorithm.kind) ? 1 : -1, 4, InPlace::kNone)) {
+  for (const Plan& plan : BuildAll(algorithm, 4, IsRooted(algorithm.kind) ? 1 : -1, 4, InPlace::kNone)) {
     for (const Lane& lane : plan.lanes) {
       for (const Step& step : lane.steps) publishes = publishes || step.kind == StepKind::kPublish;
     }
@@ -172,7 +172,7 @@ TEST_P(AlgorithmTest, SendsTheSameMessagesInPlace) {
     return list;
   };
   for (const int size : {2, 4, 8}) {
-    const int root = HasRoot(algorithm.kind) ? size - 1 : -1;
+    const int root = IsRooted(algorithm.kind) ? size - 1 : -1;
     const std::vector<Plan> apart = BuildAll(algorithm, size, root, size, InPlace::kNone);
     const std::vector<Plan> in_place = BuildAll(algorithm, size, root, size, InPlace::kAll);
     for (size_t r = 0; r < apart.size(); ++r) EXPECT_EQ(messages(apart[r]), messages(in_place[r])) << "rank " << r;

@@ -102,7 +102,7 @@ TEST_P(CompositionTest, EveryCompositionIsCorrectForEveryPlacementAndNoDearerTha
     if (!CheckRequirements(algorithm, size, placement.shape()).ok()) continue;
     const int parts = PartsOf(algorithm, size, placement.shape());
     for (const int32_t pieces : std::set<int32_t>{1, 3, parts}) {
-      for (int root = HasRoot(algorithm.kind) ? 0 : -1; root < (HasRoot(algorithm.kind) ? size : 0); root += 2) {
+      for (int root = IsRooted(algorithm.kind) ? 0 : -1; root < (IsRooted(algorithm.kind) ? size : 0); root += 2) {
         for (const int way : {0, 1, 2}) {
           ASSERT_NO_FATAL_FAILURE(Prove(algorithm, nodes, root, pieces, way));
           ++proved;
@@ -136,7 +136,7 @@ TEST_P(CompositionTest, EveryCompositionIsCorrectInLargerGroups) {
     if (!CheckRequirements(algorithm, size, placement.shape()).ok()) continue;
     const int32_t pieces = draw(0, 1) == 0 ? 1 : PartsOf(algorithm, size, placement.shape());
     ASSERT_NO_FATAL_FAILURE(
-        Prove(algorithm, nodes, HasRoot(algorithm.kind) ? draw(0, size - 1) : -1, pieces, draw(0, 2)))
+        Prove(algorithm, nodes, IsRooted(algorithm.kind) ? draw(0, size - 1) : -1, pieces, draw(0, 2)))
         << "seed " << seed;
   }
 }

@@ -83,7 +83,7 @@ class Rank {
        bool fanout)
       : links_(world, rank, size, group, fanout), runner_(&links_, rank, size) {
     PlanRequest request{.kind = algorithm.kind, .size = size, .rank = rank, .pieces = PartsOf(algorithm, size)};
-    if (HasRoot(algorithm.kind)) request.root = size - 1;
+    if (IsRooted(algorithm.kind)) request.root = size - 1;
     const absl::StatusOr<Plan> plan = BuildPlan(algorithm, request);
     EXPECT_TRUE(plan.ok()) << plan.status();
     Plan marked = *plan;
