@@ -6,6 +6,7 @@
 
 #include "cohort/comm/group/local_call.h"
 #include "cohort/comm/group/make_call.h"
+#include "cohort/comm/group/mix_hash.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
@@ -14,11 +15,6 @@ namespace {
 // A call of more bytes gains nothing from company that would pay for copying it twice; neither does more in all.
 constexpr int64_t kGatheredCallBytes = 8 * 1024;
 constexpr int64_t kGatheredBytes = 64 * 1024;
-
-uint64_t Mix(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0xff51afd7ed558ccdu;
-  return hash ^ (hash >> 32);
-}
 
 }  // namespace
 
@@ -56,7 +52,7 @@ void GatheredCall::Close() {
     memory_ = std::make_unique<std::byte[]>(bytes);
   }
   for (const Part& part : parts_) {
-    parts_hash_ = Mix(Mix(parts_hash_, static_cast<uint64_t>(part.count) + 1), part.tag);
+    parts_hash_ = MixHash(MixHash(parts_hash_, static_cast<uint64_t>(part.count) + 1), part.tag);
   }
   arguments_.in.data = arguments_.out.data = memory_.get();
   arguments_.in.count = arguments_.out.count = count_;

@@ -14,8 +14,6 @@ absl::StatusOr<std::unique_ptr<Link>> GroupLinks::MakeLink(int peer, uint16_t la
   LinkSpec spec;
   spec.group = group_.id;
   spec.epoch = group_.epoch;
-  spec.group_rank = group_.rank;
-  spec.peer = peer;
   spec.peer_world_rank = world_rank;
   spec.lane = lane;
   return (*transport)->Connect(spec);

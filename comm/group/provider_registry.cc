@@ -88,7 +88,7 @@ MadeProvider MakePlan(const GroupContext* group, LinkSource* links) {
 }
 
 constexpr ProviderEntry kEntries[] = {
-#define COHORT_PROVIDER(name, serves, factory) {#name, &serves, &factory},
+#define COHORT_PROVIDER(name, serves, factory) {&serves, &factory},
 #include "cohort/comm/group/providers.def"
 #undef COHORT_PROVIDER
 };

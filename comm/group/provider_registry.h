@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <span>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "cohort/comm/provider/provider.h"
@@ -12,7 +11,6 @@
 namespace cohort::comm {
 
 struct ProviderEntry {
-  std::string_view name;
   // Pure in what all members share.
   bool (*serves)(const CollectiveRequest& request);
   // For one group, on its first call of that sort. Both arguments outlive the provider.

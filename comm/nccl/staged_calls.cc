@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cohort/comm/nccl/library/left_behind.h"
+#include "cohort/comm/provider/prepared_call.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
@@ -170,8 +171,9 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const CollectiveRe
   Provider& provider = IsPointToPoint(request.kind) ? *messages_ : *collectives_;
   const absl::StatusOr<ServicePlan> service = provider.Choose(request, "");
   if (!service.ok()) return service.status();
-  AcceptedCall& part = provider.NextCall();
+  PreparedCall part;
   part.request = request;
+  if (request.blocks != nullptr) part.blocks = packed_;
   part.timeout = deadline.left();
   part.service = *service;
   part.record = call.record;
@@ -183,9 +185,8 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const CollectiveRe
     part.record.wire_signature = runtime::ChainSignature(call.record.wire_signature, runtime::HashSignature(signature));
   }
   part.ticket = kNoTicket;
-  if (request.blocks != nullptr) part.blocks = packed_;
-  provider.Post();
-  const runtime::Work work = provider.Launch(part);
+  provider.Start(part, request.in, request.out);
+  const runtime::Work work = provider.Run(part);
   COHORT_RETURN_IF_ERROR(drive_([&] { return work.Done(); }, AfterVerdict(deadline)));
   return work.status();
 }
@@ -236,7 +237,7 @@ absl::Status StagedCalls::Run(const AcceptedCall& call) {
 absl::Status StagedCalls::RunUnequal(const AcceptedCall& call, runtime::Deadline deadline) {
   const BlockTable& blocks = *call.request.blocks;
   const auto element = static_cast<int64_t>(SizeOf(call.request.dtype));
-  if (packed_.use_count() != 1) packed_ = std::make_shared<BlockTable>();  // none, or an earlier part's
+  if (packed_ == nullptr) packed_ = std::make_shared<BlockTable>();
   const int64_t in_bytes = Pack(blocks.in_counts, &packed_->in_counts, &packed_->in_places) * element;
   const int64_t out_bytes = Pack(blocks.out_counts, &packed_->out_counts, &packed_->out_places) * element;
   Stage& stage = stages_[0];

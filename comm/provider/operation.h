@@ -6,13 +6,14 @@
 #include "absl/status/status.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/provider/state_pool.h"
+#include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm {
 
 // A block of at most this many bytes is moved within about a microsecond once its call need not wait, so its record may
 // end `at_once`.
-inline constexpr int64_t kMostBytesAtOnce = 1024;
+inline constexpr int64_t kMostBytesAtOnce = kMostShortBytes;
 
 class Operation final : public PooledState<Operation> {
  public:

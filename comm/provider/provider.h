@@ -91,11 +91,7 @@ class Provider {
   // Runs the call that was just started, as far as it gets at once. It becomes an operation where it is not done then.
   // A Work that names no operation: it is done, and so is its record.
   virtual runtime::Work Run(PreparedCall& call);
-  // The next operation, which the caller fills completely and then posts and launches: a call is too long to be copied
-  // for each. It may still hold an earlier call. Start and Run go this way for calls that are not begun in the caller's
-  // thread.
-  virtual AcceptedCall& NextCall() { return next_call_; }
-  virtual void Post() {}
+  // Runs NextCall, which Start and Run fill for calls that are not begun in the caller's thread.
   virtual runtime::Work Launch(const AcceptedCall& call) = 0;
   // Calls launched between the two belong to one batch, and none of them may wait for another. What can't be started
   // at BatchEnd fails the group (GroupContext::fail). Called with engine ownership; never nested.
@@ -132,6 +128,10 @@ class Provider {
   virtual std::string Explain(const CollectiveRequest& request) = 0;
 
  protected:
+  // The next operation, to be filled completely, posted, and launched: a call is too long to be copied for each. It may
+  // still hold an earlier call.
+  virtual AcceptedCall& NextCall() { return next_call_; }
+  virtual void Post() {}
   // NextCall(), filled from a prepared call and its latest buffers; without a ticket.
   AcceptedCall& FillNextCall(const PreparedCall& prepared);
 

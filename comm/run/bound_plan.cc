@@ -95,7 +95,7 @@ absl::Status BoundPlan::Bind(std::shared_ptr<const Plan> plan, const PlanBinding
   lane_count_ = plan_->lanes.size();
   if (lanes_.size() < lane_count_) lanes_.resize(lane_count_);
   for (size_t i = 0; i < lanes(); ++i) BindLane(plan_->lanes[i], fanouts[i], &lanes_[i]);
-  begun_.under_way = false;
+  begun_.state = MessageState::kNone;
   Rewind();
   return absl::OkStatus();
 }

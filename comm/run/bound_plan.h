@@ -104,15 +104,17 @@ struct BoundStep {
   Link* link = nullptr;      // found when it is first needed
 };
 
+// How far a message of a step has come. kFailed: in an inline run, and is not to be tried again.
+enum class MessageState : uint8_t { kNone, kUnderWay, kDone, kFailed };
+
 class BoundPlan {
  public:
   // The message of the step at the cursor, where an inline run has begun it and not finished: an operation goes on with
   // this very object, which the transport may know.
   struct BegunMessage {
-    SendOperation send;     // or
-    RecvOperation receive;  // by the kind of the step
-    bool under_way = false;
-    bool failed = false;  // and then not to be tried again
+    SendOperation send;                        // or
+    RecvOperation receive;                     // by the kind of the step
+    MessageState state = MessageState::kNone;  // never kDone
   };
   struct Lane {
     std::vector<BoundStep> steps;
@@ -132,7 +134,7 @@ class BoundPlan {
   void Begin(const PlanBinding& binding) {
     binding_ = binding;
     memory_.SetBuffers(binding.in, binding.out);
-    begun_.under_way = false;
+    begun_.state = MessageState::kNone;
     Rewind();
   }
   // The same, where only the buffers and the signature differ; without Rewind, and binding() keeps the buffers of
@@ -141,7 +143,7 @@ class BoundPlan {
     memory_.SetBuffers(in, out);
     binding_.signature = call->wire_signature;
     binding_.call = call;
-    begun_.under_way = false;
+    begun_.state = MessageState::kNone;
   }
   void Rewind() {
     for (size_t i = 0; i < lanes(); ++i) lanes_[i].next = lanes_[i].steps.data();

@@ -141,8 +141,7 @@ Progress DirectSteps::Exchange(Fanout* fanout, bool announce) {
     const int peer = PeerAfter(received_);
     const Progress progress = fanout->TryRecv(peer, receive_);
     if (progress == Progress::kFailed) {
-      failure_.mismatch = receive_.mismatch;
-      failure_.peer_signature = receive_.peer_signature;
+      if (receive_.mismatch) failure_.cause = RunnerFailure::Cause::kOtherCall;
       failure_.peer_call = receive_.peer_call;
       return Fail(std::move(receive_.error), peer);
     }

@@ -12,7 +12,18 @@ int InlinePolls(const runtime::Segment& segment) { return segment.local_ranks() 
 }  // namespace
 
 HostProvider::HostProvider(const GroupContext* group)
-    : black_box_(group->runtime->segment().black_box()), polls_(InlinePolls(group->runtime->segment())) {}
+    : black_box_(group->runtime->segment().black_box()),
+      pool_(&group->runtime->engine(), group->source),
+      polls_(InlinePolls(group->runtime->segment())) {}
+
+HostProvider::~HostProvider() {
+  if (next_ != nullptr) pool_.Discard(next_);
+}
+
+AcceptedCall& HostProvider::NextCall() {
+  if (next_ == nullptr) next_ = pool_.Take();
+  return next_->call;
+}
 
 void HostProvider::Ask(PreparedCall& call) {
   if (call.stage == PreparedCall::Stage::kNew) return;

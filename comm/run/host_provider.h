@@ -1,6 +1,9 @@
 // The base of the providers of host memory: a prepared call that repeats runs in the caller's thread first.
 #pragma once
 
+#include <utility>
+
+#include "cohort/comm/provider/operation.h"
 #include "cohort/comm/provider/prepared_call.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/run/inline_run.h"
@@ -11,10 +14,12 @@ namespace cohort::comm {
 class HostProvider : public Provider {
  public:
   explicit HostProvider(const GroupContext* group);
+  ~HostProvider() override;
 
   runtime::Work Run(PreparedCall& call) final;
 
  protected:
+  AcceptedCall& NextCall() final;
   // Start. `idle`: nothing is before a call like this one.
   [[gnu::always_inline]] void StartCall(PreparedCall& call, const void* in, void* out, bool idle) {
     begun_ = idle ? InlineRunOf(call) : nullptr;
@@ -31,6 +36,9 @@ class HostProvider : public Provider {
   static BoundPlan* TakeUp(const AcceptedCall& call);
   // Fills the prepared call's `plan` and `inline_run`, where it can have them.
   virtual void Prepare(PreparedCall& call) = 0;
+  // The operation that holds NextCall. TakeNext: the caller queues it.
+  Operation* next() const { return next_; }
+  Operation* TakeNext() { return std::exchange(next_, nullptr); }
 
  private:
   // Null: there is none.
@@ -45,6 +53,8 @@ class HostProvider : public Provider {
   runtime::Work GoOn(PreparedCall& call);
 
   runtime::BlackBoxWriter& black_box_;
+  OperationPool pool_;
+  Operation* next_ = nullptr;
   const int polls_;             // of an inline run, for messages that are not there
   InlineRun* begun_ = nullptr;  // between Start and Run
 };

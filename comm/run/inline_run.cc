@@ -61,9 +61,7 @@ InlineRun::InlineRun(BoundPlan* plan, int divisor, bool at_once)
 void InlineRun::Divide() const {
   const PlanBinding& binding = plan_.binding();
   std::byte* const out = plan_.At({BufferId::kOut, 0});
-  const auto count =
-      binding.blocks == nullptr ? binding.count : static_cast<size_t>(binding.blocks->out_counts.front());
-  if (out != nullptr) DivideBy(binding.dtype, out, count, divisor_);
+  if (out != nullptr) DivideBy(binding.dtype, out, BlockCount(binding.count, binding.blocks), divisor_);
 }
 
 bool InlineRun::RunLocal(const BoundStep& step) {

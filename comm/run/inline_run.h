@@ -77,8 +77,7 @@ class InlineRun {
   bool RunLocal(const BoundStep& step);
   // Leaves the message that was begun, and is not done, to the operation. False.
   bool Leave(Progress progress) {
-    plan_.begun().under_way = true;
-    plan_.begun().failed = progress == Progress::kFailed;
+    plan_.begun().state = progress == Progress::kFailed ? MessageState::kFailed : MessageState::kUnderWay;
     return false;
   }
   static void Prepare(const BoundStep& step) {
@@ -100,7 +99,7 @@ class InlineRun {
 [[gnu::always_inline]] inline bool InlineRun::Run(int polls) {
   BoundStep* step = lane_.next;
   for (const BoundStep* sent = begin_; sent != step; ++sent) Wake(*sent);
-  if (plan_.begun().under_way) [[unlikely]] {
+  if (plan_.begun().state != MessageState::kNone) [[unlikely]] {
     Wake(*step);  // some of it may have left
     return false;
   }

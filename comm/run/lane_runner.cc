@@ -30,7 +30,7 @@ void LaneRunner::Start(BoundPlan& plan, size_t index, DirectSteps* direct) {
   EndReceive();
   local_moved_ = 0;
   sends_.Clear(ended() ? 0 : cursor_->next->sends_before);
-  if (index == 0 && plan.begun().under_way) TakeUp(plan.begun());
+  if (index == 0 && plan.begun().state != MessageState::kNone) TakeUp(plan.begun());
 }
 
 Progress LaneRunner::Advance() {
@@ -51,7 +51,7 @@ bool LaneRunner::Settle(SendQueue::Slot& slot, Progress progress, bool* moved) {
     Fail(std::move(slot.operation->error), slot.peer);
     return false;
   }
-  slot.done = progress == Progress::kDone;
+  if (progress == Progress::kDone) slot.state = MessageState::kDone;
   *moved = *moved || progress != Progress::kBlocked;
   return true;
 }
@@ -63,14 +63,13 @@ bool LaneRunner::TrySends(bool* moved) {
 void LaneRunner::TakeUp(BoundPlan::BegunMessage& begun) {
   const BoundStep& step = *cursor_->next;
   if (step.receives()) {
-    receiving_ = true;
     receive_ = &begun.receive;
-    receive_failed_ = begun.failed;
+    receive_state_ = begun.state;
     return;
   }
   SendQueue::Slot& slot = sends_.Next(step);
   slot.operation = &begun.send;
-  slot.failed = begun.failed;
+  slot.state = begun.state;
   sends_.Keep(slot);
   if (step.ends_publish) sends_.NextStep();
   scanned_ = ++cursor_->next;
@@ -133,18 +132,18 @@ void LaneRunner::FillReceive(const BoundStep& step, RecvOperation* operation) {
 Progress LaneRunner::Receive(BoundStep& step) {
   if (early_ != nullptr && !early_->empty() && early_->at(0).step == &step) {
     EarlyReceives::Entry& entry = early_->at(0);
-    receiving_ = true;
+    receive_state_ = MessageState::kUnderWay;
     Progress progress = Progress::kDone;
     if (!entry.done) progress = Received(step, entry.operation, step.link->TryRecv(entry.operation));
     if (progress == Progress::kDone) early_->RemoveFirst();
     return progress;
   }
   RecvOperation& operation = *receive_;
-  if (receive_failed_) [[unlikely]]
+  if (receive_state_ == MessageState::kFailed) [[unlikely]]
     return Received(step, operation, Progress::kFailed);
-  if (!receiving_) {
+  if (receive_state_ == MessageState::kNone) {
     FillReceive(step, &operation);
-    receiving_ = true;
+    receive_state_ = MessageState::kUnderWay;
   }
   if (step.fanout != nullptr) {
     return Received(step, operation, step.fanout->TryRecv(step.peer, operation));
@@ -155,15 +154,16 @@ Progress LaneRunner::Receive(BoundStep& step) {
 
 Progress LaneRunner::Received(const BoundStep& step, RecvOperation& operation, Progress progress) {
   if (progress == Progress::kFailed) {
-    failure_.mismatch = operation.mismatch;
-    failure_.peer_signature = operation.peer_signature;
+    failure_.cause = operation.mismatch ? RunnerFailure::Cause::kOtherCall : RunnerFailure::Cause::kStatus;
     failure_.peer_call = operation.peer_call;
     if (operation.mismatch && plan_->memory().unequal()) {
       constexpr uint64_t kMostBytes = uint64_t{1} << 48;  // of what a signature of another call rarely looks like
       const PlanBinding& binding = plan_->binding();
       failure_.expected_bytes = operation.bytes;
       failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding.signature);
-      failure_.other_length = failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding.element_bytes == 0;
+      if (failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding.element_bytes == 0) {
+        failure_.cause = RunnerFailure::Cause::kOtherLength;
+      }
     }
     Fail(std::move(operation.error), step.peer);
   }
@@ -189,7 +189,7 @@ bool LaneRunner::ReceiveEarly(bool* moved) {
     *moved = *moved || progress != Progress::kBlocked;
   }
   if (scanned_ == end) return true;
-  scanned_ = std::max(scanned_, receiving_ ? cursor + 1 : cursor);
+  scanned_ = std::max(scanned_, receive_state_ != MessageState::kNone ? cursor + 1 : cursor);
   int32_t fence = 0;
   for (const BoundStep* step = cursor; step < scanned_; ++step) fence = std::max(fence, step->step->sends_before);
   for (; scanned_ != end; ++scanned_) {
@@ -321,7 +321,7 @@ void LaneRunner::Fail(absl::Status status, int peer) {
 
 void LaneRunner::AddWaitingFor(std::vector<int>* peers) const {
   sends_.AddPeers(peers);
-  if (!ended() && receiving_) peers->push_back(cursor_->next->peer);
+  if (!ended() && receive_state_ != MessageState::kNone) peers->push_back(cursor_->next->peer);
 }
 
 }  // namespace cohort::comm

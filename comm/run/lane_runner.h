@@ -42,8 +42,7 @@ class SendQueue {
     Fanout* fanout = nullptr;         // (a publish)
     int32_t peer = -1;
     int32_t step = 0;  // the number of its step among the lane's sends and publishes
-    bool done = false;
-    bool failed = false;  // in the inline run
+    MessageState state = MessageState::kUnderWay;
   };
 
   // Forgets everything, for the next operation. `steps`: those of its sends and publishes that are done.
@@ -61,17 +60,17 @@ class SendQueue {
     slot.fanout = step.fanout;
     slot.peer = step.fanout != nullptr ? -1 : step.peer;
     slot.step = steps_;
-    slot.done = slot.failed = false;
+    slot.state = MessageState::kUnderWay;
     return slot;
   }
   static Progress Try(Slot& slot) {
-    if (slot.failed) [[unlikely]]
+    if (slot.state == MessageState::kFailed) [[unlikely]]
       return Progress::kFailed;
     return slot.fanout != nullptr ? slot.fanout->TryPublish(*slot.operation) : slot.link->TrySend(*slot.operation);
   }
   // Only unfinished messages are kept; a finished one behind nothing leaves no trace.
   void Keep(const Slot& slot) {
-    if (!slot.done || !empty()) ++tail_;
+    if (slot.state != MessageState::kDone || !empty()) ++tail_;
   }
   // All messages of a step have been begun.
   void NextStep() { ++steps_; }
@@ -83,16 +82,16 @@ class SendQueue {
   template <typename Function>
   bool ForEachPending(Function function) {
     for (uint32_t i = head_; i != tail_; ++i) {
-      if (!slots_[i]->done && !function(*slots_[i])) return false;
+      if (slots_[i]->state != MessageState::kDone && !function(*slots_[i])) return false;
     }
-    while (!empty() && slots_[head_]->done) ++head_;
+    while (!empty() && slots_[head_]->state == MessageState::kDone) ++head_;
     if (empty()) head_ = tail_ = 0;
     return true;
   }
   // Adds the peers of messages that are not done.
   void AddPeers(std::vector<int>* peers) const {
     for (uint32_t i = head_; i != tail_; ++i) {
-      if (!slots_[i]->done && slots_[i]->peer >= 0) peers->push_back(slots_[i]->peer);
+      if (slots_[i]->state != MessageState::kDone && slots_[i]->peer >= 0) peers->push_back(slots_[i]->peer);
     }
   }
 
@@ -133,7 +132,7 @@ class LaneRunner {
   // Goes on with the message that an inline run has begun.
   void TakeUp(BoundPlan::BegunMessage& begun);
   void EndReceive() {
-    receiving_ = receive_failed_ = false;
+    receive_state_ = MessageState::kNone;
     receive_ = &own_receive_;
   }
 
@@ -165,12 +164,11 @@ class LaneRunner {
   BoundPlan* plan_ = nullptr;  // of the operation
   BoundPlan::Lane* cursor_ = nullptr;
   DirectSteps* direct_ = nullptr;
-  bool receiving_ = false;  // `receive_` is under way for the step at the cursor
   size_t local_moved_ = 0;  // bytes of a local step already done
   SendQueue sends_;
   RecvOperation own_receive_;
-  RecvOperation* receive_ = &own_receive_;    // or that of an inline run
-  bool receive_failed_ = false;               // in the inline run
+  RecvOperation* receive_ = &own_receive_;            // or that of an inline run
+  MessageState receive_state_ = MessageState::kNone;  // of the step at the cursor
   BoundStep* scanned_ = nullptr;              // receives before this one are under way, or not to be tried early
   std::unique_ptr<EarlyReceives> early_;      // made when first needed
   std::vector<std::byte> incoming_;           // what a user's function combines

@@ -89,7 +89,7 @@ Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, cons
   if (runtime::IsPointToPoint(mine.signature.kind)) {
     return {absl::FailedPreconditionError(PointToPointText(group, mine, failure)), true};
   }
-  if (failure.other_length) return {OtherLengthError(group, mine, failure), true};
+  if (failure.cause == RunnerFailure::Cause::kOtherLength) return {OtherLengthError(group, mine, failure), true};
   const uint64_t last = mine.signature.sequence;
   for (uint64_t sequence = FirstSuspect(last); sequence <= last; ++sequence) {
     const std::vector<CallView> views = Views(group, sequence, failure);

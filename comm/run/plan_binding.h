@@ -20,6 +20,11 @@ constexpr uint64_t PieceBegin(uint64_t count, uint32_t piece, uint32_t pieces) {
   return piece * (count / pieces) + piece * (count % pieces) / pieces;
 }
 
+// Elements of an output that is one block.
+inline size_t BlockCount(size_t count, const BlockTable* blocks) {
+  return blocks == nullptr ? count : static_cast<size_t>(blocks->out_counts.front());
+}
+
 // Buffers may be null where the plan does not touch them or the count is 0.
 struct PlanBinding {
   const void* in = nullptr;
@@ -51,14 +56,17 @@ struct PlanBinding {
 
 // Why an operation failed: what the transport said, and the peer's call when it was another one.
 struct RunnerFailure {
+  enum class Cause : uint8_t {
+    kStatus,       // all that is known is in `status`
+    kOtherCall,    // the peer's message belongs to another call
+    kOtherLength,  // unequal blocks: the call is the same, but the message has another length than this rank expects
+  };
+
   absl::Status status;
   int peer = -1;  // group rank, or -1
-  bool mismatch = false;
-  uint64_t peer_signature = 0;
-  // Unequal blocks: the call is the same, but the message has another length than this rank expects; in bytes.
-  bool other_length = false;
-  uint64_t expected_bytes = 0;
-  uint64_t peer_bytes = 0;
+  Cause cause = Cause::kStatus;
+  uint64_t expected_bytes = 0;    // kOtherLength
+  uint64_t peer_bytes = 0;        // kOtherLength
   runtime::CallRecord peer_call;  // zero unless it came along
 };
 

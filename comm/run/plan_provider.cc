@@ -18,8 +18,6 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-// Calls with longer blocks are not run inline: no link takes them so (InlineTerms).
-constexpr int64_t kMostInlineBytes = 8 * 1024;
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
 
@@ -63,7 +61,6 @@ GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) 
 PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
     : HostProvider(group),
       group_(group),
-      pool_(&group->runtime->engine(), group->source),
       runner_(links, group->rank, group->size),
       plans_(group->rank, PlacementOf(*group)),
       selector_(TopologyOf(*group, plans_.placement()), group->tuning),
@@ -71,9 +68,8 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
       earliest_deadline_(kNever) {}
 
 PlanProvider::~PlanProvider() {
-  running_ = false;  // within a user's function nobody may destroy the group
+  activity_ = Activity::kIdle;  // within a user's function nobody may destroy the group
   Fail(absl::CancelledError("the communicator was destroyed"));
-  if (next_ != nullptr) pool_.Discard(next_);
 }
 
 absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& request,
@@ -91,28 +87,24 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
 }
 
 void PlanProvider::Start(PreparedCall& call, const void* in, void* out) {
-  StartCall(call, in, out, queue_.empty() && !advancing_);
-}
-
-AcceptedCall& PlanProvider::NextCall() {
-  if (next_ == nullptr) next_ = pool_.Take();
-  return next_->call;
+  StartCall(call, in, out, queue_.empty() && activity_ == Activity::kIdle);
 }
 
 void PlanProvider::Post() {
-  next_->signature = next_->call.record.wire_signature;
-  next_->deadline_ns = 0;
+  Operation* const operation = next();
+  operation->signature = operation->call.record.wire_signature;
+  operation->deadline_ns = 0;
   undated_ = true;
   const bool first = queue_.empty();
-  queue_.push(next_);
+  queue_.push(operation);
   // An error here comes again, or is reported, when the call is launched.
-  if (first && !advancing_ && Begin().ok() && phase_ == Phase::kRunning) runner_.PublishFirst();
+  if (first && activity_ == Activity::kIdle && Begin().ok() && phase_ == Phase::kRunning) runner_.PublishFirst();
 }
 
 runtime::Work PlanProvider::Launch(const AcceptedCall&) {
-  Operation* operation = std::exchange(next_, nullptr);
+  Operation* const operation = TakeNext();
   runtime::Work work = runtime::Work::Adopt(operation);
-  if (queue_.front() == operation && !advancing_) Advance();
+  if (queue_.front() == operation && activity_ == Activity::kIdle) Advance();
   return work;
 }
 
@@ -174,7 +166,7 @@ void PlanProvider::Prepare(PreparedCall& call) {
   const CollectiveRequest& request = call.request;
   const ServicePlan& service = call.service;
   // Only the links know which unequal blocks are too long.
-  const bool too_long = request.blocks == nullptr && BytesOf(request) > kMostInlineBytes;
+  const bool too_long = request.blocks == nullptr && BytesOf(request) > int64_t{kMostInlineBytes};
   if (too_long || request.user_op != nullptr || ReductionStage::Needed(request, service.algorithm)) return;
   absl::StatusOr<std::shared_ptr<const Plan>> plan =
       plans_.Find(request.kind, service.algorithm, request.root, request.in_place, service.pieces);
@@ -190,9 +182,7 @@ void PlanProvider::Prepare(PreparedCall& call) {
 void PlanProvider::FinishFirst() {
   const CollectiveRequest& request = queue_.front()->call.request;
   if (Averages(request) && request.out != nullptr && !staged_ && !runner_.divides()) {
-    DivideBy(request.dtype, request.out,
-             static_cast<size_t>(request.blocks == nullptr ? request.count : request.blocks->out_counts[0]),
-             group_->size);
+    DivideBy(request.dtype, request.out, BlockCount(static_cast<size_t>(request.count), request.blocks), group_->size);
   }
   phase_ = Phase::kIdle;
   Operation* operation = queue_.pop();
@@ -204,8 +194,8 @@ void PlanProvider::FinishFirst() {
 
 bool PlanProvider::Advance() {
   bool moved = false;
-  advancing_ = true;
-  const absl::Cleanup ended = [this] { advancing_ = running_ = false; };  // an exception may end this
+  activity_ = Activity::kAdvancing;
+  const absl::Cleanup ended = [this] { activity_ = Activity::kIdle; };  // an exception may end this
   while (!queue_.empty()) {
     if (phase_ == Phase::kFinishing) [[unlikely]] {
       moved = true;
@@ -223,9 +213,9 @@ bool PlanProvider::Advance() {
         break;
       }
     }
-    running_ = true;
+    activity_ = Activity::kRunning;
     const Progress progress = runner_.Advance();
-    running_ = false;
+    activity_ = Activity::kAdvancing;
     if (!failed_.ok()) [[unlikely]] {  // by a user's function: what the runner stood in could not end then
       EndAll(failed_);
       break;
@@ -259,7 +249,8 @@ bool PlanProvider::Poll() {
     if (suspicion_.Due()) group_->fail(suspicion_.complaint(), suspicion_.peer());
     return false;
   }
-  const bool moved = !running_ && Advance();  // a user's function that waits for calls of its group gets to its timeout
+  // A user's function that waits for calls of its group gets to its timeout.
+  const bool moved = activity_ != Activity::kRunning && Advance();
   if (moved) {
     watch_.Moved();
   } else if (watch_.Waited() && !queue_.empty() && !suspicion_.held()) {
@@ -270,7 +261,7 @@ bool PlanProvider::Poll() {
 
 void PlanProvider::OnRunnerFailed() {
   const RunnerFailure& failure = runner_.failure();
-  if (failure.mismatch) {
+  if (failure.cause != RunnerFailure::Cause::kStatus) {
     OnMismatch(failure);
   } else if (!suspicion_.Hold(failure.status, failure.peer)) {
     group_->fail(failure.status, -1);
@@ -338,7 +329,7 @@ void PlanProvider::Fail(const absl::Status& status) {
 
 void PlanProvider::EndAll(const absl::Status& status) {
   OperationQueue queue = std::exchange(queue_, OperationQueue());
-  if (running_) {
+  if (activity_ == Activity::kRunning) {
     queue_.push(queue.pop());  // its memory is in use: Advance ends it
   } else {
     runner_.Reset();

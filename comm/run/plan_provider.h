@@ -27,9 +27,6 @@ class PlanProvider : public HostProvider {
 
   std::string_view name() const override { return "plan"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
-  AcceptedCall& NextCall() override;
-  // Publishes at once when nothing else is under way.
-  void Post() override;
   void Start(PreparedCall& call, const void* in, void* out) override;
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
@@ -41,6 +38,8 @@ class PlanProvider : public HostProvider {
   std::string Explain(const CollectiveRequest& request) override;
 
  protected:
+  // Publishes at once when nothing else is under way.
+  void Post() override;
   void Prepare(PreparedCall& call) override;
 
  private:
@@ -63,7 +62,6 @@ class PlanProvider : public HostProvider {
   void ReportStall(uint64_t sequence, bool expired);
 
   const GroupContext* const group_;
-  OperationPool pool_;
   PlanRunner runner_;
   PlanCache plans_;
   Selector selector_;
@@ -77,9 +75,10 @@ class PlanProvider : public HostProvider {
   int32_t pieces_ = 1;
   bool staged_ = false;  // it runs on the copies in stage_
   ReductionStage stage_;
-  bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced
-  bool running_ = false;            // inside runner_, which may be inside a user's reduction function
-  Operation* next_ = nullptr;       // holds NextCall
+  // While it is not kIdle, callbacks may submit: they must not advance what is being advanced. kRunning: inside
+  // runner_, which may be inside a user's reduction function.
+  enum class Activity : uint8_t { kIdle, kAdvancing, kRunning };
+  Activity activity_ = Activity::kIdle;
   uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones that have one
   bool undated_ = false;            // some have none yet
   StallWatch watch_;

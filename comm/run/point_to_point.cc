@@ -18,17 +18,9 @@ constexpr int kMessagesPerTurn = 32;
 }  // namespace
 
 PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
-    : HostProvider(group),
-      group_(group),
-      links_(links),
-      pool_(&group->runtime->engine(), group->source),
-      peers_(group->size),
-      earliest_deadline_(kWithoutDeadline) {}
+    : HostProvider(group), group_(group), links_(links), peers_(group->size), earliest_deadline_(kWithoutDeadline) {}
 
-PointToPoint::~PointToPoint() {
-  Fail(absl::CancelledError("the communicator was destroyed"));
-  if (next_ != nullptr) pool_.Discard(next_);
-}
+PointToPoint::~PointToPoint() { Fail(absl::CancelledError("the communicator was destroyed")); }
 
 absl::StatusOr<ServicePlan> PointToPoint::Choose(const CollectiveRequest& request,
                                                  const std::string& forced_algorithm) {
@@ -46,11 +38,6 @@ std::string PointToPoint::Explain(const CollectiveRequest&) { return "one messag
 
 void PointToPoint::Start(PreparedCall& call, const void* in, void* out) {
   StartCall(call, in, out, Idle(call.request));
-}
-
-AcceptedCall& PointToPoint::NextCall() {
-  if (next_ == nullptr) next_ = pool_.Take();
-  return next_->call;
 }
 
 std::unique_ptr<PointToPoint::Peer> PointToPoint::NewPeer(int rank) const {
@@ -94,7 +81,7 @@ runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   const int rank = call.request.peer;
   if (peers_[rank] == nullptr) peers_[rank] = NewPeer(rank);
   Peer& peer = *peers_[rank];
-  Operation* operation = std::exchange(next_, nullptr);
+  Operation* const operation = TakeNext();
   operation->signature = call.record.wire_signature;
   operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
   earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
@@ -152,7 +139,7 @@ Progress PointToPoint::Advance(int rank, Peer& peer, Channel& channel) {
   if (progress == Progress::kDone) channel.running = false;
   if (progress == Progress::kFailed) {
     const RunnerFailure& failure = channel.runner.failure();
-    if (failure.mismatch) {
+    if (failure.cause != RunnerFailure::Cause::kStatus) {
       group_->fail(ExplainMismatch(*group_, channel.queue.front()->call.record, failure).error, -1);
     } else if (!suspicion_.Hold(failure.status, rank)) {
       group_->fail(failure.status, rank);

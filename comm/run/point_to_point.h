@@ -23,7 +23,6 @@ class PointToPoint : public HostProvider {
 
   std::string_view name() const override { return "point-to-point"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
-  AcceptedCall& NextCall() override;
   runtime::Work Launch(const AcceptedCall& call) override;
   void Start(PreparedCall& call, const void* in, void* out) override;
   bool Poll() override;
@@ -81,11 +80,9 @@ class PointToPoint : public HostProvider {
 
   const GroupContext* const group_;
   LinkSource* const links_;
-  OperationPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by group rank; null: never used
   std::vector<int> active_;                   // peers with something pending
   int64_t pending_ = 0;
-  Operation* next_ = nullptr;            // holds NextCall
   const Operation* launched_ = nullptr;  // by the Launch that is under way
   bool draining_ = false;                // a callback may submit: it must not move what is being moved
   uint64_t earliest_deadline_ = 0;       // at most the earliest of the pending ones

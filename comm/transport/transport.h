@@ -62,9 +62,12 @@ struct RecvOperation {
 // Messages of at most this many bytes are moved within about a microsecond, once they can be.
 inline constexpr size_t kMostShortBytes = 1024;
 
+// No link or fan-out takes longer messages of calls that run in the caller's thread.
+inline constexpr size_t kMostInlineBytes = 8 * 1024;
+
 // How messages of calls that run in the caller's thread (run/inline_run.h) use a link or a fan-out.
 struct InlineTerms {
-  size_t most_bytes = 0;  // of a message; 0: such calls do not use it
+  size_t most_bytes = 0;  // of a message, at most kMostInlineBytes; 0: such calls do not use it
   // The cost of a look for a message that is not there, in looks into shared memory (about 25 ns with a pause).
   int look_cost = 1;
   bool calls_kernel = false;  // a message takes a system call, which the record of a call should count as time
@@ -74,10 +77,8 @@ struct InlineTerms {
 struct LinkSpec {
   uint64_t group = 0;
   uint32_t epoch = 0;
-  int32_t group_rank = 0;  // of the caller
-  int32_t peer = 0;        // group rank of the other side
-  int32_t peer_world_rank = 0;
-  uint16_t lane = 0;  // collective lanes from 0; kPointToPointLane for send/recv
+  int32_t peer_world_rank = 0;  // of the other side
+  uint16_t lane = 0;            // collective lanes from 0; kPointToPointLane for send/recv
 };
 inline constexpr uint16_t kPointToPointLane = 0xffff;
 

@@ -64,8 +64,6 @@ std::unique_ptr<Link> TransportRank::Connect(int peer, uint16_t lane, uint64_t g
   LinkSpec spec;
   spec.group = group;
   spec.epoch = 1;
-  spec.group_rank = identity.rank;
-  spec.peer = peer;
   spec.peer_world_rank = peer;
   spec.lane = lane;
   absl::StatusOr<std::unique_ptr<Link>> link = transport->Connect(spec);

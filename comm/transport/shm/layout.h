@@ -56,6 +56,7 @@ constexpr bool IsRingSize(uint64_t bytes) {
 // part, which the reader waits for, and the last one, which only the reader copies, weigh little; but no longer than is
 // of use. Those that no level 2 cache holds take 15 % less time in the longest parts.
 inline constexpr size_t kPartBytes = 8 * 1024;
+static_assert(kPartBytes <= kMostInlineBytes);
 inline constexpr size_t kLongPartBytes = 32 * 1024;
 inline constexpr size_t kMostPartBytes = 128 * 1024;  // of messages from 1 MiB on, and of those that meet
 constexpr size_t PartBytes(size_t message_bytes, size_t ring_bytes) {

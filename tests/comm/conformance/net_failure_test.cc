@@ -130,7 +130,7 @@ TEST_P(NetFailure, KilledPeerFailsTheOperationsThatWaitForIt) {
           if (!absl::IsUnavailable(status)) return "receive: " + status.ToString();
           // Sticky: later operations and links fail at once.
           if (!absl::IsUnavailable(self.Send(*link, data.data(), 8))) return "a later send did not fail";
-          LinkSpec spec{.group = 2, .epoch = 1, .group_rank = 0, .peer = 1, .peer_world_rank = 1, .lane = 0};
+          LinkSpec spec{.group = 2, .epoch = 1, .peer_world_rank = 1, .lane = 0};
           if (!absl::IsUnavailable(self.transport->Connect(spec).status())) return "a later link was made";
           return "";
         },

@@ -322,8 +322,8 @@ TEST(InlineRunStopTest, AnUnfinishedMessageIsLeftToTheOperation) {
     EXPECT_EQ(receives.link.tries, answer == Progress::kFailed ? 1 : 11);
     EXPECT_EQ(receives.link.received, &receives.bound.begun().receive);
     for (Messages* messages : {&sends, &receives}) {
-      EXPECT_TRUE(messages->bound.begun().under_way);
-      EXPECT_EQ(messages->bound.begun().failed, answer == Progress::kFailed);
+      EXPECT_EQ(messages->bound.begun().state,
+                answer == Progress::kFailed ? MessageState::kFailed : MessageState::kUnderWay);
       EXPECT_EQ(messages->bound.lane(0).next, messages->bound.lane(0).steps.data());
     }
   }
@@ -353,8 +353,7 @@ TEST(InlineRunStopTest, AMismatchThatWasFoundInlineFailsTheOperation) {
     Progress progress = Progress::kMoved;
     for (int i = 0; i < 100'000'000 && progress != Progress::kFailed; ++i) progress = self.Advance();
     ASSERT_EQ(progress, Progress::kFailed);
-    EXPECT_TRUE(self.failure().mismatch);
-    EXPECT_EQ(self.failure().peer_signature, static_cast<uint64_t>(3 - rank));
+    EXPECT_EQ(self.failure().cause, RunnerFailure::Cause::kOtherCall);
   }
 }
 

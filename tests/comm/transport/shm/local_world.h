@@ -47,8 +47,7 @@ class LocalWorld {
   ShmTransport& transport(int rank) { return *ranks_[static_cast<size_t>(rank)].transport; }
 
   std::unique_ptr<Link> Connect(int rank, int peer, uint64_t group = 1, uint16_t lane = 0) {
-    auto link = transport(rank).Connect(
-        {.group = group, .epoch = 1, .group_rank = rank, .peer = peer, .peer_world_rank = peer, .lane = lane});
+    auto link = transport(rank).Connect({.group = group, .epoch = 1, .peer_world_rank = peer, .lane = lane});
     EXPECT_TRUE(link.ok()) << link.status();
     return link.ok() ? std::move(*link) : nullptr;
   }

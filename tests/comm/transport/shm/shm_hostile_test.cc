@@ -18,7 +18,7 @@ using testing::Pattern;
 using testing::RecvOf;
 using testing::SendOf;
 
-constexpr LinkSpec kVictimSpec{.group = 1, .epoch = 1, .group_rank = 0, .peer = 1, .peer_world_rank = 1};
+constexpr LinkSpec kVictimSpec{.group = 1, .epoch = 1, .peer_world_rank = 1};
 
 // Holds what rank 1 shares for its link with rank 0.
 struct Attacker {

@@ -29,7 +29,7 @@ struct Count {
   friend bool operator==(const Count&, const Count&) = default;
 };
 
-constexpr LinkSpec kSpec{.group = 1, .epoch = 1, .group_rank = 0, .peer = 1, .peer_world_rank = 1};
+constexpr LinkSpec kSpec{.group = 1, .epoch = 1, .peer_world_rank = 1};
 
 // The line of the latest message from rank 0 to rank 1.
 const shm::Line& LatestLine(LocalWorld& world, const LinkSpec& spec = kSpec) {

@@ -17,8 +17,7 @@ using testing::SendOf;
 using testing::WaitFor;
 
 std::unique_ptr<Link> Connect(ShmTransport& transport, int rank, int peer, uint64_t group = 1) {
-  auto link = transport.Connect(
-      {.group = group, .epoch = 1, .group_rank = rank, .peer = peer, .peer_world_rank = peer, .lane = 0});
+  auto link = transport.Connect({.group = group, .epoch = 1, .peer_world_rank = peer, .lane = 0});
   EXPECT_TRUE(link.ok()) << link.status();
   return std::move(*link);
 }

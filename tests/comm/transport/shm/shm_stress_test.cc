@@ -215,12 +215,8 @@ class StressedRank {
   // Two ranks have two links, one in each direction of the ring.
   std::unique_ptr<Link> Connect(int peer, int from_previous) {
     const int sender = from_previous == 1 ? peer : rank_;
-    auto link = transport_->Connect({.group = 2,
-                                     .epoch = 1,
-                                     .group_rank = rank_,
-                                     .peer = peer,
-                                     .peer_world_rank = peer,
-                                     .lane = static_cast<uint16_t>(sender)});
+    auto link =
+        transport_->Connect({.group = 2, .epoch = 1, .peer_world_rank = peer, .lane = static_cast<uint16_t>(sender)});
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }
@@ -292,8 +288,7 @@ TEST(ShmStress, NoWakeUpIsLostAtTheMomentOfGoingToSleep) {
     alarm(600);
     auto transport = child.MakeTransport();
     const int peer = 1 - child.rank;
-    auto link = *transport->Connect(
-        {.group = 1, .epoch = 1, .group_rank = child.rank, .peer = peer, .peer_world_rank = peer, .lane = 0});
+    auto link = *transport->Connect({.group = 1, .epoch = 1, .peer_world_rank = peer, .lane = 0});
     child.shared.words[0].fetch_add(1);
     ASSERT_TRUE(testing::WaitFor([&] { return child.shared.words[0].load() == 2; }));
     runtime::Sleeper sleeper(&child.segment);
