@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
+#include "cohort/runtime/base/sanitizer.h"
 #include "tests/support/all_well.h"
 #include "tests/support/process_cluster.h"
 
@@ -28,6 +29,7 @@ std::string WhyNotADeadlock(const absl::Status& status, std::chrono::steady_cloc
 }
 
 TEST(DeadlockTest, RanksThatBothReceiveFirstAreToldOfTheDeadlock) {
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "the sanitizer's thread counts as one that may yet make the call";
   ExpectAllWell(RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
     if (self.rank == 2) return self.meet("end", 3) ? "" : "nobody came";
     float value = 0;
@@ -40,6 +42,7 @@ TEST(DeadlockTest, RanksThatBothReceiveFirstAreToldOfTheDeadlock) {
 }
 
 TEST(DeadlockTest, RanksThatBothSendSomethingLargeFirstAreToldOfTheDeadlock) {
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "the sanitizer's thread counts as one that may yet make the call";
   ExpectAllWell(RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     std::vector<float> data(1 << 20, 1.0f);
     const auto start = std::chrono::steady_clock::now();
@@ -50,6 +53,7 @@ TEST(DeadlockTest, RanksThatBothSendSomethingLargeFirstAreToldOfTheDeadlock) {
 }
 
 TEST(DeadlockTest, CallsOfTwoGroupsInOppositeOrderAreADeadlock) {
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "the sanitizer's thread counts as one that may yet make the call";
   ExpectAllWell(RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
     auto other = self.world->Duplicate();
     if (!other.ok()) return other.status().ToString();
