@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "c10/util/accumulate.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/placement/placement_table.h"
@@ -21,12 +22,6 @@ namespace {
 
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
-
-int64_t Elements(const std::vector<int64_t>& sizes) {
-  int64_t elements = 1;
-  for (int64_t size : sizes) elements *= size;
-  return elements;
-}
 
 }  // namespace
 
@@ -216,7 +211,7 @@ std::vector<CheckpointTensor> OwnParts(const std::vector<CheckpointTensor>& tens
   std::vector<CheckpointTensor> parts;
   for (const CheckpointTensor& tensor : tensors) {
     CheckLength(tensor);
-    const bool empty = Elements(tensor.sizes) == 0;  // its name is kept
+    const bool empty = c10::multiply_integers(tensor.sizes) == 0;  // its name is kept
     if (empty && tensor.replica > 0) continue;
     if (empty) {
       parts.push_back({.name = tensor.name,

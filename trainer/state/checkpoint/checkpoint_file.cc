@@ -86,6 +86,14 @@ Bytes ReadBytes(int fd, const std::string& path, int64_t offset, int64_t bytes) 
 
 }  // namespace
 
+nlohmann::json JsonOf(const std::vector<CheckedCut>& cuts) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const auto& [grid, checksums] : cuts) {
+    all.push_back({{"tile", {grid.tile_rows, grid.tile_columns}}, {"checksums", checksums}});
+  }
+  return all;
+}
+
 std::string SafetensorsType(at::ScalarType type) {
   for (const auto& [known, name] : kTypes) {
     if (known == type) return name;

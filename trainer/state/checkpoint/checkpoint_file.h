@@ -14,6 +14,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_tiles.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace cohort::trainer {
 
@@ -54,6 +55,9 @@ WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces
 
 // The whole of a small file. Throws DistributedError: kDataLoss where it is no ordinary one.
 std::string ReadText(const std::string& path);
+
+// The cuts of a piece as index.json has them.
+nlohmann::json JsonOf(const std::vector<CheckedCut>& cuts);
 
 std::string Sha256(const void* data, size_t bytes);
 

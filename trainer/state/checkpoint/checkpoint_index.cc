@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "c10/util/accumulate.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/json_text.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
@@ -20,12 +21,6 @@ using Tensor = CheckpointIndex::Tensor;
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "cohort-checkpoint-3";
-
-int64_t Elements(const std::vector<int64_t>& sizes) {
-  int64_t elements = 1;
-  for (const int64_t size : sizes) elements *= size;
-  return elements;
-}
 
 // The path that the index is read from. Tensors without an index are left by a copy that was cut short or a mistaken
 // rm.
@@ -76,7 +71,7 @@ int64_t EndRow(const Piece& piece) {
 
 // Why the pieces do not fill the tensor once; "" where they do. Boxes lie within the tensor.
 std::string WhyNotFilled(const Tensor& tensor) {
-  const int64_t all = Elements(tensor.sizes);
+  const int64_t all = c10::multiply_integers(tensor.sizes);
   std::vector<const Piece*> pieces;
   int64_t together = 0;
   for (const Piece& piece : tensor.pieces) {
@@ -95,14 +90,6 @@ std::string WhyNotFilled(const Tensor& tensor) {
 }
 
 }  // namespace
-
-Json JsonOf(const std::vector<CheckedCut>& cuts) {
-  Json all = Json::array();
-  for (const auto& [grid, checksums] : cuts) {
-    all.push_back({{"tile", {grid.tile_rows, grid.tile_columns}}, {"checksums", checksums}});
-  }
-  return all;
-}
 
 Box Intersection(const Box& a, const Box& b) {
   Box common;

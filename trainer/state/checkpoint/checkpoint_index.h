@@ -13,7 +13,6 @@
 #include "cohort/comm/communicator.h"
 #include "cohort/trainer/placement/placement.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_tiles.h"
-#include "nlohmann/json_fwd.hpp"
 
 namespace cohort::trainer {
 
@@ -70,9 +69,6 @@ class CheckpointIndex {
   std::map<std::string, File> files_;
   CheckpointValues values_;
 };
-
-// Returns the cuts as the index says them.
-nlohmann::json JsonOf(const std::vector<CheckedCut>& cuts);
 
 // Returns what two boxes of one tensor have in common. Without elements: nothing.
 Box Intersection(const Box& a, const Box& b);
