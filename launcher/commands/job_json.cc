@@ -1,23 +1,13 @@
 #include "cohort/launcher/commands/job_json.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
+
+#include "absl/strings/str_split.h"
 
 namespace cohort::launcher {
 namespace {
 
 double InSeconds(uint64_t ms) { return static_cast<double>(ms) / 1000; }
-
-std::vector<std::string> LinesIn(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
 
 Json NodesJson(const v1::JobSnapshot& job) {
   Json nodes = Json::array();
@@ -106,7 +96,7 @@ std::string StacksJson(const v1::JobSnapshot& gathered, const std::string& job_i
   for (const v1::RankStack& stack : gathered.stacks()) {
     Json rank = {{"rank", stack.rank()}};
     if (stack.pid() != 0) rank["pid"] = stack.pid();
-    rank["lines"] = LinesIn(stack.text());
+    rank["lines"] = std::vector<std::string>(absl::StrSplit(stack.text(), '\n', absl::SkipEmpty()));
     document["ranks"].push_back(rank);
   }
   document["missing"] = std::vector<uint32_t>(gathered.stacks_missing().begin(), gathered.stacks_missing().end());

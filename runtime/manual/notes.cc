@@ -1,7 +1,8 @@
 #include "cohort/runtime/manual/notes.h"
 
-#include <algorithm>
 #include <cstddef>
+
+#include "absl/strings/str_split.h"
 
 namespace cohort::runtime {
 namespace {
@@ -15,22 +16,12 @@ size_t HeadingOf(const std::string& line) {
   return heading && colon != std::string::npos && colon < kLongest ? colon + 1 : 0;
 }
 
-std::vector<std::string> LinesOf(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
 }  // namespace
 
 std::vector<NoteBlock> ReadNotes(const std::string& notes) {
   using Kind = NoteBlock::Kind;
   std::vector<NoteBlock> blocks;
-  const std::vector<std::string> lines = LinesOf(notes);
+  const std::vector<std::string> lines = absl::StrSplit(notes, '\n');
   bool fresh = true;  // the next line begins a block
   for (size_t i = 0; i < lines.size(); ++i) {
     const std::string& line = lines[i];
