@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = pathlib.Path(sys.argv.pop() if len(sys.argv) > 1 else tempfile.mkdtemp())
 sys.path.insert(0, str(ROOT / "tools/docs"))
 
+import build  # noqa: E402
 import check_site  # noqa: E402
 import doxygen_filter  # noqa: E402
 
@@ -58,6 +59,15 @@ class PythonPage(unittest.TestCase):
         self.assertGreater(len(names), 10)
         for name in names:
             self.assertRegex(pages, rf"\b{name}\b")
+
+
+class Ids(unittest.TestCase):
+    def test_page_has_each_id_of_dlaunch(self):
+        page = build.error_ids(build.headers.tree.load())
+        listed = (ROOT / "launcher/remedies/remedies.def").read_text(encoding="utf-8")
+        ids = sorted(set(re.findall(r'^COHORT_REMEDY\("([a-z0-9-]+)"', listed, re.M)))
+        self.assertGreater(len(ids), 50)
+        self.assertEqual(sorted(re.findall(r"^## (.+)$", page, re.M)), ids)
 
 
 class Site(unittest.TestCase):

@@ -167,7 +167,7 @@ def read(xml, paths):
 
 def share_comments(path, symbols):
     """Gives a symbol without a comment the one that speaks for it too: of its block, the lines up to the next empty one;
-    of the file, whose head names it; of the struct that a typedef repeats; of the function that it overrides."""
+    of the file, whose head names the type; of the struct that a typedef repeats; of the function that it overrides."""
     lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
     head = "\n".join(doxygen_filter.head_of("\n".join(lines) + "\n")[0])
     code = "\n".join(lines)
@@ -178,7 +178,7 @@ def share_comments(path, symbols):
         subject = symbol.name.removesuffix("Impl").removesuffix("Options")
         if symbol.name.endswith("Options") and re.search(rf"\b(class|struct|auto|Work|[A-Za-z:<>]+) {subject}(Impl)?\b", code):
             symbol.shared = f"Options of `{subject}`."
-        elif re.search(rf"\b{re.escape(subject)}\b", head):
+        elif symbol.kind in (*_TYPES, "typedef") and re.search(rf"\b{re.escape(subject)}\b", head):
             symbol.shared = "The head of this page describes it."
         elif before and before.scope == symbol.scope and before.documented and before.kind not in _TYPES and all(
                 line.strip() for line in lines[before.line - 1:symbol.line - 1]):

@@ -118,11 +118,12 @@ class Staging:
 
 
 def error_ids(repository):
-    """A heading for each row `id | remedy` of launcher/remedies/README.md, so that an id is a link."""
-    page = "launcher/remedies/README.md"
-    text = repository.text(page) if page in repository.paths else ""
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+?) \|$", text, re.M)
-    return "\n".join(f"## {name}\n\n{remedy}\n" for name, remedy in rows) or "This version has no ids.\n"
+    """A heading for each row `id | meaning and remedy` of the pages of errors, so that an id is a link."""
+    pages = [page for page in sorted(repository.paths) if page.startswith("launcher/remedies/errors-")]
+    rows = [row for page in pages for row in re.findall(r"^\| `([a-z0-9-]+)` \| (.+?) \|$", repository.text(page), re.M)]
+    if not rows:
+        sys.exit("launcher/remedies/errors-*.md have no row `id | meaning and remedy`")
+    return "\n".join(f"## {name}\n\n{meaning}\n" for name, meaning in rows)
 
 
 def fill(page, mark, text):
@@ -130,10 +131,8 @@ def fill(page, mark, text):
 
 
 def configuration(folder):
-    menu = [line for line in (ROOT / "docs/nav.yml").read_text(encoding="utf-8").splitlines(keepends=True)
-            if "# where it is there" not in line or (folder / "pages" / line.split("#")[0].split()[-1]).exists()]
-    text = (HERE / "mkdocs.yml").read_text(encoding="utf-8") + "".join(menu)
-    return text + f"docs_dir: {folder}/pages\nsite_dir: {folder}/site\n"
+    return (HERE / "mkdocs.yml").read_text(encoding="utf-8") + (ROOT / "docs/nav.yml").read_text(encoding="utf-8") + \
+        f"docs_dir: {folder}/pages\nsite_dir: {folder}/site\n"
 
 
 def build(folder):
@@ -185,7 +184,7 @@ def main(arguments):
     if "--symbols" in arguments:
         total, documented, _ = api.generate(folder / "symbols", verbose=True)
         print(f"{total} public symbols, {documented} documented")
-        return 0
+        return documented < total
     with_mkdocs(folder)
     return build(folder)
 
