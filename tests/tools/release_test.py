@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/release"))
 
@@ -37,6 +38,19 @@ class Release(unittest.TestCase):
         self.assertTrue(next(release.check_sums("1.2.0", self.dist))[0])
         wheel.write_text("b", encoding="utf-8")
         self.assertFalse(next(release.check_sums("1.2.0", self.dist))[0])
+
+    def test_wants_a_run_of_ci_for_this_very_commit(self):
+        record = self.dist / "build/release/ci-passed"
+        with unittest.mock.patch.object(release, "ROOT", self.dist), \
+                unittest.mock.patch.object(release, "git", lambda *arguments: "abc123"):
+            self.assertFalse(next(release.check_tests("1.2.0", self.dist))[0])
+            record.parent.mkdir(parents=True)
+            (record.parent / "ctest.log").write_text("100% tests passed, 0 tests failed out of 1\n", encoding="utf-8")
+            self.assertFalse(next(release.check_tests("1.2.0", self.dist))[0])  # any run of a test leaves that
+            record.write_text("abc122\n", encoding="utf-8")
+            self.assertFalse(next(release.check_tests("1.2.0", self.dist))[0])
+            record.write_text("abc123\n", encoding="utf-8")
+            self.assertTrue(next(release.check_tests("1.2.0", self.dist))[0])
 
     def test_counts_what_is_missing(self):
         out = io.StringIO()
