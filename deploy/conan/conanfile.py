@@ -8,9 +8,10 @@ from conan.tools.cmake import CMake, CMakeToolchain
 from conan.tools.files import copy, load
 from conan.tools.system.package_manager import Apt
 
-BUILD = "g++ ninja-build pkg-config python3 protobuf-compiler libprotobuf-dev libabsl-dev libssl-dev libucx-dev libhwy-dev"
-LAUNCHER = "libgrpc++-dev protobuf-compiler-grpc libcli11-dev nlohmann-json3-dev libhwloc-dev prometheus-cpp-dev libdw-dev"
-TRAINER = "libtorch-dev libopenblas0-openmp nlohmann-json3-dev"
+BUILD = "g++ ninja-build pkg-config python3 protobuf-compiler libprotobuf-dev libabsl-dev libssl-dev libucx-dev libhwy-dev " \
+    "libcli11-dev nlohmann-json3-dev"
+LAUNCHER = "libgrpc++-dev protobuf-compiler-grpc libhwloc-dev prometheus-cpp-dev libdw-dev"
+TRAINER = "libtorch-dev libopenblas0-openmp"
 
 
 class CohortConan(ConanFile):

@@ -27,17 +27,16 @@ class Cohort(CMakePackage):
     depends_on("protobuf@3.21:")
     depends_on("openssl@3:")
     depends_on("highway@1:")
+    depends_on("cli11")
+    depends_on("nlohmann-json")
     depends_on("ucx@1.13:", when="+ucx")
     with when("+launcher"):
         depends_on("grpc@1.50:")
-        depends_on("cli11")
-        depends_on("nlohmann-json")
         depends_on("hwloc@2:")
         depends_on("prometheus-cpp")
         depends_on("elfutils")
     with when("+trainer"):
         depends_on("py-torch@1.13:")
-        depends_on("nlohmann-json")
 
     conflicts("%gcc@:10", msg="C++20 of GCC 11 or newer is needed")
     conflicts("platform=darwin")
