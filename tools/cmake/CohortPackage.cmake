@@ -50,7 +50,7 @@ function(cohort_describe_packages)
     DEB SECTION libs RECOMMENDS libucx0)
   cohort_package(development libcohort-dev "Headers, CMake and pkg-config files of Cohort"
     DEB SECTION libdevel DEPENDS "libcohort0 (${same}), libabsl-dev"
-    RPM NAME libcohort-devel REQUIRES "libcohort0 ${same}")
+    RPM NAME libcohort-devel REQUIRES "libcohort0 ${same}, pkgconfig(absl_status), pkgconfig(absl_statusor)")
   if(COHORT_HAVE_GRPC)
     cohort_package(dlaunch dlaunch "Launcher of distributed jobs that names the rank which failed"
       DEB SECTION utils RECOMMENDS "libdw1, openssh-client" SUGGESTS "libpmix2, libucx0")
