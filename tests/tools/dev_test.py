@@ -86,6 +86,14 @@ class Dev(unittest.TestCase):
         self.assertEqual(status, 1, text)
         self.assertIn("\nSetting up alpha (1.0) ...\ntools/dev: apt-get install failed", text)
 
+    def test_package_refuses_words_before_it_installs_and_builds(self):
+        self.make("fakes/dpkg-query", "#!/bin/sh\nexit 1\n")  # something is to be installed
+        for words, why in ((["--bogus"], "unknown option --bogus"), (["--try", "x"], "x is too much")):
+            status, text = self.run_script("tools/dev", "package", *words)
+            self.assertEqual(status, 1, text)
+            self.assertIn(why, text)
+            self.assertNotIn("Unpacking", text)
+
     def wheels(self):
         """The installed wheels, by folder."""
         peers = os.path.join(self.root, "build/peers")
