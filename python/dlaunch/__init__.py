@@ -12,10 +12,6 @@ Buffers are numpy arrays, other objects with the buffer protocol or DLPack (CPU 
 dtype). They must be C-contiguous. A bool is moved as a byte and reduced logically; complex numbers can be summed.
 """
 
-from dlaunch import former
-
-former.refuse()  # before the module is loaded
-
 from dlaunch._comm import (AbortedError, DeadlineExceededError, Error, FailedPreconditionError, InvalidArgumentError,
                            ResourceExhaustedError, Runtime, UnavailableError, UnimplementedError, Work)
 from dlaunch._comm import version as __version__

@@ -1,5 +1,5 @@
 """The package on PYTHONPATH is dlaunch, and `import cohort` finds nothing there: names.py. Other packages of this Python are
-left out (-S). Another project's package cohort may lie beside it, but no older wheel of ours."""
+left out (-S). Another project's package cohort may lie beside it."""
 
 import os
 import subprocess
@@ -25,14 +25,6 @@ for name in ("cohort", "cohort.torch", "cohort._comm"):
 
 
 BESIDE = "import cohort, dlaunch; assert cohort.OWN"
-OLDER = """
-try:
-    import dlaunch
-except ImportError as error:
-    assert "called cohort, is installed in" in str(error) and "pip uninstall cohort" in str(error), error
-else:
-    raise SystemExit("an older wheel is not noticed")
-"""
 
 
 def run(code, folder):
@@ -57,8 +49,6 @@ def main():
         run(NAMED, folder)
         write(os.path.join(folder, "cohort", "__init__.py"), "OWN = True\n")
         run(BESIDE, folder)
-        write(os.path.join(folder, "cohort", "_comm.abi3.so"), "")
-        run(OLDER, folder)
 
 
 main()
