@@ -4,12 +4,13 @@
 PROGRAMS is the folder of dlaunch, PYTHON that of the Python package; BUILD is installed for programs in C and C++, unless
 COHORT_SNIPPET_PREFIX names an install. A page is one shell in an empty folder:
 
-  ```python title="train.py"     a block with a title is the file of that name
+  ```python title="train.py"     a block with a title is the file of that name, which a console block must use
   ```console                     `$ command` lines run; the lines between them are what they print
   ```text, ```sh                 are not run; sh needs `<!-- not run: REASON -->` in the line before
 
 Each printed line of a page must come, `...` stands for any text or for any lines, times and numbers of processes for any.
-`<!-- needs: torch compiler install trainer mpi -->` skips a page where one is absent. `<!-- setup: COMMAND -->` runs before.
+A command that prints shows a line of it at least: dots alone hold nothing.
+`<!-- needs: torch install trainer mpi -->` skips a page where one is absent; NEEDS has all. `<!-- setup: COMMAND -->` runs before.
 """
 import os
 import pathlib
@@ -24,6 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARK = "cohort-snippet-ends"
 SECONDS = 240
+NEEDS = ("torch", "numpy", "mpi", "trainer", "install", "tools")
 LOOKS = 20  # at a view of a running job, which a page shows at one moment
 _BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^```$",
                     re.M | re.S)
@@ -80,6 +82,12 @@ def missing(expected, printed):
     return f"is not on the page: {left[0]}" if left and not open_end else None
 
 
+def uses(text, title):
+    """Whether commands or other files name the file, or the module that it is; cmake reads its file unnamed."""
+    names = rf"(?<![\w.-]){re.escape(title)}\b|\b(?:import|from|-m) {re.escape(title.removesuffix('.py'))}\b"
+    return bool(re.search(r"\bcmake " if title == "CMakeLists.txt" else names, text))
+
+
 def commands_of(text):
     """[(command, expected lines)] of a console block. A command goes on in the next line after a backslash."""
     found = []
@@ -97,14 +105,25 @@ class Page:
     def __init__(self, path):
         self.path = path
         self.text = path.read_text(encoding="utf-8")
-        needs = re.search(r"<!-- needs: ([\w ]+) -->", self.text)
-        self.needs = needs[1].split() if needs else []
+        self.needs = [need for needs in re.findall(r"<!-- needs: (.*?) -->", self.text) for need in needs.split()]
         self.setup = re.findall(r"<!-- setup: (.+?) -->", self.text)
         self.blocks = list(_BLOCK.finditer(self.text))
 
     def faults(self):
-        """Blocks that no test can run."""
+        """Needs that the test does not know, blocks that no test can run, and those that hold nothing."""
+        for need in self.needs:
+            if need not in NEEDS:
+                yield f"{self.path}: the test knows no need '{need}'; it knows {', '.join(NEEDS)}"
+        consoles = [block["text"] for block in self.blocks if block["language"] == "console"]
+        commands = "\n".join([*self.setup, *(command for text in consoles for command, _ in commands_of(text))])
+        for text in consoles:
+            for command, expected in commands_of(text):
+                if expected and all(line.strip() in ("...", "") for line in expected):
+                    yield f"{self.path}: $ {command}: dots alone hold for anything; show a line that it prints"
         for block in self.blocks:
+            others = "".join(one["text"] for one in self.blocks if one["title"] and one is not block)
+            if block["title"] and not uses(commands + "\n" + others, block["title"]):
+                yield f"{self.path}: no console block uses {block['title']}"
             line = self.text.count("\n", 0, block.start("language")) + 1
             language, title = block["language"], block["title"]
             if language in ("python", "cpp", "c", "cmake", "yaml", "json") and not title:
@@ -165,7 +184,7 @@ def absent(need, programs, package, prefix):
         return None if prefix else "this build cannot be installed: not all of it is built"
     if need == "tools":
         return None if (programs / "blackbox").exists() else "blackbox is not built"
-    return f"the test knows no need '{need}'"
+    return f"the test knows no need '{need}'"  # a fault of the page, too
 
 
 def install(build, folder):

@@ -35,6 +35,24 @@ class Snippets(unittest.TestCase):
     def test_finds_blocks_that_nothing_runs(self):
         self.assertEqual(len(list(self.page("```python\nx\n```\n```sh\ny\n```\n<!-- not run: why -->\n```sh\ny\n```\n").faults())), 2)
 
+    def found(self, text):
+        return [fault.split(": ", 1)[1] for fault in self.page(text).faults()]
+
+    def test_finds_needs_that_it_does_not_know(self):
+        self.assertIn("no need 'numpi'", self.found("<!-- needs: torch numpi -->\n")[0])
+        self.assertEqual(len(self.found("<!-- needs: torch, mpi -->\n")), 1)  # 'torch,'
+
+    def test_finds_files_that_no_command_uses(self):
+        file = '```python title="a.py"\nx = 1\n```\n'
+        self.assertEqual(self.found(file), ["no console block uses a.py"])
+        self.assertEqual(self.found(file + "```console\n$ python3 data.py\n```\n"), ["no console block uses a.py"])
+        self.assertEqual(self.found(file + "```console\n$ python3 ./a.py\n```\n"), [])
+        self.assertEqual(self.found(file + '```python title="b.py"\nimport a\n```\n```console\n$ python3 b.py\n```\n'), [])
+
+    def test_finds_commands_for_which_dots_alone_are_shown(self):
+        self.assertIn("dots alone", self.found("```console\n$ echo a\n...\n```\n")[0])
+        self.assertEqual(self.found("```console\n$ echo a\n...\na\n$ true\n```\n"), [])
+
     def test_takes_lines_in_any_order(self):
         self.assertEqual(self.faults("```console\n$ echo b; echo a\na\nb\n```\n"), [])
 
