@@ -209,6 +209,8 @@ class Lengths(RuleTest):
         pages = {"README.md": "word " * 901, "comm/a.md": "word " * 1501, "comm/b.md": "word " * 1500, "comm/c.md": "word " * 1600,
                  "comm/d.md": "word " * 1601, lengths.EXCEPTIONS: "words comm/c.md 1600\nwords comm/d.md 1600\n"}
         self.assertEqual(self.found(lengths.check_lengths, pages), ["README.md", "comm/a.md", "comm/d.md"])
+        long = "a command prints this page " + "word " * 1600
+        self.assertEqual(self.found(lengths.check_lengths, {"tools/x/OPTIONS.md": long, "tools/x/y.md": long}), ["tools/x/y.md"])
 
 
 class Classes(RuleTest):
