@@ -345,7 +345,10 @@ void Group::FailEverywhere(const absl::Status& status, int blamed) {
     FailHere(status);
     TellMembers(status, blamed);
   } catch (const std::bad_alloc&) {
-    TellMembers(status, blamed);  // once more: the group is failed here, so no later call would tell them
+    // Once more, all of it: the group is failed here, so no later call would end its works or tell the members.
+    providers_.Fail(status);
+    links_.TellEnd();
+    TellMembers(status, blamed);
   }
 }
 
