@@ -143,7 +143,7 @@ TEST(ShmLifetime, LinkThatOutlivesItsRanksFinalizeTouchesNoOthersMemory) {
 TEST(ShmLifetime, SecondLinkOfTheSameNameIsRefused) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1);
-  EXPECT_EQ(world.transport(0).Connect({.group = 1, .epoch = 1, .peer = 1, .peer_world_rank = 1}).status().code(),
+  EXPECT_EQ(world.transport(0).Connect({.group = 1, .epoch = 1, .peer_world_rank = 1}).status().code(),
             absl::StatusCode::kAlreadyExists);
 }
 
@@ -152,7 +152,7 @@ TEST(ShmLifetime, LinksMayOutliveTheirTransportObject) {
   std::unique_ptr<Link> link;
   {
     ShmTransport transport(world.segment(0), 0, [](int rank) { return rank; });
-    link = *transport.Connect({.group = 3, .epoch = 1, .peer = 1, .peer_world_rank = 1});
+    link = *transport.Connect({.group = 3, .epoch = 1, .peer_world_rank = 1});
   }
   uint64_t value = 0;
   SendOperation send = SendOf(reinterpret_cast<std::byte*>(&value), 8);

@@ -16,7 +16,7 @@ using testing::RecvOf;
 using testing::SendOf;
 using testing::WaitFor;
 
-std::unique_ptr<Link> Connect(ShmTransport& transport, int rank, int peer, uint64_t group = 1) {
+std::unique_ptr<Link> Connect(ShmTransport& transport, int peer, uint64_t group = 1) {
   auto link = transport.Connect({.group = group, .epoch = 1, .peer_world_rank = peer, .lane = 0});
   EXPECT_TRUE(link.ok()) << link.status();
   return std::move(*link);
@@ -25,7 +25,7 @@ std::unique_ptr<Link> Connect(ShmTransport& transport, int rank, int peer, uint6
 // Ranks 0 and 1 send each other messages of every size at once, several times, checked by content.
 void PingPong(const ForkedRanks::Child& child, ShmOptions options, bool window) {
   auto transport = child.MakeTransport(options);
-  auto link = Connect(*transport, child.rank, 1 - child.rank);
+  auto link = Connect(*transport, 1 - child.rank);
   std::vector<size_t> sizes = testing::EdgeSizes();
   sizes.push_back((33 << 20) + 5);
   std::byte* memory = nullptr;
@@ -118,7 +118,7 @@ TEST(ShmProcess, KilledWriterLeavesTheReaderWaiting) {
     constexpr size_t kBytes = 64 << 20;
     ForkedRanks ranks(2, [private_reads](const auto& child) {
       auto transport = child.MakeTransport({.private_reads = private_reads});
-      auto link = Connect(*transport, child.rank, 1 - child.rank);
+      auto link = Connect(*transport, 1 - child.rank);
       uint64_t word = 1;
       if (child.rank == 0) {
         // Both have seen each other, so that the long message takes the intended way.

@@ -274,7 +274,7 @@ TEST(ShmStream, ReachesLocalPeersOnly) {
   EXPECT_TRUE(world.transport(0).Reaches(1));
   EXPECT_FALSE(world.transport(0).Reaches(0));
   EXPECT_FALSE(world.transport(0).Reaches(2));
-  EXPECT_EQ(world.transport(0).Connect({.group = 1, .peer = 2, .peer_world_rank = 2}).status().code(),
+  EXPECT_EQ(world.transport(0).Connect({.group = 1, .peer_world_rank = 2}).status().code(),
             absl::StatusCode::kUnavailable);
 }
 
