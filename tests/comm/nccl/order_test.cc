@@ -124,9 +124,10 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherCallsLaunchComesAfterIt) {
       reduce.count = 4;  // for which NCCL may choose an algorithm without connections yet
       const auto soon = [] { return runtime::Deadline::After(seconds(30)); };
       if (self.rank() == 1) {
-        if (!self.runtime().Put("ready", "", soon()).ok()) return "Put";
-        // Only the second call: the other rank's one is behind its first.
+        // Only the second call: the other rank's one is behind its first. It is launched before NCCL is held, or the
+        // fake would hold it, too, with the device's lock, which rank 0 has to take.
         runtime::Work second = pair.Launch(1, seconds(2));
+        if (!self.runtime().Put("ready", "", soon()).ok()) return "Put";
         if (!self.runtime().Get("looked", soon()).ok()) return "no look";
         runtime::Work first = self.Launch(reduce, pair.streams[0].get(), seconds(2));
         (void)first.Wait(seconds(20));
