@@ -42,7 +42,7 @@ class RemediesTest(unittest.TestCase):
         folder = LAUNCHER / "remedies"
         self.rows = [(name, unescaped(words)) for name, words in
                      ROW.findall((folder / "remedies.def").read_text(encoding="utf-8"))]
-        self.pages = "".join((folder / page).read_text(encoding="utf-8") for page in ("errors-a-l.md", "errors-m-z.md"))
+        self.pages = "".join(page.read_text(encoding="utf-8") for page in sorted(folder.glob("errors-*.md")))
         self.texts = [(path.relative_to(LAUNCHER), text) for path in sorted(LAUNCHER.rglob("*.cc"))
                       if path.parent != folder and path.name != "option_hints.cc" for text in messages(path)]
 
@@ -50,6 +50,11 @@ class RemediesTest(unittest.TestCase):
         names = [name for name, _ in self.rows]
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual(sorted(names), re.findall(r"^\| `([a-z0-9-]+)` \|", self.pages, re.MULTILINE))
+
+    def test_each_has_a_sentence_of_the_subject_and_one_of_the_remedy(self):
+        short = [name for name, meaning in re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", self.pages, re.MULTILINE)
+                 if len(re.findall(r"[.!?](?:\s|$)", meaning)) < 2]
+        self.assertEqual(short, [])
 
     def test_the_words_of_each_stand_in_a_message(self):
         lost = [(name, words) for name, words in self.rows if not any(words in text for _, text in self.texts)]
