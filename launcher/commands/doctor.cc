@@ -13,11 +13,13 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/run_commands.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/job_json.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/machine/program.h"
@@ -55,9 +57,24 @@ Finding JudgeLimit(const std::string& subject, const std::string& option, unsign
   return finding;
 }
 
-const char* NameOf(Finding::Level level) {
-  static constexpr const char* kNames[] = {"ok      ", "warning ", "BAD     "};
-  return kNames[static_cast<int>(level)];
+std::string NameOf(Finding::Level level) {
+  switch (level) {
+    case Finding::Level::kGood:
+      return "ok";
+    case Finding::Level::kWarning:
+      return "warning";
+    case Finding::Level::kBad:
+      return "bad";
+  }
+  return "";
+}
+
+// In a column, and what keeps jobs from running in capitals.
+std::string MarkOf(Finding::Level level) {
+  constexpr size_t kWidth = 8;
+  std::string mark = level == Finding::Level::kBad ? absl::AsciiStrToUpper(NameOf(level)) : NameOf(level);
+  mark.resize(kWidth, ' ');
+  return mark;
 }
 
 // Everything at once: certificates, agent, rendezvous, segment, ranks, their end.
@@ -126,7 +143,7 @@ size_t CountOf(const std::vector<Finding>& findings, Finding::Level level) {
 
 std::string TextOf(const Finding& finding) {
   const std::string remedy = finding.remedy.empty() ? "" : "        " + finding.remedy + "\n";
-  return NameOf(finding.level) + finding.subject + ": " + finding.text + "\n" + remedy;
+  return MarkOf(finding.level) + finding.subject + ": " + finding.text + "\n" + remedy;
 }
 
 SubcommandLine DoctorLine(bool* json) {
@@ -227,26 +244,20 @@ std::string Verdict(const std::vector<Finding>& findings) {
   const size_t bad = CountOf(findings, Finding::Level::kBad);
   const size_t warnings = CountOf(findings, Finding::Level::kWarning);
   const std::string less = warnings == 0 ? "" : Plural(warnings, "warning");
-  if (bad == 0) return "verdict: jobs run on this machine" + (less.empty() ? "" : ", with " + less);
-  return "verdict: " + Plural(bad, "thing") + " to mend before jobs run well on this machine" +
-         (less.empty() ? "" : ", and " + less);
+  if (bad == 0) return "jobs run on this machine" + (less.empty() ? "" : ", with " + less);
+  return Plural(bad, "thing") + " to mend before jobs run well on this machine" + (less.empty() ? "" : ", and " + less);
 }
 
 std::string DoctorJson(const std::vector<Finding>& findings, const std::vector<ExplainedSource>& sources) {
-  static constexpr const char* kLevels[] = {"ok", "warning", "bad"};
   Json document = {{"format", kJsonFormat},
                    {"jobs_run", CountOf(findings, Finding::Level::kBad) == 0},
-                   {"verdict", Verdict(findings).substr(sizeof "verdict: " - 1)},
+                   {"verdict", Verdict(findings)},
                    {"findings", Json::array()},
-                   {"sources", Json::array()}};
+                   {"sources", SourcesJson(sources)}};
   for (const Finding& finding : findings) {
-    Json described = {
-        {"level", kLevels[static_cast<int>(finding.level)]}, {"subject", finding.subject}, {"text", finding.text}};
+    Json described = {{"level", NameOf(finding.level)}, {"subject", finding.subject}, {"text", finding.text}};
     if (!finding.remedy.empty()) described["remedy"] = finding.remedy;
     document["findings"].push_back(described);
-  }
-  for (const ExplainedSource& source : sources) {
-    document["sources"].push_back({{"name", source.name}, {"chosen", source.chosen}, {"because", source.because}});
   }
   return JsonText(document);
 }
@@ -266,8 +277,8 @@ int RunDoctorCommand(const std::vector<std::string>& arguments) {
   const std::vector<ExplainedSource> sources = ListSources(Options());
   std::string text;
   for (const Finding& finding : findings) text += TextOf(finding);
-  text +=
-      "sources of nodes, the first that applies is used (*):\n" + ExplainSources(sources) + Verdict(findings) + "\n";
+  text += "sources of nodes, the first that applies is used (*):\n" + ExplainSources(sources) +
+          "verdict: " + Verdict(findings) + "\n";
   if (const int lost = Answer(json ? DoctorJson(findings, sources) : text); lost != 0) return lost;
   return CountOf(findings, Finding::Level::kBad) > 0 ? 1 : 0;
 }

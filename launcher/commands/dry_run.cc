@@ -4,6 +4,7 @@
 
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/job_json.h"
 #include "cohort/launcher/commands/job_programs.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/nodes/node_source.h"
@@ -13,10 +14,25 @@
 namespace cohort::launcher {
 namespace {
 
+// As --bind takes it.
+std::string NameOf(Bind bind) {
+  if (bind == Bind::kNone) return "none";
+  return bind == Bind::kNuma ? "numa" : "core";
+}
+
 std::string DescribeBinding(Bind bind) {
-  if (bind == Bind::kNone) return "not bound to any CPUs (--bind none)";
-  if (bind == Bind::kNuma) return "its share of the node's NUMA nodes (--bind numa)";
-  return "its share of the node's cores (--bind core)";
+  const std::string option = " (--bind " + NameOf(bind) + ")";
+  if (bind == Bind::kNone) return "not bound to any CPUs" + option;
+  return (bind == Bind::kNuma ? "its share of the node's NUMA nodes" : "its share of the node's cores") + option;
+}
+
+// Names of the variables that ranks on other hosts get.
+std::vector<std::string> PassedVariables(const Options& options) {
+  std::vector<std::string> names;
+  for (const std::string& variable : PortableEnvironment(InheritedEnvironment(), options.passed_variables)) {
+    names.push_back(variable.substr(0, variable.find('=')));
+  }
+  return names;
 }
 
 std::string DescribeOrder(const Options& options) {
@@ -33,11 +49,9 @@ std::string Explanation(const Job& job) {
   text += DescribeOrder(job.options) + "\n";
   text += "CPUs of a rank: " + DescribeBinding(job.options.bind) + "\n";
   if (job.nodes.across_hosts) {
-    std::string names;
-    for (const std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
-      names += " " + variable.substr(0, variable.find('='));
-    }
-    text += "variables of this shell that all ranks get:" + names + "\n";
+    text += "variables of this shell that all ranks get:";
+    for (const std::string& name : PassedVariables(job.options)) text += " " + name;
+    text += "\n";
   }
   return text;
 }
@@ -72,10 +86,9 @@ std::string DryRunJson(const Job& job) {
   for (const v1::SpareNode& spare : job.spares) document["spares"].push_back(spare.name());
   if (!job.options.explain) return JsonText(document);
   document["rank_order"] = DescribeOrder(job.options);
-  document["sources"] = Json::array();
-  for (const ExplainedSource& source : ListSources(job.options)) {
-    document["sources"].push_back({{"name", source.name}, {"chosen", source.chosen}, {"because", source.because}});
-  }
+  document["bind"] = NameOf(job.options.bind);
+  if (job.nodes.across_hosts) document["variables"] = PassedVariables(job.options);
+  document["sources"] = SourcesJson(ListSources(job.options));
   return JsonText(document);
 }
 

@@ -41,7 +41,8 @@ Json CallJson(const v1::CallState& call, uint64_t ago_ms) {
   return described;
 }
 
-Json RankJson(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before) {
+// `cpu_percent`: see ShareSince.
+Json RankJson(const v1::JobRank& rank, double cpu_percent) {
   const v1::RankView& view = rank.view();
   Json described = {{"rank", view.rank()}, {"node", rank.node()}, {"state", StateOf(rank)}};
   if (!rank.known()) return described;
@@ -49,7 +50,7 @@ Json RankJson(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* be
   if (view.pid() != 0) {
     described["pid"] = view.pid();
     described["processes"] = view.processes();
-    described["cpu_percent"] = CpuShare(frame, rank, before);
+    described["cpu_percent"] = cpu_percent;
     described["memory_bytes"] = view.resident_bytes();
   }
   if (view.doing().present()) described["latest_call"] = CallJson(view.doing(), rank.ago_ms());
@@ -61,6 +62,14 @@ Json RankJson(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* be
 
 }  // namespace
 
+Json SourcesJson(const std::vector<ExplainedSource>& sources) {
+  Json listed = Json::array();
+  for (const ExplainedSource& source : sources) {
+    listed.push_back({{"name", source.name}, {"chosen", source.chosen}, {"because", source.because}});
+  }
+  return listed;
+}
+
 Json JobJson(const v1::JobSnapshot& job, pid_t pid, bool whole) {
   Json described = {{"job", job.job_id()},
                     {"phase", job.phase()},
@@ -71,7 +80,9 @@ Json JobJson(const v1::JobSnapshot& job, pid_t pid, bool whole) {
                     {"source", job.source()},
                     {"restarts", job.epoch() > 0 ? job.epoch() - 1 : 0},
                     {"max_restarts", job.max_restarts()},
-                    {"programs", ProgramsJson(job.programs())}};
+                    {"spare_count", job.spare_count()}};
+  // A snapshot has none where the commands are too long for it.
+  if (job.programs_size() > 0) described["programs"] = ProgramsJson(job.programs());
   if (!job.cause().empty()) described["cause"] = job.cause();
   if (!whole) return described;
   described["nodes"] = NodesJson(job);
@@ -87,7 +98,10 @@ std::string StatusJson(const std::vector<Json>& jobs, const std::vector<std::pai
 
 std::string FrameJson(const JobFrame& frame, const JobFrame* before) {
   Json document = {{"format", kJsonFormat}, {"job", JobJson(frame.job, frame.pid, true)}, {"ranks", Json::array()}};
-  for (const v1::JobRank& rank : frame.job.ranks()) document["ranks"].push_back(RankJson(frame, rank, before));
+  const RanksByNumber earlier = IndexRanks(before);
+  for (const v1::JobRank& rank : frame.job.ranks()) {
+    document["ranks"].push_back(RankJson(rank, ShareSince(frame, rank, before, earlier)));
+  }
   return JsonLine(document);
 }
 

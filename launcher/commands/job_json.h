@@ -1,4 +1,5 @@
-// The JSON of `dlaunch status`, `top` and `stacks`. tools/schemas/ describes it. Pure.
+// The JSON of `dlaunch status`, `top` and `stacks`, and the part that `doctor` and `--explain` share. tools/schemas/
+// describes it. Pure.
 #pragma once
 
 #include <sys/types.h>
@@ -8,10 +9,13 @@
 #include <vector>
 
 #include "cohort/launcher/commands/top_table.h"
+#include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/report/json_parts.h"
 #include "cohort/v1/job.pb.h"
 
 namespace cohort::launcher {
+
+Json SourcesJson(const std::vector<ExplainedSource>& sources);
 
 // A job as status tells it; `whole`: with its nodes and spares.
 Json JobJson(const v1::JobSnapshot& job, pid_t pid, bool whole);

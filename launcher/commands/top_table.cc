@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <iterator>
 #include <set>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -59,21 +58,6 @@ std::string Doing(const v1::JobRank& rank, bool name_group) {
             Duration(call.age_ms() + rank.ago_ms());
   }
   return rank.ago_ms() < kOldMs ? text : text + " (as told " + Duration(rank.ago_ms()) + " ago)";
-}
-
-// Hundredths of a CPU. `earlier`: the rank in `before`, or null.
-double ShareSince(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before, const v1::JobRank* earlier) {
-  if (rank.view().pid() == 0) return 0;
-  if (before != nullptr && earlier != nullptr && earlier->known() && earlier->view().pid() == rank.view().pid()) {
-    const auto passed = std::chrono::duration_cast<milliseconds>(frame.at - before->at) - milliseconds(rank.ago_ms()) +
-                        milliseconds(earlier->ago_ms());
-    if (passed >= kShortestDifference) {
-      const uint64_t used = rank.view().cpu_ms() - std::min(rank.view().cpu_ms(), earlier->view().cpu_ms());
-      return 100.0 * static_cast<double>(used) / static_cast<double>(passed.count());
-    }
-  }
-  return 100.0 * static_cast<double>(rank.view().cpu_ms()) /
-         static_cast<double>(std::max<uint64_t>(1, rank.view().age_ms()));
 }
 
 std::string Percent(double share) { return std::to_string(static_cast<int64_t>(share + 0.5)); }
@@ -188,27 +172,37 @@ std::string CutLine(const std::string& line, size_t columns) {
 
 }  // namespace
 
-double CpuShare(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before) {
-  const v1::JobRank* earlier = nullptr;
-  if (before != nullptr) {
-    for (const v1::JobRank& one : before->job.ranks()) {
-      if (one.view().rank() == rank.view().rank()) earlier = &one;
+RanksByNumber IndexRanks(const JobFrame* frame) {
+  RanksByNumber ranks;
+  if (frame == nullptr) return ranks;
+  for (const v1::JobRank& rank : frame->job.ranks()) ranks[rank.view().rank()] = &rank;
+  return ranks;
+}
+
+double ShareSince(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before,
+                  const RanksByNumber& earlier) {
+  if (rank.view().pid() == 0) return 0;
+  const auto found = earlier.find(rank.view().rank());
+  const v1::JobRank* const then = before == nullptr || found == earlier.end() ? nullptr : found->second;
+  if (then != nullptr && then->known() && then->view().pid() == rank.view().pid()) {
+    const auto passed = std::chrono::duration_cast<milliseconds>(frame.at - before->at) - milliseconds(rank.ago_ms()) +
+                        milliseconds(then->ago_ms());
+    if (passed >= kShortestDifference) {
+      const uint64_t used = rank.view().cpu_ms() - std::min(rank.view().cpu_ms(), then->view().cpu_ms());
+      return 100.0 * static_cast<double>(used) / static_cast<double>(passed.count());
     }
   }
-  return ShareSince(frame, rank, before, earlier);
+  return 100.0 * static_cast<double>(rank.view().cpu_ms()) /
+         static_cast<double>(std::max<uint64_t>(1, rank.view().age_ms()));
 }
 
 std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const PageSize& page) {
-  std::unordered_map<uint32_t, const v1::JobRank*> earlier;
-  if (before != nullptr) {
-    for (const v1::JobRank& rank : before->job.ranks()) earlier[rank.view().rank()] = &rank;
-  }
+  const RanksByNumber earlier = IndexRanks(before);
   const bool name_group = CallsOfManyGroups(frame.job);
   std::vector<double> shares;
   std::vector<std::vector<std::string>> rows = {{"RANK", "NODE", "PID", "CPU %", "MEMORY", "DOING"}};
   for (const v1::JobRank& rank : frame.job.ranks()) {
-    const auto found = earlier.find(rank.view().rank());
-    shares.push_back(ShareSince(frame, rank, before, found == earlier.end() ? nullptr : found->second));
+    shares.push_back(ShareSince(frame, rank, before, earlier));
     const bool lives = rank.view().pid() != 0;
     rows.push_back({std::to_string(rank.view().rank()), NodeName(frame.job, rank.node()),
                     lives ? std::to_string(rank.view().pid()) : "-", lives ? Percent(shares.back()) : "-",

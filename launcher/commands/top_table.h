@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <unordered_map>
 
 #include "cohort/v1/job.pb.h"
 
@@ -39,8 +41,12 @@ struct PageSize {
 //      0  node0  4713     99  1.0 GiB  in all_reduce #42 at train.cc:88 for 120 ms
 std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const PageSize& page);
 
+// The ranks of a frame by number; of null none. Valid as long as the frame.
+using RanksByNumber = std::unordered_map<uint32_t, const v1::JobRank*>;
+RanksByNumber IndexRanks(const JobFrame* frame);
+
 // Hundredths of a CPU that a rank of the frame uses, since `before` where that has the same process, or else since its
-// start.
-double CpuShare(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before);
+// start. `earlier`: IndexRanks(before).
+double ShareSince(const JobFrame& frame, const v1::JobRank& rank, const JobFrame* before, const RanksByNumber& earlier);
 
 }  // namespace cohort::launcher
