@@ -1,22 +1,32 @@
 #include "cohort/launcher/jobs/recent_hosts.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
+#include <memory>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_split.h"
 #include "cohort/launcher/base/bounded_call.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/whole_file.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr size_t kLongestHost = 255;
+constexpr size_t kLongestFile = kMostRecentHosts * (kLongestHost + 1);
+constexpr std::chrono::seconds kPatience{1};  // with a file system that does not answer
 
 // Empty: this user has no folder for it.
 std::string HostsFile() {
@@ -38,11 +48,21 @@ bool IsHost(const std::string& name) {
          });
 }
 
+// None where it is no regular file: a pipe has no end. Blocks.
 std::vector<std::string> ReadHosts(const std::string& path) {
-  std::vector<std::string> hosts;
-  std::ifstream file(path);
-  for (std::string line; hosts.size() < kMostRecentHosts && std::getline(file, line);) hosts.push_back(line);
-  return MergeHosts(hosts, {});
+  const runtime::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat found{};
+  if (!file.valid() || ::fstat(file.get(), &found) != 0 || !S_ISREG(found.st_mode)) return {};
+  std::string text(kLongestFile, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t n = ::read(file.get(), text.data() + size, text.size() - size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    size += static_cast<size_t>(n);
+  }
+  text.resize(size);
+  return MergeHosts(absl::StrSplit(text, '\n'), {});
 }
 
 absl::Status WriteHosts(const std::string& path, const std::vector<std::string>& latest) {
@@ -74,12 +94,19 @@ void RememberHosts(const std::vector<std::string>& hosts) {
   const std::string path = HostsFile();
   if (path.empty() || hosts.empty()) return;
   BoundedCall call([path, hosts] { return WriteHosts(path, hosts); });
-  call.Await(runtime::Deadline::After(std::chrono::seconds(1)));
+  call.Await(runtime::Deadline::After(kPatience));
 }
 
 std::vector<std::string> RecentHosts() {
   const std::string path = HostsFile();
-  return path.empty() ? std::vector<std::string>() : ReadHosts(path);
+  if (path.empty()) return {};
+  const auto hosts = std::make_shared<std::vector<std::string>>();  // of the call, which may outlive this one
+  BoundedCall call([path, hosts] {
+    *hosts = ReadHosts(path);
+    return absl::OkStatus();
+  });
+  const std::optional<absl::Status> read = call.Await(runtime::Deadline::After(kPatience));
+  return read && read->ok() ? *hosts : std::vector<std::string>();
 }
 
 }  // namespace cohort::launcher

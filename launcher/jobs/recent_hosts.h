@@ -18,6 +18,8 @@ std::vector<std::string> MergeHosts(const std::vector<std::string>& latest, cons
 // Writes them to the file. Waits a second at the most for a file system that does not answer, and says nothing.
 void RememberHosts(const std::vector<std::string>& hosts);
 
+// The hosts in the file, up to its limit: none where it is no regular file, or where its file system does not answer
+// within a second.
 std::vector<std::string> RecentHosts();
 
 }  // namespace cohort::launcher
