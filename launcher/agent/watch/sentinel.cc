@@ -97,9 +97,9 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent, Keeper* keeper) 
   for (const pid_t group : WatchAgent(kPipe, launcher, agent, &keeper)) ::kill(-group, SIGKILL);
   cgroup->Kill(kSweepLimit);
   Sweep(mark, Spared(), false, kSweepLimit);
-  RemoveAgentFolder(address);
   cgroup->Remove(kSweepLimit);
   keeper.End();
+  RemoveAgentFolder(address);  // last: it may block for ever, on a file server that is gone
   ::_exit(0);
 }
 
