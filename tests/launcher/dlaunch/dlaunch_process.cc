@@ -16,6 +16,7 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 
 #include "cohort/launcher/agent/watch/process_state.h"
 
@@ -34,6 +35,25 @@ std::string ReadCommandLine(pid_t pid) {
   std::replace(text.begin(), text.end(), '\0', ' ');
   return text;
 }
+
+// In place of the user's own, in which dlaunch remembers hosts. Removed when the test program ends.
+class StateFolder {
+ public:
+  StateFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "dlaunch_state_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    variable_ = "XDG_STATE_HOME=" + name;
+  }
+  ~StateFolder() {
+    std::error_code error;
+    if (::getpid() == owner_) std::filesystem::remove_all(variable_.substr(variable_.find('=') + 1), error);
+  }
+  const std::string& variable() const { return variable_; }
+
+ private:
+  const pid_t owner_ = ::getpid();  // a forked child leaves it alone
+  std::string variable_;
+};
 
 bool HasVariable(pid_t pid, const std::string& variable) {
   const std::string environment = std::string(1, '\0') + ReadProcessEnvironment(pid);
@@ -66,15 +86,19 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
   std::vector<char*> argv;
   for (std::string& text : strings) argv.push_back(text.data());
   argv.push_back(nullptr);
+  static const StateFolder state;
+  const auto names_state = [](const std::string& one) { return one.starts_with("XDG_STATE_HOME="); };
+  std::vector<std::string> given = surroundings.environment;
+  if (std::none_of(given.begin(), given.end(), names_state)) given.push_back(state.variable());
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string name = std::string(*variable).substr(0, std::string(*variable).find('=') + 1);
     const auto replaces = [&](const std::string& other) { return other.starts_with(name); };
-    if (std::none_of(surroundings.environment.begin(), surroundings.environment.end(), replaces)) {
+    if (std::none_of(given.begin(), given.end(), replaces)) {
       variables.emplace_back(*variable);
     }
   }
-  variables.insert(variables.end(), surroundings.environment.begin(), surroundings.environment.end());
+  variables.insert(variables.end(), given.begin(), given.end());
   variables.push_back(mark_);
   std::vector<char*> envp;
   for (std::string& text : variables) envp.push_back(text.data());
