@@ -4,22 +4,15 @@
 #include <cctype>
 #include <sstream>
 
+#include "cohort/runtime/manual/shell_word.h"
+
 namespace cohort::launcher {
 
 std::string ShellQuote(const std::string& word) {
   const bool harmless = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string("_-./=:,+@%").find(c) != std::string::npos;
   });
-  if (harmless) return word;
-  std::string quoted = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
+  return harmless ? word : runtime::ShellWord(word);
 }
 
 std::vector<std::string> SshCommand(const Options& options, const std::string& own_path, const std::string& host,

@@ -1,25 +1,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cohort/runtime/manual/completion.h"
+#include "cohort/runtime/manual/shell_word.h"
 
 namespace cohort::runtime {
 namespace {
 
-std::string BashWord(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
-
 // "words core numa", "file", "hosts": what the script's complete_kind understands.
 std::string BashKind(const std::string& value, const std::vector<std::string>& choices) {
-  if (!choices.empty()) {
-    std::string kind = "words";
-    for (const std::string& choice : choices) kind += " " + choice;
-    return kind;
-  }
-  switch (CompletesOf(value)) {
+  switch (CompletesOf(value, choices)) {
+    case Completes::kWords:
+      return "words " + absl::StrJoin(choices, " ");
     case Completes::kFile:
       return "file";
     case Completes::kFolder:
@@ -28,9 +21,10 @@ std::string BashKind(const std::string& value, const std::vector<std::string>& c
       return "hosts";
     case Completes::kJob:
       return "jobs";
-    default:
-      return "nothing";
+    case Completes::kNothing:
+      break;
   }
+  return "nothing";
 }
 
 // The cases of one command: what follows each of its options that take a value.
@@ -39,8 +33,8 @@ std::string BashValues(const ManualCommand& command, const std::string& name) {
   for (const ManualOption& option : command.options) {
     if (option.value.empty()) continue;
     std::string patterns;
-    for (const std::string& one : option.names) patterns += (patterns.empty() ? "" : "|") + BashWord(name + ":" + one);
-    text += "    " + patterns + ") kind=" + BashWord(BashKind(option.value, ChoicesOf(option))) + " ;;\n";
+    for (const std::string& one : option.names) patterns += (patterns.empty() ? "" : "|") + ShellWord(name + ":" + one);
+    text += "    " + patterns + ") kind=" + ShellWord(BashKind(option.value, ChoicesOf(option))) + " ;;\n";
   }
   return text;
 }
@@ -51,20 +45,22 @@ std::string BashNames(const ManualCommand& command, const std::string& name) {
   for (const ManualOption& option : command.options) {
     for (const std::string& one : option.names) names += (names.empty() ? "" : " ") + one;
   }
-  return "    " + BashWord(name) + ") names=" + BashWord(names) + " ;;\n";
+  return "    " + ShellWord(name) + ") names=" + ShellWord(names) + " ;;\n";
 }
 
 std::string BashOperands(const ManualCommand& command, const std::string& name) {
   std::string text;
   for (size_t i = 0; i < command.operands.size(); ++i) {
     const ManualOperand& operand = command.operands[i];
-    text += "    " + BashWord(name + ":" + std::to_string(i)) +
-            ") kind=" + BashWord(BashKind(operand.name, ChoicesOf(operand))) + " ;;\n";
+    text += "    " + ShellWord(name + ":" + std::to_string(i)) +
+            ") kind=" + ShellWord(BashKind(operand.name, ChoicesOf(operand))) + " ;;\n";
   }
   return text;
 }
 
-// @ stands for the program's name. Words split at '=' and ':' by readline are joined first.
+// @ stands for the program's name. Readline splits words at '=' and ':', and bash does not say where blanks were: words
+// of the line that touch are joined first, but an option and the '=' behind it. Readline replaces only the piece behind
+// the last of these signs, so what is before it goes from the completions.
 constexpr char kBashBody[] = R"bash(
 _@_complete() { # what completes a value: $1 is its kind, $2 what is typed of it
   local IFS=$' \t\n' list=${2%"${2##*,}"}
@@ -76,13 +72,37 @@ _@_complete() { # what completes a value: $1 is its kind, $2 what is typed of it
     hosts) COMPREPLY=($(compgen -P "$list" -W "$("$program" completion hosts 2>/dev/null)" -- "${2##*,}")) ;;
   esac
 }
+_@_join() { # makes words and places, the index in COMP_WORDS of each, up to the cursor
+  local line=$COMP_LINE rest piece= before n=-1 i
+  for ((i = 0; i <= COMP_CWORD; ++i)); do
+    before=$piece piece=${COMP_WORDS[i]}
+    rest=${line#"${line%%[![:space:]]*}"}
+    if [[ $i -gt 0 && -n $piece && $line == "$rest" ]] &&
+      [[ $piece == :* || $before == *: || ($piece == =* && ${words[n]} != -*) || ($before == *= && ${words[n]} != =) ]]; then
+      words[n]+=$piece
+    else
+      words[++n]=$piece places[n]=$i
+    fi
+    line=${rest#"$piece"}
+  done
+  last=$n
+}
 _@() {
-  local program=${COMP_WORDS[0]} cur=${COMP_WORDS[COMP_CWORD]} command= kind= names= word operands=0 i
-  program=${program/#\~/$HOME}
-  COMPREPLY=()
+  local words=() places=() last piece=${COMP_WORDS[COMP_CWORD]} cur i
+  _@_join
+  cur=${words[last]}
   [[ $cur == = ]] && cur=
-  for ((i = 1; i < COMP_CWORD; ++i)); do
-    word=${COMP_WORDS[i]}
+  [[ $piece =~ ^[:=]+$ ]] && piece=
+  COMPREPLY=()
+  _@_look
+  piece=${cur%"$piece"}
+  for ((i = 0; i < ${#COMPREPLY[*]}; ++i)); do COMPREPLY[i]=${COMPREPLY[i]#"$piece"}; done
+}
+_@_look() {
+  local program=${words[0]} command= kind= names= word operands=0 i
+  program=${program/#\~/$HOME}
+  for ((i = 1; i < last; ++i)); do
+    word=${words[i]}
     case $word in
       --) ((++i)); break ;;
       -?*)
@@ -90,8 +110,8 @@ _@() {
         _@_value "$command:$word"
         [[ -z $kind ]] && continue
         ((++i))
-        [[ ${COMP_WORDS[i]} == = && i -lt COMP_CWORD ]] && ((++i))
-        if ((i >= COMP_CWORD)); then
+        [[ ${words[i]} == = && i -lt last ]] && ((++i))
+        if ((i >= last)); then
           _@_complete "$kind" "$cur"
           return
         fi
@@ -107,12 +127,13 @@ _@() {
         ;;
     esac
   done
-  if [[ -n $_@_runs && -z $command ]] && ((i < COMP_CWORD || (i == COMP_CWORD && i > 1))) &&
-    [[ $i -lt $COMP_CWORD || ${COMP_WORDS[i-1]} == -- ]]; then
+  if [[ -n $_@_runs && -z $command ]] && ((i < last || (i == last && i > 1))) &&
+    [[ $i -lt $last || ${words[i-1]} == -- ]]; then
     # A program and its arguments.
     if declare -F _command_offset >/dev/null; then
-      _command_offset "$i"
-    elif ((i == COMP_CWORD)); then
+      _command_offset "${places[i]}"
+      piece=$cur
+    elif ((i == last)); then
       COMPREPLY=($(IFS=$'\n'; compgen -c -f -- "$cur"))
       compopt -o filenames 2>/dev/null
     else
@@ -129,7 +150,7 @@ _@() {
   _@_operand "$command:$operands"
   [[ -n $kind ]] && _@_complete "$kind" "$cur"
   if [[ -z $command ]]; then
-    if ((COMP_CWORD == 1)) || [[ -z $_@_runs ]]; then COMPREPLY+=($(compgen -W "$_@_commands" -- "$cur")); fi
+    if ((last == 1)) || [[ -z $_@_runs ]]; then COMPREPLY+=($(compgen -W "$_@_commands" -- "$cur")); fi
     if [[ -n $_@_runs ]]; then
       COMPREPLY+=($(IFS=$'\n'; compgen -c -f -- "$cur"))
       compopt -o filenames 2>/dev/null
@@ -154,7 +175,7 @@ std::string BashCompletion(const ManualCommand& program) {
   }
   const std::string function = "_" + program.name;
   std::string text = "# Completion of " + program.name + " for bash, made by `" + program.name + " --describe bash`.\n";
-  text += function + "_commands=" + BashWord(commands) + "\n";
+  text += function + "_commands=" + ShellWord(commands) + "\n";
   text += function + "_runs=" + (program.runs_program ? "1" : "") + "\n";
   text += function + "_value() { # what follows an option\n  case $1 in\n" + values + "    *) ;;\n  esac\n}\n";
   text += function + "_names() { # the options of a command\n  case $1 in\n" + names + "    *) ;;\n  esac\n}\n";

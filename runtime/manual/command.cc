@@ -32,7 +32,8 @@ std::vector<std::string> WordsOf(std::string_view value) {
   return words;
 }
 
-Completes CompletesOf(std::string_view value) {
+Completes CompletesOf(std::string_view value, const std::vector<std::string>& choices) {
+  if (!choices.empty()) return Completes::kWords;
   if (value == "FILE" || value == "PATH") return Completes::kFile;
   if (value == "FOLDER") return Completes::kFolder;
   if (value == "HOSTS") return Completes::kHosts;
@@ -62,6 +63,11 @@ std::string UsageOf(const ManualCommand& command) {
     add(operand.required ? operand.name : "[" + operand.name + "]");
   }
   return usage;
+}
+
+std::string WithUsage(const std::string& name, const ManualCommand& command) {
+  const std::string usage = UsageOf(command);
+  return usage.empty() ? name : name + " " + usage;
 }
 
 std::string HelpOf(const ManualOption& option) {

@@ -36,7 +36,8 @@ struct ManualCommand {
 
 // The kind of words that complete a value or an operand.
 enum class Completes { kNothing, kWords, kFile, kFolder, kHosts, kJob };
-Completes CompletesOf(std::string_view value);
+// `choices`: words that complete the value beside those of its name.
+Completes CompletesOf(std::string_view value, const std::vector<std::string>& choices = {});
 // The words of "core|numa|none"; none of "N|MIN:MAX", whose parts stand for values.
 std::vector<std::string> WordsOf(std::string_view value);
 // All words that complete the option's value.
@@ -45,6 +46,8 @@ std::vector<std::string> ChoicesOf(const ManualOperand& operand);
 
 // "[--now] JOB", or the command's own.
 std::string UsageOf(const ManualCommand& command);
+// The same behind the command's name, which ends the text where nothing follows: "dlaunch kill [--now] JOB".
+std::string WithUsage(const std::string& name, const ManualCommand& command);
 // The help with its limits and the usual value: "Ranks on each node (1 to 8; 4 unless given)".
 std::string HelpOf(const ManualOption& option);
 

@@ -54,22 +54,16 @@ ValueType ReadType(const std::string& type) {
   return read;
 }
 
-// Its own words for --help and --version, whatever the library calls them.
-std::string HelpText(const CLI::Option& option) {
-  const std::string text = option.get_description();
-  return text == "Print this help message and exit" ? "Print the options and exit" : text;
-}
-
 bool IsShown(const CLI::Option& option) {
   if (option.get_description().empty()) return false;
   return !option.get_group().empty() || option.check_lname("help") || option.check_lname("version");
 }
 
-ManualOption DescribeOption(const CLI::Option& option) {
+ManualOption DescribeOption(const CLI::App& app, const CLI::Option& option) {
   ManualOption described;
   for (const std::string& name : option.get_snames()) described.names.push_back("-" + name);
   if (!option.get_lnames().empty()) described.names.push_back("--" + option.get_lnames().front());
-  described.help = HelpText(option);
+  described.help = &option == app.get_help_ptr() ? "Print the options and exit" : option.get_description();
   if (option.get_items_expected_max() == 0) return described;
   const ValueType type = ReadType(option.get_type_name());
   described.value = type.name;
@@ -92,18 +86,15 @@ ManualCommand Describe(const CLI::App& app, const std::string& name) {
     if (option->get_positional() && !option->nonpositional()) {
       command.operands.push_back(DescribeOperand(*option));
     } else if (IsShown(*option)) {
-      command.options.push_back(DescribeOption(*option));
+      command.options.push_back(DescribeOption(app, *option));
     }
   }
   command.notes = app.get_footer();
   for (const CLI::App* const inner : app.get_subcommands([](const CLI::App*) { return true; })) {
     ManualCommand described = Describe(*inner, inner->get_name());
     std::erase_if(described.options, [](const ManualOption& one) { return one.names.back() == "--help"; });
-    // Commands inherit the notes of the program, which are told once.
-    if (command.notes.find(described.notes) != std::string::npos ||
-        described.notes.find("Examples:\n  " + name + " ") != std::string::npos) {
-      described.notes.clear();
-    }
+    // A part of the program's notes is told once.
+    if (command.notes.find(described.notes) != std::string::npos) described.notes.clear();
     command.commands.push_back(std::move(described));
   }
   return command;

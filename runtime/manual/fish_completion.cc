@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cohort/runtime/manual/completion.h"
 
 namespace cohort::runtime {
@@ -17,12 +18,9 @@ std::string FishWord(const std::string& text) {
 
 // The words that complete a value, as arguments of `complete`.
 std::string FishValue(const std::string& value, const std::vector<std::string>& choices, const std::string& program) {
-  if (!choices.empty()) {
-    std::string words;
-    for (const std::string& choice : choices) words += (words.empty() ? "" : " ") + choice;
-    return " -x -a " + FishWord(words);
-  }
-  switch (CompletesOf(value)) {
+  switch (CompletesOf(value, choices)) {
+    case Completes::kWords:
+      return " -x -a " + FishWord(absl::StrJoin(choices, " "));
     case Completes::kFile:
       return " -r -F";
     case Completes::kFolder:
@@ -31,9 +29,10 @@ std::string FishValue(const std::string& value, const std::vector<std::string>& 
       return " -x -a '(__" + program + "_hosts)'";
     case Completes::kJob:
       return " -x -a '(" + program + " completion jobs 2>/dev/null)'";
-    default:
-      return " -x";
+    case Completes::kNothing:
+      break;
   }
+  return " -x";
 }
 
 std::string FishOptions(const ManualCommand& command, const std::string& program, const std::string& condition) {

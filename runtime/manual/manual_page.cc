@@ -88,9 +88,14 @@ std::string Options(const ManualCommand& command) {
   return text;
 }
 
+std::string Synopsis(const std::string& name, const ManualCommand& command) {
+  const std::string usage = UsageOf(command);
+  return Bold(name) + (usage.empty() ? "" : " " + Roff(usage)) + "\n";
+}
+
 std::string Command(const ManualCommand& program, const ManualCommand& command) {
-  return ".SS " + Roff(program.name + " " + command.name + " " + UsageOf(command)) + "\n" + Roff(command.summary) +
-         "\n" + Options(command) + RoffNotes(command.notes, false);
+  return ".SS " + Roff(WithUsage(program.name + " " + command.name, command)) + "\n" + Roff(command.summary) + "\n" +
+         Options(command) + RoffNotes(command.notes, false);
 }
 
 // "Lists jobs." as the first line of a page wants it: "lists jobs".
@@ -109,9 +114,9 @@ std::string Brief(std::string summary) {
 std::string ManualPage(const ManualCommand& program, const std::string& build) {
   std::string page = ".TH " + Roff(Capitals(program.name)) + " 1 \"\" \"" + Roff(build) + "\" \"Cohort\"\n.ad l\n.nh\n";
   page += ".SH NAME\n" + Roff(program.name) + " \\- " + Roff(Brief(program.summary)) + "\n";
-  page += ".SH SYNOPSIS\n.nf\n" + Bold(program.name) + " " + Roff(UsageOf(program)) + "\n";
+  page += ".SH SYNOPSIS\n.nf\n" + Synopsis(program.name, program);
   for (const ManualCommand& command : program.commands) {
-    page += Bold(program.name + " " + command.name) + " " + Roff(UsageOf(command)) + "\n";
+    page += Synopsis(program.name + " " + command.name, command);
   }
   page += ".fi\n.SH DESCRIPTION\n" + Roff(program.summary) + "\n";
   page += ".SH OPTIONS\n" + Options(program);

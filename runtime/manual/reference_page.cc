@@ -74,11 +74,11 @@ std::string MarkdownNotes(const std::string& notes, const std::string& level) {
 std::string ReferencePage(const ManualCommand& program) {
   std::string page =
       "# " + program.name + ": options\n\n`" + program.name + " --describe markdown` prints this page.\n";
-  page += "\n" + Markdown(program.summary) + "\n\n```\n" + program.name + " " + UsageOf(program) + "\n```\n";
+  page += "\n" + Markdown(program.summary) + "\n\n```\n" + WithUsage(program.name, program) + "\n```\n";
   page += Table(program);
   for (const ManualCommand& command : program.commands) {
-    page += "\n## `" + program.name + " " + command.name + " " + UsageOf(command) + "`\n\n" +
-            Markdown(command.summary) + "\n" + Table(command) + MarkdownNotes(command.notes, "");
+    page += "\n## `" + WithUsage(program.name + " " + command.name, command) + "`\n\n" + Markdown(command.summary) +
+            "\n" + Table(command) + MarkdownNotes(command.notes, "");
   }
   return page + MarkdownNotes(program.notes, "##");
 }

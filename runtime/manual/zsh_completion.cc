@@ -1,16 +1,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cohort/runtime/manual/completion.h"
+#include "cohort/runtime/manual/shell_word.h"
 
 namespace cohort::runtime {
 namespace {
-
-std::string ZshWord(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
 
 // A text in a specification of _arguments: brackets and colons mean something there.
 std::string Specified(const std::string& text) {
@@ -24,12 +20,9 @@ std::string Specified(const std::string& text) {
 
 // The action of _arguments that completes a value.
 std::string Action(const std::string& function, const std::string& value, const std::vector<std::string>& choices) {
-  if (!choices.empty()) {
-    std::string words;
-    for (const std::string& choice : choices) words += (words.empty() ? "" : " ") + choice;
-    return "(" + words + ")";
-  }
-  switch (CompletesOf(value)) {
+  switch (CompletesOf(value, choices)) {
+    case Completes::kWords:
+      return "(" + absl::StrJoin(choices, " ") + ")";
     case Completes::kFile:
       return "_files";
     case Completes::kFolder:
@@ -38,9 +31,10 @@ std::string Action(const std::string& function, const std::string& value, const 
       return function + "_hosts";
     case Completes::kJob:
       return function + "_jobs";
-    default:
-      return " ";
+    case Completes::kNothing:
+      break;
   }
+  return " ";
 }
 
 std::string ZshOptions(const ManualCommand& command, const std::string& function) {
@@ -55,7 +49,7 @@ std::string ZshOptions(const ManualCommand& command, const std::string& function
       if (!option.value.empty()) {
         spec += ":" + Specified(option.value) + ":" + Action(function, option.value, ChoicesOf(option));
       }
-      text += " \\\n    " + ZshWord(spec);
+      text += " \\\n    " + ShellWord(spec);
     }
   }
   return text;
@@ -64,8 +58,8 @@ std::string ZshOptions(const ManualCommand& command, const std::string& function
 std::string ZshOperands(const ManualCommand& command, const std::string& function) {
   std::string text;
   for (const ManualOperand& operand : command.operands) {
-    text += " \\\n    " + ZshWord(std::string(operand.required ? ":" : "::") + Specified(operand.name) + ":" +
-                                  Action(function, operand.name, ChoicesOf(operand)));
+    text += " \\\n    " + ShellWord(std::string(operand.required ? ":" : "::") + Specified(operand.name) + ":" +
+                                    Action(function, operand.name, ChoicesOf(operand)));
   }
   return text;
 }
@@ -74,7 +68,7 @@ std::string ZshCommands(const ManualCommand& program, const std::string& functio
   std::string text = function + "_commands() {\n  local -a commands=(";
   for (const ManualCommand& command : program.commands) {
     const std::string first = command.summary.substr(0, command.summary.find('.'));
-    text += "\n    " + ZshWord(command.name + ":" + Specified(first));
+    text += "\n    " + ShellWord(command.name + ":" + Specified(first));
   }
   return text + "\n  )\n  _describe -t commands 'command' commands\n}\n";
 }

@@ -342,7 +342,6 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Lists, draws, proves and explains the plans that collectives run.");
-  app.footer(kExamples);  // of the commands too, but those that have their own
   app.require_subcommand(1);
   Options options;
   CLI::App* list = app.add_subcommand("list", "The algorithms");
@@ -365,7 +364,7 @@ int Main(int argc, char** argv) {
       ->check(NotEmpty("a range of sizes"));
   AddExplain(app, options);
   CLI::App* simulate = AddSimulate(app, options);
-  app.footer(std::string(kExamples) + "\n" + kSigns);
+  app.footer(std::string(kExamples) + "\n" + kSigns);  // behind the commands, which would inherit it
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
   if (!options.nodes.empty()) {
     if (*list) options.ranks = kMostRanks;  // as many nodes as there can be

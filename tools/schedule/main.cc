@@ -254,7 +254,6 @@ void AddCosts(CLI::App* command, Options& options) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Lists, draws, proves and times the schedules of pipelines.");
-  app.footer(kExamples);
   app.require_subcommand(1);
   Options options;
   CLI::App* list = app.add_subcommand("list", "The schedules");
@@ -279,6 +278,7 @@ int Main(int argc, char** argv) {
       ->required()
       ->check(NotEmpty("the name of a file"))
       ->type_name("FILE");
+  app.footer(kExamples);  // behind the commands, which would inherit it
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
   if (*list) return List();
   if (*show) return Show(options);

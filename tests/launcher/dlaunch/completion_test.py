@@ -131,6 +131,16 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(shell.line_after("dlaunch --grace 5 cat numbers.t", COMPLETE),
                          "dlaunch --grace 5 cat numbers.txt ")
         self.assertEqual(shell.line_after("dlaunch completion z", COMPLETE), "dlaunch completion zsh ")
+        # Values with colons and equals signs, at which readline splits words.
+        self.assertEqual(shell.line_after("dlaunch --hosts node2:4,log", COMPLETE).rstrip(" ,"), "dlaunch --hosts node2:4,login")
+        self.assertEqual(shell.line_after("dlaunch --hosts=node2:4,log", COMPLETE).rstrip(" ,"), "dlaunch --hosts=node2:4,login")
+        for option in ("--metrics 127.0.0.1:9400", "--port-range 29400:29500", "--env A=b:c", "--env=A=b"):
+            self.assertEqual(shell.line_after(f"dlaunch {option} --bin", COMPLETE).rstrip("= "), f"dlaunch {option} --bind")
+        self.assertEqual(shell.line_after("dlaunch --rank-order file:x --hostfile numbers.t", COMPLETE),
+                         "dlaunch --rank-order file:x --hostfile numbers.txt ")
+        # A colon between blanks begins another program.
+        self.assertEqual(shell.line_after("dlaunch -n 1 cat : -n 2 cat numbers.t", COMPLETE),
+                         "dlaunch -n 1 cat : -n 2 cat numbers.txt ")
         # An option of the program is none of dlaunch's.
         self.assertEqual(shell.line_after("dlaunch cat --simulate-n", COMPLETE).rstrip(), "dlaunch cat --simulate-n")
         if all_matches:
@@ -196,7 +206,13 @@ class CompletionTest(unittest.TestCase):
     def test_a_home_that_takes_no_file_keeps_no_job(self):
         folder = Folder(self)
         folder.write("plain", "")
+        folder.write("ssh", '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+        os.chmod(folder.path + "/ssh", 0o755)
         environment = {**folder.environment, "XDG_STATE_HOME": folder.path + "/plain"}
+        job = subprocess.run([DLAUNCH, "--hosts", "127.0.0.2", "--ssh", folder.path + "/ssh", "echo", "it ran"],
+                             capture_output=True, text=True, env=environment, timeout=DEADLINE_S, check=False)
+        self.assertEqual(job.returncode, 0, job.stderr)
+        self.assertIn("it ran", job.stdout)
         self.assertEqual(subprocess.run([DLAUNCH, "completion", "hosts"], capture_output=True, env=environment,
                                         timeout=DEADLINE_S, check=True).stdout, b"")
 

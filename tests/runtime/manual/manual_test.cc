@@ -9,6 +9,7 @@
 #include "cohort/runtime/manual/describe.h"
 #include "cohort/runtime/manual/forms.h"
 #include "cohort/runtime/manual/notes.h"
+#include "cohort/runtime/manual/shell_word.h"
 
 namespace cohort::runtime {
 namespace {
@@ -27,6 +28,8 @@ TEST(Values, AValuesNameSaysWhatCompletesIt) {
   EXPECT_THAT(WordsOf("given|natural|file:FILE"), ElementsAre("given", "natural"));
   EXPECT_THAT(WordsOf("N|MIN:MAX"), IsEmpty());
   EXPECT_THAT(WordsOf("core"), IsEmpty());
+  EXPECT_EQ(CompletesOf("a|b"), Completes::kWords);
+  EXPECT_EQ(CompletesOf("NAME", {"slurm", "local"}), Completes::kWords);
 }
 
 TEST(Notes, IndentedLinesStayAndOthersFlow) {
@@ -47,9 +50,10 @@ ManualCommand Sample() {
   app.add_option("--kind", text, "of call")->check(CLI::IsMember({"ring", "tree"}));
   app.add_flag("--now", flag, "Don't wait");
   app.add_flag("--hidden", flag, "Nobody sees it")->group("");
-  app.footer("Examples:\n  sample --bind core\n.dots begin a line\n");
   CLI::App* const inner = app.add_subcommand("list", "Lists files. And more");
   inner->add_option("file", text, "the list")->type_name("FILE");
+  app.add_subcommand("clear", "Removes all files");
+  app.footer("Examples:\n  sample --bind core\n.dots begin a line\n");
   return Describe(app, "sample");
 }
 
@@ -61,9 +65,11 @@ TEST(Describe, ReadsTheParsersOptions) {
   EXPECT_EQ(HelpOf(sample.options[2]), "size of the group (1 to 64; 4 unless given)");
   EXPECT_THAT(ChoicesOf(sample.options[3]), ElementsAre("ring", "tree"));
   EXPECT_EQ(sample.options[4].value, "");
-  ASSERT_EQ(sample.commands.size(), 1u);
+  EXPECT_EQ(HelpOf(sample.options[0]), "Print the options and exit");
+  ASSERT_EQ(sample.commands.size(), 2u);
   EXPECT_EQ(sample.commands[0].name, "list");
   EXPECT_THAT(sample.commands[0].options, IsEmpty());
+  EXPECT_EQ(sample.commands[0].notes, "");
 }
 
 TEST(Forms, EachHasEveryOption) {
@@ -75,6 +81,14 @@ TEST(Forms, EachHasEveryOption) {
   }
   EXPECT_FALSE(Form(Sample(), "pdf", "").has_value());
 }
+
+TEST(Forms, ACommandThatNothingFollowsEndsInNoBlank) {
+  EXPECT_THAT(*Form(Sample(), "markdown", ""), HasSubstr("\n## `sample clear`\n"));
+  EXPECT_THAT(*Form(Sample(), "man", ""), HasSubstr("\n.SS sample clear\n"));
+  EXPECT_THAT(*Form(Sample(), "man", ""), HasSubstr("\\fBsample clear\\fR\n"));
+}
+
+TEST(ShellWord, ShellsTakeTheTextLiterally) { EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'"); }
 
 TEST(Forms, TheManualPageEscapesWhatSteersRoff) {
   const std::string page = *Form(Sample(), "man", "cohort 1.2.3");
