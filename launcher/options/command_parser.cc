@@ -22,7 +22,7 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
-  dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss; completion bash
+  dlaunch join|status|top|stacks|kill|doctor|completion --help       each command by itself
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. A .py file is run by python3 -u. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
