@@ -282,7 +282,7 @@ TEST(CInterfaceTest, AnAbortEndsABlockingCallOfAnotherThread) {
     cohort_status ended = COHORT_OK;
     if (rank.rank == 1) {
       if (!rank.meet("aborted", 2)) return "rank 0 did not abort";
-      // What rank 0 sent before it aborted may complete one call.
+      // The last message of rank 0 before its abort may complete one call.
       cohort_status status = cohort_barrier(world, nullptr, nullptr);
       if (status == COHORT_OK) status = cohort_barrier(world, nullptr, nullptr);
       return status == COHORT_ABORTED ? "" : "rank 1 is not told of the abort: " + Explained(status);
