@@ -1,6 +1,7 @@
 """recipes_test.py <root of the project>: the recipes for Conan and Spack name options, packages and the version that there
 are. Conan's recipe is loaded by Conan where that is installed; Spack's runs with stand-ins for Spack's directives."""
 import contextlib
+import ast
 import json
 import pathlib
 import re
@@ -88,10 +89,21 @@ class Recipes(unittest.TestCase):
         self.assertTrue(names)
         self.assertEqual(names - build_options(), set())
 
+    @staticmethod
+    def conan_packages():
+        """{list: its packages}"""
+        module = ast.parse((CONAN / "conanfile.py").read_text())
+        return {node.targets[0].id: ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign)}
+
+    def test_each_build_has_the_parser_of_command_lines_and_json(self):
+        self.assertLessEqual({"libcli11-dev", "nlohmann-json3-dev"}, set(self.conan_packages()["BUILD"].split()))
+        always = set(re.findall(r'^    depends_on\("([a-z0-9-]+)', SPACK.read_text(), re.MULTILINE))
+        self.assertLessEqual({"cli11", "nlohmann-json"}, always)
+
     def test_conan_installs_packages_that_the_project_is_built_with(self):
-        text = (CONAN / "conanfile.py").read_text()
-        named = {name for line in re.findall(r'^(?:BUILD|LAUNCHER|TRAINER) = "(.*)"$', text, re.MULTILINE)
-                 for name in line.split()}
+        lists = self.conan_packages()
+        self.assertEqual(set(lists), {"BUILD", "LAUNCHER", "TRAINER"})
+        named = {name for words in lists.values() for name in words.split()}
         known = {line.split()[1] for line in (ROOT / "tools/debian-packages.txt").read_text().splitlines()
                  if line.startswith("build ")}
         self.assertTrue(named)

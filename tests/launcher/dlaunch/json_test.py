@@ -131,6 +131,14 @@ class JsonTest(unittest.TestCase):
         self.assertIn("local", [source["name"] for source in explained["sources"]])
         self.assertEqual(explained["bind"], "core")
         self.assertNotIn("variables", explained)  # all ranks are here
+        with tempfile.TemporaryDirectory() as folder:
+            with open(folder + "/ssh", "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+            os.chmod(folder + "/ssh", 0o755)
+            explained = self.valid("dry-run", run(DLAUNCH, "--explain", "--json", "--hosts", "127.0.0.2", "--ssh", folder + "/ssh",
+                                                  "--env-pass", "PATH", "--bind", "none", "true"))
+        self.assertIn("PATH", explained["variables"])
+        self.assertEqual(explained["bind"], "none")
 
     def test_several_programs(self):
         plan = self.valid("dry-run", run(DLAUNCH, "--dry-run", "--json", "-n", "1", "true", ":", "-n", "2", "sleep", "1"))
