@@ -107,6 +107,21 @@ absl::StatusOr<std::string> Transports(const char* name) {
   return Refuse(name, value, "names of transports, such as tcp or ucx,tcp");
 }
 
+absl::StatusOr<std::optional<Checks>> ChecksIn(const char* name) {
+  const std::string_view value = Variable(name);
+  if (value.empty()) return std::optional<Checks>();
+  Checks checks;
+  for (size_t begin = 0; begin <= value.size();) {
+    const size_t comma = std::min(value.find(',', begin), value.size());
+    const std::string_view word = value.substr(begin, comma - begin);
+    bool* const check = word == "nan" ? &checks.nan : word == "results" ? &checks.results : nullptr;
+    if (check == nullptr || *check) return Refuse(name, value, "nan, results or nan,results");
+    *check = true;
+    begin = comma + 1;
+  }
+  return std::optional<Checks>(checks);
+}
+
 // Launchers tell each process the number of processes, beside a variable that only such a process has. SLURM_NTASKS is
 // not among them: a batch script has it too, in which one process runs.
 constexpr struct {
@@ -167,6 +182,7 @@ absl::StatusOr<Environment> Environment::Read() {
   if (timeout.has_value()) environment.init_timeout = std::chrono::milliseconds(*timeout);
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> detect, Number("COHORT_DETECT_DEADLOCKS", 0, 1));
   if (detect.has_value()) environment.detect_deadlocks = *detect == 1;
+  COHORT_ASSIGN_OR_RETURN(environment.checks, ChecksIn("COHORT_CHECK"));
   COHORT_ASSIGN_OR_RETURN(environment.ucx_library, Library("COHORT_UCX_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.nccl_library, Library("COHORT_NCCL_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::runtime {
 
@@ -27,6 +28,9 @@ struct Environment {
   std::optional<std::chrono::milliseconds> init_timeout;
   // COHORT_DETECT_DEADLOCKS: overrides RuntimeOptions::detect_deadlocks.
   std::optional<bool> detect_deadlocks;
+  // COHORT_CHECK: "nan", "results", or both with a comma: overrides RuntimeOptions::checks. dlaunch --check sets it.
+  // Must be equal on all ranks.
+  std::optional<Checks> checks;
   // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open. Empty: the
   // usual one (libucp.so.0, libnccl.so.2, libcudart.so).
   std::string ucx_library;

@@ -141,6 +141,8 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   absl::Status unreported COHORT_GUARDED_BY(mutex);
 };
 
+Checks ChecksOf(const Runtime& runtime) { return runtime.rep_->ways.checks; }
+
 Runtime::Runtime() : rep_(std::make_unique<Rep>()) {}
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
@@ -156,7 +158,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
   return Join(std::move(options.bootstrap), timeout,
               {.stays = options.stays,
                .progress_thread = options.progress_thread,
-               .detect_deadlocks = environment.detect_deadlocks.value_or(options.detect_deadlocks)});
+               .detect_deadlocks = environment.detect_deadlocks.value_or(options.detect_deadlocks),
+               .checks = environment.checks.value_or(options.checks)});
 }
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Join(std::unique_ptr<Bootstrap> bootstrap,

@@ -17,11 +17,16 @@
 #include "absl/status/statusor.h"
 #include "cohort/runtime/bootstrap/bootstrap.h"
 #include "cohort/runtime/engine/engine.h"
+#include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 
 class ForkWatch;
+class Runtime;
+
+// RuntimeOptions::checks, or what COHORT_CHECK says.
+Checks ChecksOf(const Runtime& runtime);
 
 struct RuntimeOptions {
   std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
@@ -31,6 +36,9 @@ struct RuntimeOptions {
   // rank where a thread that has made no call yet may sleep for longer than 30 s before its first call, for which other
   // ranks wait meanwhile: this rank is then never taken to be in a deadlock. COHORT_DETECT_DEADLOCKS overrides it.
   bool detect_deadlocks = true;
+  // Looks for NaN in what collectives read, or for results that are not equal on all ranks. Must be equal on all ranks;
+  // otherwise calls do not match. COHORT_CHECK overrides it.
+  Checks checks = {};
   // How to join. When null, the environment decides: with COHORT_AGENT through the agent, otherwise as a world of one.
   // Init refuses a world of one with kFailedPrecondition if another launcher's variables say that there are several
   // (README.md).
@@ -176,6 +184,8 @@ class Runtime {
   void set_attachment(std::shared_ptr<void> attachment) { attachment_ = std::move(attachment); }
   void* attachment() const { return attachment_.get(); }
 
+  friend Checks ChecksOf(const Runtime& runtime);
+
  private:
   Runtime();
   // The options of an epoch's runtime that the next one's has too.
@@ -183,6 +193,7 @@ class Runtime {
     bool stays = false;
     bool progress_thread = false;
     bool detect_deadlocks = true;
+    Checks checks = {};
   };
   static absl::StatusOr<std::unique_ptr<Runtime>> Join(std::unique_ptr<Bootstrap> bootstrap,
                                                        std::chrono::nanoseconds timeout, const Ways& ways);

@@ -77,7 +77,8 @@ void CallRecorder::Sign(const CollectiveRequest& request, const ServicePlan& ser
   signature->kind = static_cast<uint16_t>(request.kind);
   signature->dtype = static_cast<uint16_t>(request.dtype);
   signature->op = Reduces(request.kind) ? static_cast<uint8_t>(request.op) : 0;
-  signature->determinism = Reduces(request.kind) ? static_cast<uint8_t>(request.determinism) : 0;
+  signature->determinism = static_cast<uint8_t>(
+      (Reduces(request.kind) ? static_cast<uint8_t>(request.determinism) : 0) | group_.checks.bits());
   signature->algorithm = service.algorithm;
   signature->tuning = service.tuning ^ request.parts ^ runtime::TagHash(request.tag);
   record->tag = request.tag;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "cohort/comm/check/input_check.h"
 #include "cohort/comm/group/batch_state.h"
 #include "cohort/comm/group/local_call.h"
 #include "cohort/comm/group/make_call.h"
@@ -65,6 +66,15 @@ runtime::Work EndByException(Group& group) {
   return EndedBy(group.runtime(), group.status());
 }
 
+// Ends a call that is numbered, and its group, before anything of it is sent.
+runtime::Work Refuse(Group& group, PreparedCall& call, const absl::Status& why) {
+  runtime::BlackBoxWriter& black_box = group.runtime().segment().black_box();
+  const uint64_t ticket = black_box.Start(call.record, &call.description);
+  group.FailEverywhere(why, group.context().rank);
+  black_box.Finish(ticket, runtime::CallState::kFailed);
+  return EndedBy(group.runtime(), why);
+}
+
 // The group has a call under way.
 void PollOrFail(Group& group, runtime::Engine& engine) {
   try {
@@ -95,6 +105,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.transports = std::move(transports);
   context_.tuning = std::move(tuning);
   context_.determinism = determinism == Determinism::kDefault ? Determinism::kFast : determinism;
+  context_.checks = ChecksOf(runtime);
   context_.drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) {
     return Drive(done, deadline);
   };
@@ -164,6 +175,10 @@ absl::Status Group::WhyNotInChild() const {
 
 [[gnu::always_inline]] inline runtime::Work Group::Run(RememberedCall& call, const void* in, void* out) {
   recorder_.Number(call.request, call.beyond_sequence, &call.record);
+  if (context_.checks.nan) [[unlikely]] {
+    const absl::Status finite = CheckInput(context_, call.request, in, call.record);
+    if (!finite.ok()) return Refuse(*this, call, finite);
+  }
   try {
     call.provider->Start(call, in, out);
     call.ticket = black_box_.Start(call.record, &call.description);
@@ -211,6 +226,14 @@ runtime::Work Group::MakeAndRun(const CallArguments& arguments, const CallOption
 
 runtime::Work Group::RunMade(std::unique_ptr<RememberedCall>& made, const runtime::EngineLock& lock) {
   if (made->provider == nullptr) {
+    if (context_.checks.nan) [[unlikely]] {
+      made->description = {};
+      recorder_.Sign(made->request, made->service, &made->record);
+      recorder_.Describe(made->request, &made->record);
+      recorder_.Number(made->request, runtime::HashBeyondSequence(made->record.signature), &made->record);
+      const absl::Status finite = CheckInput(context_, made->request, made->request.in, made->record);
+      if (!finite.ok()) return Refuse(*this, *made, finite);
+    }
     RunLocalCall(made->request);
     return runtime::Work::Finished(absl::OkStatus());
   }

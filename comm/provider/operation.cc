@@ -10,7 +10,11 @@ void Operation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status, 
     call.blocks.reset();
     call.like = 0;
   }
-  black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed, at_once);
+  if (const uint32_t result = std::exchange(call.record.result, 0); result != 0) [[unlikely]] {
+    black_box.FinishWithResult(call.ticket, result);
+  } else {
+    black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed, at_once);
+  }
   CompleteAndDrop(std::move(status));
 }
 

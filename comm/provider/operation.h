@@ -20,7 +20,8 @@ class Operation final : public PooledState<Operation> {
   explicit Operation(StatePool<Operation>* pool) : PooledState(pool) {}
 
   AcceptedCall call;
-  uint64_t signature = 0;    // what its messages carry
+  uint64_t numbered = 0;     // the signature by which it was numbered
+  uint64_t signature = 0;    // what its messages carry: the same, or with the results before it
   uint64_t deadline_ns = 0;  // steady clock; 0: its time has not begun to be watched
 
   runtime::AwaitedCalls awaited() const { return {call.ticket, call.ticket}; }

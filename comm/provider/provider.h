@@ -42,6 +42,7 @@ struct GroupContext {
   Tuning tuning;                                 // for the choice of algorithms; equal on all members
   bool windows = false;                          // one was allocated on this group; equal on all members
   Determinism determinism = Determinism::kFast;  // of calls that say nothing else
+  runtime::Checks checks;                        // of its calls; equal on all members
   // For a provider that has to wait inside Launch, BatchEnd, Register or OnSplit: drives the engine until `done`, which
   // any thread may ask, or the deadline; the result is done(). Other threads may have the engine meanwhile, unless it
   // is from inside it that the provider was called. Called with engine ownership.

@@ -97,6 +97,11 @@ Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, cons
     if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) {
       return {absl::FailedPreconditionError(verdict.text), true, CulpritOf(group, verdict)};
     }
+    if (verdict.kind == runtime::CallVerdict::Kind::kResults) {
+      // Without a majority the results of the others decide, which may yet be to come.
+      const bool found = verdict.majority || verdict.results == static_cast<size_t>(group.size);
+      return {absl::DataLossError(verdict.text), found, CulpritOf(group, verdict)};
+    }
   }
   const std::string here = "rank " + std::to_string(group.members[group.rank]);
   const std::string peer = "rank " + std::to_string(group.members[failure.peer]);
@@ -104,7 +109,8 @@ Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, cons
   if (!CameAlong(failure)) {
     text += "another call, which can't be seen from here";
   } else if (failure.peer_call.signature == mine.signature) {
-    text += "the same, but an earlier call of theirs in this group differed";
+    text += group.checks.results ? "the same, but an earlier call of theirs in this group, or its result, differed"
+                                 : "the same, but an earlier call of theirs in this group differed";
   } else {
     text += runtime::DescribeCallAndSite(failure.peer_call);
     if (runtime::DescribeCall(failure.peer_call) == runtime::DescribeCall(mine)) text += runtime::kOtherInvisibly;

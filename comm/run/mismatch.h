@@ -13,7 +13,7 @@
 namespace cohort::comm {
 
 struct Mismatch {
-  absl::Status error;  // kFailedPrecondition
+  absl::Status error;  // kFailedPrecondition; kDataLoss where results of earlier calls differ (--check results)
   // The error names the calls that differ. False: the calls that met agree, so an earlier one differed, or the peer's
   // call can't be seen from here.
   bool found = false;

@@ -65,7 +65,9 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
       plans_(group->rank, PlacementOf(*group)),
       selector_(TopologyOf(*group, plans_.placement()), group->tuning),
       tuning_hash_(selector_.tuning().Hash()),
-      earliest_deadline_(kNever) {}
+      earliest_deadline_(kNever) {
+  if (group->checks.results) results_.emplace();
+}
 
 PlanProvider::~PlanProvider() {
   activity_ = Activity::kIdle;  // within a user's function nobody may destroy the group
@@ -88,11 +90,13 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
 
 void PlanProvider::Start(PreparedCall& call, const void* in, void* out) {
   StartCall(call, in, out, queue_.empty() && activity_ == Activity::kIdle);
+  if (results_.has_value()) [[unlikely]]
+    call.record.wire_signature = next()->signature;  // for the black box
 }
 
 void PlanProvider::Post() {
   Operation* const operation = next();
-  operation->signature = operation->call.record.wire_signature;
+  operation->numbered = operation->signature = operation->call.record.wire_signature;
   operation->deadline_ns = 0;
   undated_ = true;
   const bool first = queue_.empty();
@@ -109,7 +113,10 @@ runtime::Work PlanProvider::Launch(const AcceptedCall&) {
 }
 
 absl::Status PlanProvider::Begin(bool fallback) {
-  const AcceptedCall& call = queue_.front()->call;
+  Operation& first = *queue_.front();
+  const AcceptedCall& call = first.call;
+  if (results_.has_value()) [[unlikely]]
+    first.signature = first.call.record.wire_signature = results_->Sign(first.numbered);
   algorithm_ = fallback ? call.service.fallback : call.service.algorithm;
   pieces_ = fallback ? call.service.fallback_pieces : call.service.pieces;
   staged_ = ReductionStage::Needed(call.request, algorithm_);
@@ -165,6 +172,7 @@ PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
 void PlanProvider::Prepare(PreparedCall& call) {
   const CollectiveRequest& request = call.request;
   const ServicePlan& service = call.service;
+  if (results_.has_value()) return;  // an inline run hashes nothing
   // Only the links know which unequal blocks are too long.
   const bool too_long = request.blocks == nullptr && BytesOf(request) > int64_t{kMostInlineBytes};
   if (too_long || request.user_op != nullptr || ReductionStage::Needed(request, service.algorithm)) return;
@@ -186,6 +194,8 @@ void PlanProvider::FinishFirst() {
   }
   phase_ = Phase::kIdle;
   Operation* operation = queue_.pop();
+  if (results_.has_value()) [[unlikely]]
+    operation->call.record.result = results_->Add(HashResult(operation->call.request, group_->size));
   if (queue_.empty()) earliest_deadline_ = kNever;
   const bool at_once = !watch_.waiting() && BytesOf(operation->call.request) <= kMostBytesAtOnce;
   watch_.Clear();
@@ -246,7 +256,12 @@ bool PlanProvider::Advance() {
 bool PlanProvider::Poll() {
   if (queue_.empty()) return false;
   if (suspicion_.held()) {
-    if (suspicion_.Due()) group_->fail(suspicion_.complaint(), suspicion_.peer());
+    if (!suspicion_.Due()) return false;
+    Mismatch late;  // more results may be known by now
+    if (results_.has_value() && runner_.failure().cause != RunnerFailure::Cause::kStatus) {
+      late = ExplainMismatch(*group_, queue_.front()->call.record, runner_.failure());
+    }
+    group_->fail(late.found ? late.error : suspicion_.complaint(), late.found ? late.blamed : suspicion_.peer());
     return false;
   }
   // A user's function that waits for calls of its group gets to its timeout.

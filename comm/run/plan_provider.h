@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cohort/comm/check/result_hash.h"
 #include "cohort/comm/provider/operation.h"
 #include "cohort/comm/provider/prepared_call.h"
 #include "cohort/comm/provider/provider.h"
@@ -83,6 +85,7 @@ class PlanProvider : public HostProvider {
   bool undated_ = false;            // some have none yet
   StallWatch watch_;
   Suspicion suspicion_;
+  std::optional<ResultChain> results_;  // where they are compared
   absl::Status failed_;
 };
 

@@ -73,7 +73,7 @@ bool IsRankVariable(std::string_view name) {
 }
 
 bool IsJobVariable(std::string_view name) {
-  static constexpr std::string_view kJobVariables[] = {"COHORT_ENCRYPT_DATA", "COHORT_TORCH_BACKEND",
+  static constexpr std::string_view kJobVariables[] = {"COHORT_CHECK", "COHORT_ENCRYPT_DATA", "COHORT_TORCH_BACKEND",
                                                        "COHORT_TRANSPORTS", "COHORT_TUNING"};
   return std::find(std::begin(kJobVariables), std::end(kJobVariables), name) != std::end(kJobVariables);
 }

@@ -80,6 +80,34 @@ CallVerdict Mismatch(uint64_t group, const std::vector<CallClass>& classes, uint
   return verdict;
 }
 
+// Whether the results of members whose calls agree do so too, as far as they are known.
+CallComparison CompareResults(uint64_t group, uint64_t sequence, const std::vector<InspectedMember>& members,
+                              OperationState state) {
+  CallComparison result;
+  std::vector<runtime::ResultVariant> variants;
+  const v1::CallState* first = nullptr;
+  size_t known = 0;
+  for (const InspectedMember& member : members) {
+    if (!member.answered || !member.call.sequence_seen() || member.call.result() == 0) continue;
+    runtime::AddResult(member.call.result(), static_cast<int>(member.rank), &variants);
+    if (first == nullptr) first = &member.call;
+    ++known;
+  }
+  if (variants.size() < 2) return result;
+  const bool majority = runtime::PutMajorityFirst(&variants);
+  // The results that are to come may tell which of two is right.
+  if (!majority && known < members.size() && state == OperationState::kStalled) {
+    result.undecided = true;
+    return result;
+  }
+  result.verdict = CallVerdict{static_cast<int>(absl::StatusCode::kDataLoss),
+                               runtime::DescribeResults(group, sequence, CallAndSite(*first), variants), -1};
+  if (majority && variants.size() == 2 && variants[1].ranks.size() == 1) {
+    result.verdict->blamed_rank = variants[1].ranks[0];
+  }
+  return result;
+}
+
 // Whether the member is in, or was last in, a call of another group.
 bool IsElsewhere(const InspectedMember& member, uint64_t group) {
   return !member.ended && member.answered && member.call.present() && member.call.group() != group;
@@ -185,6 +213,10 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
   if (sorted.classes.size() > 1) {
     result.verdict = Mismatch(group, sorted.classes, sequence);
     return result;
+  }
+  if (CallComparison results = CompareResults(group, sequence, members, state);
+      results.verdict.has_value() || results.undecided) {
+    return results;
   }
   if (state == OperationState::kFailed) {  // a member that has ended since may have ended because of that
     if (!sorted.absent.empty() || !sorted.held.empty()) result.verdict = Expired(group, sorted, sequence);

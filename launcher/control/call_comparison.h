@@ -41,7 +41,8 @@ enum class OperationState {
 
 // Pure. `sequence` is the operation's number in `group` and `epoch`.
 //   kFailedPrecondition  two members called differently; names all ranks, both calls and both call sites
-//   kUnavailable         a member has exited without calling, or before its call was complete, and others wait
+//   kDataLoss            the calls agree, and their results, which must be equal, do not; names the ranks that stand
+//   out kUnavailable         a member has exited without calling, or before its call was complete, and others wait
 //   kDeadlineExceeded    only of kExpired and kFailed: names whom a debugger has stopped, or who never called and what
 //                        they were doing instead
 CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,

@@ -283,7 +283,8 @@ void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
 
 bool IsVerdict(const v1::GroupFailure& failure) {
   const auto code = static_cast<absl::StatusCode>(failure.code());
-  return code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDeadlineExceeded;
+  return code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDeadlineExceeded ||
+         code == absl::StatusCode::kDataLoss;
 }
 
 v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFailure>& failures,

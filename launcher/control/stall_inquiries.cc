@@ -29,6 +29,7 @@ void SetLastCall(const OperationId& operation, const v1::CallState& last, Inspec
   } else {  // what it called in this group before that is not known
     member->call.set_sequence_seen(true);
     member->call.clear_signature();
+    member->call.clear_result();
   }
 }
 

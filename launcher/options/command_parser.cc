@@ -81,6 +81,15 @@ void AddFlags(CLI::App* app, RawOptions* raw) {
   app->add_flag("--module,-m", raw->module, "The program is a Python module: python3 -u -m PROGRAM");
 }
 
+// How the ranks talk to each other.
+void AddCommunication(CLI::App* app, RawOptions* raw) {
+  AddOption(app, "mpi", &raw->mpi, "auto|pmi1|pmix|none",
+            "Start MPI programs by pmi1 (MPICH), pmix (Open MPI), none (auto)");
+  AddOption(app, "torch-backend", &raw->torch_backend, "cohort|torch", "cohort: serve PyTorch programs' gloo (torch)");
+  AddOption(app, "check", &raw->check, "nan|results|nan,results",
+            "Check collectives: inputs for NaN and infinity (nan), results for being equal on all ranks (results)");
+}
+
 void AddSimulation(CLI::App* app, RawOptions* raw) {
   AddOption(app, "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
   AddOption(app, "simulate-gpus", &raw->simulate_gpus, "N", "Give each node N pretended GPUs, in host memory");
@@ -136,10 +145,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
   AddOption(app.get(), "stopped", &raw->stopped, "kill|wait",
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
-  AddOption(app.get(), "mpi", &raw->mpi, "auto|pmi1|pmix|none",
-            "Start MPI programs by pmi1 (MPICH), pmix (Open MPI), none (auto)");
-  AddOption(app.get(), "torch-backend", &raw->torch_backend, "cohort|torch",
-            "cohort: serve PyTorch programs' gloo (torch)");
+  AddCommunication(app.get(), raw);
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "TIME", "From a rank's SIGTERM to its SIGKILL: 5 (seconds), 2m, 1h (10)");

@@ -191,19 +191,35 @@ absl::Status ReadMpi(const std::string& text, Mpi* mpi) {
   return absl::InvalidArgumentError("--mpi '" + text + "': give auto, pmi1, pmix or none");
 }
 
-absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {
-  constexpr char kVariable[] = "COHORT_TORCH_BACKEND";
-  if (text != "cohort" && text != "torch") {
-    return absl::InvalidArgumentError("--torch-backend '" + text + "': give cohort or torch");
-  }
+namespace {
+
+// For an option that ranks see as a variable. A contradiction names both.
+absl::Status AddVariable(const std::string& option, const std::string& variable, const std::string& text,
+                         std::vector<std::pair<std::string, std::string>>* environment) {
   for (const auto& [name, value] : *environment) {
-    if (name == kVariable && value != text) {
-      return absl::InvalidArgumentError("--torch-backend " + text + " and --env " + name + "=" + value +
+    if (name == variable && value != text) {
+      return absl::InvalidArgumentError(option + " " + text + " and --env " + name + "=" + value +
                                         " contradict each other; leave one out");
     }
   }
-  environment->emplace_back(kVariable, text);
+  environment->emplace_back(variable, text);
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {
+  if (text != "cohort" && text != "torch") {
+    return absl::InvalidArgumentError("--torch-backend '" + text + "': give cohort or torch");
+  }
+  return AddVariable("--torch-backend", "COHORT_TORCH_BACKEND", text, environment);
+}
+
+absl::Status ReadCheck(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {
+  if (text != "nan" && text != "results" && text != "nan,results" && text != "results,nan") {
+    return absl::InvalidArgumentError("--check '" + text + "': give nan, results or nan,results");
+  }
+  return AddVariable("--check", "COHORT_CHECK", text == "results,nan" ? "nan,results" : text, environment);
 }
 
 }  // namespace cohort::launcher

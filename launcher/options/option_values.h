@@ -44,5 +44,7 @@ absl::Status ReadStopped(const std::string& text, Stopped* stopped);
 absl::Status ReadMpi(const std::string& text, Mpi* mpi);
 // --torch-backend: "cohort", "torch". Adds COHORT_TORCH_BACKEND to `environment`, which must not say otherwise.
 absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment);
+// --check: "nan", "results", or both with a comma. Adds COHORT_CHECK to `environment`, which must not say otherwise.
+absl::Status ReadCheck(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment);
 
 }  // namespace cohort::launcher

@@ -235,6 +235,7 @@ absl::Status ReadOptions(const CommandParser& parser, Options* options) {
   problems.Add(ReadEnvironment(raw.environment, &options->environment));
   if (raw.encrypt_data) problems.Add(EncryptData(options));
   if (parser.Has("--torch-backend")) problems.Add(ReadTorchBackend(raw.torch_backend, &options->environment));
+  if (parser.Has("--check")) problems.Add(ReadCheck(raw.check, &options->environment));
   if (problems.none()) problems.Add(CheckElasticity(*options));  // which believes what it reads
   return problems.All();
 }

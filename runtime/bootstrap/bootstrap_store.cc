@@ -345,6 +345,10 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector
   switch (verdict.kind) {
     case CallVerdict::Kind::kMismatch:
       return absl::FailedPreconditionError(verdict.text);
+    case CallVerdict::Kind::kResults:
+      // More results may come, by which the rank is found.
+      if (!verdict.majority && !expired && verdict.results < views.size()) break;
+      return absl::DataLossError(verdict.text);
     case CallVerdict::Kind::kAbsent:
       for (int rank : verdict.blamed) {
         if (finalised.contains(rank)) {

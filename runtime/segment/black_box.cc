@@ -81,8 +81,10 @@ std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxS
     record->wire_signature = wire_signature;
     record->start_ns = start_ns;
     record->end_ns = end_ns;
+    const auto known = static_cast<uint32_t>(state);
     record->state =
-        state > static_cast<uint64_t>(CallState::kFailed) ? CallState::kEmpty : static_cast<CallState>(state);
+        known > static_cast<uint32_t>(CallState::kFailed) ? CallState::kEmpty : static_cast<CallState>(known);
+    record->result = static_cast<uint32_t>(state >> 32);
     *ticket = (version - 1) / 4;
     return record;
   }
@@ -107,12 +109,12 @@ inline void WriteStart(BlackBoxMemory* memory, uint64_t ticket, uint64_t descrip
 }
 
 // Ends the record, unless the ring has overwritten it.
-inline void WriteEnd(BlackBoxSlot& slot, uint64_t ticket, CallState state, uint64_t end_ns) {
+inline void WriteEnd(BlackBoxSlot& slot, uint64_t ticket, CallState state, uint64_t end_ns, uint32_t result = 0) {
   if (slot.version.load(std::memory_order_relaxed) != 4 * ticket + 2) return;
   slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   slot.end_ns.store(end_ns, std::memory_order_relaxed);
-  slot.state.store(static_cast<uint64_t>(state), std::memory_order_relaxed);
+  slot.state.store(static_cast<uint64_t>(state) | uint64_t{result} << 32, std::memory_order_relaxed);
   slot.version.store(4 * ticket + 4, std::memory_order_release);
 }
 
@@ -205,6 +207,10 @@ void BlackBoxWriter::Finish(uint64_t ticket, CallState state, bool at_once) {
 
 [[gnu::noinline]] void BlackBoxWriter::FinishWithClock(uint64_t ticket, CallState state) {
   WriteEnd(SlotOf(memory_, ticket), ticket, state, clock_.Now());
+}
+
+void BlackBoxWriter::FinishWithResult(uint64_t ticket, uint32_t result) {
+  WriteEnd(SlotOf(memory_, ticket), ticket, CallState::kDone, clock_.Now(), result);
 }
 
 std::optional<CallRecord> BlackBoxReader::Latest() const {

@@ -38,6 +38,8 @@ class BlackBoxWriter {
   // Marks it done or failed. A record that the ring has since overwritten is left alone. The clock is half of a
   // record's cost: an operation that had not to wait (`at_once`) ends, for the record, when it began.
   void Finish(uint64_t ticket, CallState state, bool at_once = false);
+  // Marks it done, with its result (CallRecord::result).
+  void FinishWithResult(uint64_t ticket, uint32_t result);
   // The latest ticket; 0: none.
   uint64_t latest() const;
   // Whether there were calls, and `thread` alone has made them. For the engine's owner.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "cohort/runtime/base/clock.h"
@@ -69,6 +70,29 @@ CallVerdict Mismatch(uint64_t group, uint64_t sequence, std::vector<Variant> var
   return verdict;
 }
 
+// Results of calls that agree.
+std::optional<CallVerdict> DifferentResults(uint64_t group, uint64_t sequence,
+                                            const std::vector<const CallView*>& sorted) {
+  std::vector<ResultVariant> variants;
+  const CallView* first = nullptr;
+  for (const CallView* view : sorted) {
+    if (!view->seen || view->result == 0) continue;
+    AddResult(view->result, view->rank, &variants);
+    if (first == nullptr) first = view;
+  }
+  if (variants.size() < 2) return std::nullopt;
+  CallVerdict verdict;
+  for (const ResultVariant& variant : variants) verdict.results += variant.ranks.size();
+  verdict.kind = CallVerdict::Kind::kResults;
+  verdict.majority = PutMajorityFirst(&variants);
+  verdict.text = DescribeResults(group, sequence, At(*first), variants);
+  for (size_t i = 1; i < variants.size(); ++i) {
+    verdict.blamed.insert(verdict.blamed.end(), variants[i].ranks.begin(), variants[i].ranks.end());
+  }
+  std::sort(verdict.blamed.begin(), verdict.blamed.end());
+  return verdict;
+}
+
 std::string LatestCall(const CallView& view) {
   std::string text = "rank " + std::to_string(view.rank);
   if (!view.node.empty()) text += " (" + view.node + ")";
@@ -123,13 +147,60 @@ std::string DescribeMismatch(uint64_t group, uint64_t sequence, std::span<const 
   return text + " (" + OperationName(group, sequence) + ")" + kMismatchRemedy;
 }
 
+void AddResult(uint32_t result, int rank, std::vector<ResultVariant>* variants) {
+  if (result == 0) return;
+  const auto same = std::find_if(variants->begin(), variants->end(),
+                                 [result](const ResultVariant& variant) { return variant.result == result; });
+  if (same != variants->end()) {
+    same->ranks.push_back(rank);
+  } else {
+    variants->push_back({result, {rank}});
+  }
+}
+
+bool PutMajorityFirst(std::vector<ResultVariant>* variants) {
+  size_t ranks = 0;
+  for (const ResultVariant& variant : *variants) ranks += variant.ranks.size();
+  const auto most = std::find_if(variants->begin(), variants->end(),
+                                 [ranks](const ResultVariant& variant) { return 2 * variant.ranks.size() > ranks; });
+  if (most == variants->end()) return false;
+  std::rotate(variants->begin(), most, most + 1);
+  return true;
+}
+
+std::string DescribeResults(uint64_t group, uint64_t sequence, const std::string& call,
+                            std::span<const ResultVariant> variants) {
+  size_t copies = 0;
+  for (const ResultVariant& variant : variants) copies += variant.ranks.size();
+  const bool majority = 2 * variants[0].ranks.size() > copies;
+  std::string text = "results differ: ";
+  if (majority) {
+    std::vector<int> odd;
+    for (const ResultVariant& variant : variants.subspan(1)) {
+      odd.insert(odd.end(), variant.ranks.begin(), variant.ranks.end());
+    }
+    std::sort(odd.begin(), odd.end());
+    text += DescribeRanks(odd) + (odd.size() == 1 ? " has" : " have") + " another result of " + call + " than " +
+            DescribeRanks(variants[0].ranks);
+  } else {
+    for (size_t i = 0; i < std::min(variants.size(), kVariantsShown); ++i) {
+      text += (i == 0 ? "" : i + 1 == variants.size() ? " and " : ", ") + DescribeRanks(variants[i].ranks);
+    }
+    text += " have different results of " + call + ", and none is that of most ranks";
+  }
+  return text + " (" + OperationName(group, sequence) + ")" + kResultsRemedy;
+}
+
 CallView MakeCallView(int rank, const std::string& node, const std::optional<CallRecord>& found, bool passed,
                       const std::optional<CallRecord>& latest) {
   CallView view;
   view.rank = rank;
   view.node = node;
   view.seen = found.has_value() || passed;
-  if (found.has_value()) view.signature = HashSignature(found->signature);
+  if (found.has_value()) {
+    view.signature = HashSignature(found->signature);
+    view.result = found->result;
+  }
   const std::optional<CallRecord>& shown = found.has_value() ? found : latest;
   if (!shown.has_value()) return view;
   view.call = DescribeCall(*shown);
@@ -155,6 +226,7 @@ CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const Call
   if (variants.size() > 1) return Mismatch(group, sequence, std::move(variants));
   CallVerdict verdict;
   if (variants.empty()) return verdict;
+  if (std::optional<CallVerdict> differ = DifferentResults(group, sequence, sorted)) return *std::move(differ);
 
   std::string latest;
   for (const CallView* view : sorted) {

@@ -3,6 +3,7 @@
 // own words (launcher/control/call_comparison.h), knowing also who has ended. Plain data, no I/O.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,6 +22,7 @@ struct CallView {
   // True when the rank has made this call. `signature` is 0 when it did so too long ago for its ring to know how.
   bool seen = false;
   uint64_t signature = 0;  // HashSignature; equal exactly when calls agree
+  uint32_t result = 0;     // CallRecord::result of the call, if it was seen
   // The call, or, when it was not seen, the rank's latest call in any group; empty when it has made none.
   std::string call;  // DescribeCall
   std::string site;
@@ -40,16 +42,20 @@ struct CallVerdict {
   enum class Kind {
     kNone,      // all have made the same call, or nobody is known to have made it
     kMismatch,  // calls differ
+    kResults,   // calls agree, but not what they gave their ranks
     kAbsent,    // calls agree, but some ranks have not made theirs
   };
   Kind kind = Kind::kNone;
   // One line for people: ranks, calls, call sites. Empty for kNone.
   std::string text;
-  // kMismatch: the ranks whose call is not the reference; kAbsent: those who have not called. Ascending.
+  // kMismatch and kResults: the ranks whose call or result is not the reference; kAbsent: those who have not called.
+  // Ascending.
   std::vector<int> blamed;
-  // kMismatch: whether more than half of the callers made the reference call. Otherwise the reference is the lowest
-  // rank's, and nobody can tell who is wrong.
+  // kMismatch and kResults: whether more than half of the callers have the reference. Otherwise the reference is the
+  // lowest rank's, and nobody can tell who is wrong.
   bool majority = false;
+  // kResults: the ranks whose results are known. Those of others may come.
+  size_t results = 0;
 };
 
 // Names the possible differences of calls of which DescribeCall says the same.
@@ -66,6 +72,23 @@ struct CallVariant {
 std::string DescribeMismatch(uint64_t group, uint64_t sequence, std::span<const CallVariant> variants);
 inline constexpr const char* kMismatchRemedy =
     "; make all members call the same operations in the same order with equal arguments";
+
+// The ranks that got one and the same result of a call.
+struct ResultVariant {
+  uint32_t result = 0;
+  std::vector<int> ranks;  // ascending
+};
+// Adds a rank, of those in ascending order, to the variant of its result. Nothing for 0.
+void AddResult(uint32_t result, int rank, std::vector<ResultVariant>* variants);
+// Moves the result of more than half of these ranks to the front. False: there is none.
+bool PutMajorityFirst(std::vector<ResultVariant>* variants);
+// The error of results that are not equal, for people: the call, and the ranks that stand out. `call` with its site.
+// The variants (two or more) are as PutMajorityFirst left them.
+std::string DescribeResults(uint64_t group, uint64_t sequence, const std::string& call,
+                            std::span<const ResultVariant> variants);
+
+inline constexpr const char* kResultsRemedy =
+    "; test the memory of the rank's machine, and look for code that writes to the buffer before the call is done";
 
 // Compares the views of a group's members (at most one a rank; in any order).
 CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const CallView> views);

@@ -52,7 +52,7 @@ std::string_view ReduceOpName(uint16_t op) { return NameIn(kOps, op); }
 
 bool IsPointToPoint(uint16_t kind) { return kind == kSend || kind == kRecv; }
 
-std::string DescribeCall(const CallRecord& record) {
+std::string DescribeArguments(const CallRecord& record) {
   const CallSignature& call = record.signature;
   std::string text(CallKindName(call.kind));
   if (call.kind == kShrinkCall) return text + "()";
@@ -72,12 +72,19 @@ std::string DescribeCall(const CallRecord& record) {
   } else {
     text.append(std::to_string(call.count));
   }
-  if (call.determinism > kFast) text.append(", ").append(NameIn(kLevels, call.determinism));
+  if (const uint8_t level = Checks::LevelOf(call); level > kFast) text.append(", ").append(NameIn(kLevels, level));
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.kind == kSend) text += ", to " + std::to_string(record.peer);
   if (call.kind == kRecv) text += ", from " + std::to_string(record.peer);
   if (record.tag != 0) text += ", " + TagText(record.tag);
   return text + ")";
+}
+
+std::string DescribeCall(const CallRecord& record) {
+  const Checks checks = Checks::Of(record.signature);
+  if (!checks.any()) return DescribeArguments(record);
+  return DescribeArguments(record) + " with --check " +
+         (checks.nan ? checks.results ? "nan,results" : "nan" : "results");
 }
 
 std::string SiteOf(const CallRecord& record) { return Printable(record.site, sizeof record.site); }

@@ -24,8 +24,10 @@ std::string_view ReduceOpName(uint16_t op);
 bool IsPointToPoint(uint16_t kind);
 
 // The call in words: "all_reduce(sum, float32, 1024)", "broadcast(float32, 1024, root 0)", "barrier()",
-// "send(float32, 16, to 3)".
+// "send(float32, 16, to 3)". Under checks "barrier() with --check nan,results".
 std::string DescribeCall(const CallRecord& record);
+// The same without the checks.
+std::string DescribeArguments(const CallRecord& record);
 // The record's call site, bounded and without control characters, whatever the record holds.
 std::string SiteOf(const CallRecord& record);
 // The call and its place: "all_reduce(sum, float32, 1024) at train.cc:88".

@@ -20,13 +20,33 @@ struct CallSignature {
   uint16_t kind = 0;        // comm::CollectiveKind
   uint16_t dtype = 0;       // comm::DataType
   uint8_t op = 0;           // comm::ReduceOp, 0 where the call has none
-  uint8_t determinism = 0;  // comm::Determinism, 0 where the call has no op
+  uint8_t determinism = 0;  // comm::Determinism, 0 where the call has no op; and, above it, Checks of the rank
   uint16_t algorithm = 0;   // hash of the algorithm's kind and name
   uint64_t tuning = 0;      // hash of the tuning table in force, of the user function's name, and of the tag
 
   friend bool operator==(const CallSignature& a, const CallSignature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 };
 static_assert(sizeof(CallSignature) == 48 && std::is_trivially_copyable_v<CallSignature>);
+
+// The checks that a rank makes of its calls (COHORT_CHECK). They are part of the signature.
+struct Checks {
+  bool nan = false;      // inputs are searched for NaN and infinity
+  bool results = false;  // results that must be equal are compared
+
+  // Whether anything is checked.
+  bool any() const { return nan || results; }
+  // Their part of CallSignature::determinism.
+  uint8_t bits() const { return static_cast<uint8_t>((nan ? kNanBit : 0) | (results ? kResultsBit : 0)); }
+  // The checks in a signature, and its comm::Determinism without them.
+  static Checks Of(const CallSignature& signature) {
+    return {(signature.determinism & kNanBit) != 0, (signature.determinism & kResultsBit) != 0};
+  }
+  static uint8_t LevelOf(const CallSignature& signature) { return signature.determinism & 0x0f; }
+
+  // The bits of bits().
+  static constexpr uint8_t kNanBit = 0x10;
+  static constexpr uint8_t kResultsBit = 0x20;
+};
 
 // The words of a signature, each with a key of its own, and their product, folded.
 class SignatureWords {
@@ -112,9 +132,9 @@ struct CallRecord {
   int32_t group_size = 0;
   uint64_t tag = 0;              // CallOptions::tag
   int32_t peer_world_rank = -1;  // send/recv: the other side; a call with a root: the root; as world rank
-  int32_t reserved = 0;
-  char user_op[16] = {};  // the user function's name, cut; NUL-terminated
-  char site[72] = {};     // "train.cc:88", the tail of the path when too long; NUL-terminated
+  uint32_t result = 0;           // a hash of the call's result, where results are compared; 0: there is none
+  char user_op[16] = {};         // the user function's name, cut; NUL-terminated
+  char site[72] = {};            // "train.cc:88", the tail of the path when too long; NUL-terminated
 };
 static_assert(sizeof(CallRecord) == 200 && std::is_trivially_copyable_v<CallRecord>);
 

@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 8;
+inline constexpr uint32_t kSegmentVersion = 9;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -49,7 +49,7 @@ struct alignas(64) BlackBoxSlot {
   std::atomic<uint64_t> wire_signature;
   std::atomic<uint64_t> start_ns;
   std::atomic<uint64_t> end_ns;
-  std::atomic<uint64_t> state;
+  std::atomic<uint64_t> state;  // and, in its upper half, CallRecord::result
   std::atomic<uint64_t> tag;
 };
 static_assert(sizeof(BlackBoxSlot) == 64);
@@ -100,7 +100,7 @@ struct alignas(kPage) RankPart {
 };
 static_assert(sizeof(RankPart) % kPage == 0);
 // If one of these fails, the layout has changed: kSegmentVersion changes with it.
-static_assert(kSegmentVersion == 8 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
+static_assert(kSegmentVersion == 9 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
 static_assert(sizeof(CallRecord) == 200 && sizeof(DescriptionSlot) == 256 && sizeof(BlackBoxMemory) == 188480);
 static_assert(sizeof(NoticeMemory) == 13632 && sizeof(RankPart) == 733184);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);

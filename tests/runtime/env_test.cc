@@ -17,6 +17,7 @@ constexpr const char* kVariables[] = {"COHORT_AGENT",
                                       "COHORT_INIT_TIMEOUT_MS",
                                       "COHORT_DETECT_DEADLOCKS",
                                       "COHORT_ENCRYPT_DATA",
+                                      "COHORT_CHECK",
                                       "COHORT_UCX_LIBRARY",
                                       "COHORT_TRANSPORTS",
                                       "COHORT_NCCL_LIBRARY",
@@ -86,6 +87,22 @@ TEST_F(EnvironmentTest, ReadsEveryVariable) {
   ExpectRefused("COHORT_DETECT_DEADLOCKS", "no");
   EXPECT_EQ(environment->encrypt_data, true);
   ExpectRefused("COHORT_ENCRYPT_DATA", "yes");
+}
+
+TEST_F(EnvironmentTest, ChecksAreAList) {
+  EXPECT_FALSE(Environment::Read()->checks.has_value());
+  const std::pair<const char*, uint8_t> kTexts[] = {{"nan", Checks::kNanBit},
+                                                    {"results", Checks::kResultsBit},
+                                                    {"nan,results", Checks::kNanBit | Checks::kResultsBit},
+                                                    {"results,nan", Checks::kNanBit | Checks::kResultsBit}};
+  for (const auto& [text, bits] : kTexts) {
+    setenv("COHORT_CHECK", text, 1);
+    const auto environment = Environment::Read();
+    ASSERT_TRUE(environment.ok()) << environment.status();
+    ASSERT_TRUE(environment->checks.has_value());
+    EXPECT_EQ(environment->checks->bits(), bits) << text;
+  }
+  for (const char* wrong : {"NaN", "nan,", ",nan", "nan,nan", "nan results", "0"}) ExpectRefused("COHORT_CHECK", wrong);
 }
 
 TEST_F(EnvironmentTest, DataAddressesAreAList) {

@@ -1,12 +1,18 @@
 #include "tools/collperf/cost.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cohort/comm/check/result_hash.h"
+#include "cohort/comm/reduce/non_finite.h"
+#include "cohort/comm/types.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
@@ -67,6 +73,45 @@ class Extra {
   uint64_t differing_ = 0;
 };
 
+constexpr size_t kCheckedFloats = (size_t{1} << 20) / sizeof(float);
+constexpr int kCheckTrials = 40;
+constexpr int kCheckCounts = 15;
+
+template <typename Check>
+CheckCost MeasureCheck(std::string name, const std::vector<float>& memory, measure::InstructionCounter* counter,
+                       const Check& check) {
+  CheckCost cost{.name = std::move(name)};
+  std::vector<double> trials;
+  for (int trial = 0; trial < kCheckTrials; ++trial) {
+    const uint64_t begin = measure::Ticks();
+    uint64_t found = check(memory.data(), memory.size());
+    Keep(found);
+    trials.push_back(static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick());
+  }
+  cost.gb_per_s = static_cast<double>(memory.size() * sizeof(float)) / measure::Median(trials);
+  if (counter == nullptr) return cost;
+  cost.instructions = std::numeric_limits<uint64_t>::max();
+  for (int i = 0; i < kCheckCounts; ++i) {
+    cost.instructions = std::min(cost.instructions, counter->Count([&] {
+      uint64_t found = check(memory.data(), 2);
+      Keep(found);
+    }));
+  }
+  return cost;
+}
+
+std::vector<CheckCost> MeasureChecks(measure::InstructionCounter* counter) {
+  const std::vector<float> memory(kCheckedFloats, 1.0f);
+  return {MeasureCheck("--check nan: the search of an input", memory, counter,
+                       [](const float* data, size_t count) -> uint64_t {
+                         return comm::AllFinite(comm::DataType::kFloat32, data, count) ? 1 : 0;
+                       }),
+          MeasureCheck("--check results: the hash of a result", memory, counter,
+                       [](const float* data, size_t count) -> uint64_t {
+                         return comm::HashMemory(data, count * sizeof(float));
+                       })};
+}
+
 }  // namespace
 
 absl::StatusOr<Cost> MeasureCost(RankSession& session) {
@@ -98,8 +143,23 @@ absl::StatusOr<Cost> MeasureCost(RankSession& session) {
   measure::InstructionCounter* const count = counter.ok() ? counter->get() : nullptr;
   COHORT_ASSIGN_OR_RETURN(cost.layers, MeasureLayers(session, count));
   COHORT_ASSIGN_OR_RETURN(cost.call_instructions, CountCall(session, count));
+  cost.checks = MeasureChecks(count);
   return cost;
 }
+
+namespace {
+
+std::string ChecksText(const std::vector<CheckCost>& checks) {
+  std::string text = "# off unless asked for (COHORT_CHECK, under which this counts the whole call):\n";
+  for (const CheckCost& check : checks) {
+    text += "#   " + check.name + ": " + measure::Fixed(check.gb_per_s, 1) + " GB/s of 1 MiB";
+    if (check.instructions > 0) text += ", " + std::to_string(check.instructions) + " instructions for 8 B";
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string CostText(const Cost& cost) {
   using measure::Fixed;
@@ -131,7 +191,7 @@ std::string CostText(const Cost& cost) {
   }
   return text + "\n# signature and black box: " + Fixed(bounded_ns, 1) + " ns a call" +
          bound(Fixed(kMostNs, 0) + " ns", bounded_ns <= kMostNs) + "; a call with both done twice takes " +
-         Fixed(cost.doubled_ns - cost.call_ns, 1) + " ns more\n";
+         Fixed(cost.doubled_ns - cost.call_ns, 1) + " ns more\n" + ChecksText(cost.checks);
 }
 
 }  // namespace cohort::collperf

@@ -19,6 +19,13 @@ struct LayerCost {
   bool is_bounded = false;    // signature, black box: the time of all such layers together has a bound
 };
 
+// A check (COHORT_CHECK) of one call's memory, in cache, by itself.
+struct CheckCost {
+  std::string name;
+  uint64_t instructions = 0;  // for 8 bytes; 0: not counted
+  double gb_per_s = 0;        // of 1 MiB
+};
+
 struct Cost {
   // An 8-byte all-reduce, calls back to back, medians of batches taken in turn: as it is, and with a signature and a
   // record of the black box more in every call.
@@ -26,6 +33,7 @@ struct Cost {
   double doubled_ns = 0;
 
   std::vector<LayerCost> layers;
+  std::vector<CheckCost> checks;
   // The whole call on rank 0, whose peers' messages are there already; 0: not counted.
   uint64_t call_instructions = 0;
   std::string counted_by;  // "perf_event", "single steps", or why nothing was counted

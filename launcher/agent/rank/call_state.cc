@@ -36,6 +36,7 @@ v1::CallState FromRecord(const runtime::CallRecord& record, uint32_t rank) {
   state.set_done(record.state != runtime::CallState::kStarted);
   state.set_failed(record.state == runtime::CallState::kFailed);
   state.set_signature(runtime::HashSignature(record.signature));
+  state.set_result(record.result);
   state.set_age_ms(AgeMilliseconds(record));
   state.set_group_rank(std::max(record.group_rank, 0));
   return state;

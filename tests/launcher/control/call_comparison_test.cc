@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "absl/status/status.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/runtime/segment/call_compare.h"
 
@@ -43,6 +44,31 @@ InspectedMember Absent(uint32_t rank) {
 
 std::string Names(const std::vector<uint32_t>& ranks) {
   return runtime::DescribeRanks(std::vector<int>(ranks.begin(), ranks.end()));
+}
+
+InspectedMember WithResult(uint32_t rank, uint32_t result) {
+  InspectedMember member = Member(rank, 1, /*done=*/true);
+  member.call.set_result(result);
+  return member;
+}
+
+TEST(CallComparison, TheRankWithAnotherResultIsBlamed) {
+  const auto result =
+      CompareCalls(1, 1, 5, {WithResult(0, 8), WithResult(1, 9), WithResult(2, 8), Member(3, 1)}, kStalled);
+  ASSERT_TRUE(result.verdict.has_value());
+  EXPECT_EQ(result.verdict->code, static_cast<int>(absl::StatusCode::kDataLoss));
+  EXPECT_EQ(result.verdict->blamed_rank, 1);
+  EXPECT_THAT(result.verdict->text,
+              HasSubstr("results differ: rank 1 has another result of call1(float32, 8) at x.cc:1 than ranks 0,2"));
+}
+
+TEST(CallComparison, TwoResultsWaitForAThird) {
+  const std::vector<InspectedMember> members = {WithResult(0, 8), WithResult(1, 9), WithResult(2, 0)};
+  EXPECT_TRUE(CompareCalls(1, 1, 5, members, kStalled).undecided);
+  const auto expired = CompareCalls(1, 1, 5, members, kExpired);
+  ASSERT_TRUE(expired.verdict.has_value());
+  EXPECT_EQ(expired.verdict->blamed_rank, -1);
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {WithResult(0, 8), WithResult(1, 9)}, kStalled).verdict.has_value());
 }
 
 TEST(CallComparison, TwoRanksThatDifferAreBothNamedAndNeitherBlamed) {

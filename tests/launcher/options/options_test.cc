@@ -171,6 +171,17 @@ TEST(Options, EncryptDataReachesRanksAsAVariable) {
   EXPECT_NE(parsed.status().message().find("contradict each other"), string::npos) << parsed.status();
 }
 
+TEST(Options, CheckIsAVariableOfTheRanks) {
+  for (const auto& [given, told] : {std::pair{"nan", "nan"}, {"results", "results"}, {"results,nan", "nan,results"}}) {
+    EXPECT_THAT(ParseOk({"--check", given, "train"}).environment, ElementsAre(testing::Pair("COHORT_CHECK", told)));
+  }
+  for (const char* wrong : {"", "NaN", "nan,", "nan,nan", "all"}) {
+    EXPECT_THAT(Parse({"--check", wrong, "train"}).status().message(), HasSubstr("give nan, results or nan,results"));
+  }
+  EXPECT_THAT(Parse({"--check", "nan", "--env", "COHORT_CHECK=results", "train"}).status().message(),
+              HasSubstr("--check nan and --env COHORT_CHECK=results contradict each other"));
+}
+
 TEST(Options, TorchBackendIsAVariableOfTheRanks) {
   for (const char* backend : {"cohort", "torch"}) {
     EXPECT_THAT(ParseOk({"--torch_backend", backend, "train"}).environment,

@@ -139,6 +139,20 @@ TEST_F(BlackBoxTest, RepeatedCallsShareADescription) {
   EXPECT_EQ(std::string(reader.Latest()->site), "rare.cc:3");
 }
 
+TEST_F(BlackBoxTest, ARecordMayHoldItsResult) {
+  BlackBoxWriter& writer = rank_->black_box();
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  const uint64_t ticket = writer.Start(Record(5, 1));
+  EXPECT_EQ(reader.Latest()->result, 0u);
+  writer.FinishWithResult(ticket, 0xfedcba98u);
+  EXPECT_EQ(reader.Latest()->state, CallState::kDone);
+  EXPECT_EQ(reader.Latest()->result, 0xfedcba98u);
+  EXPECT_GE(reader.Latest()->end_ns, reader.Latest()->start_ns);
+  writer.Finish(writer.Start(Record(5, 2)), CallState::kDone);
+  EXPECT_EQ(reader.Latest()->result, 0u);
+  EXPECT_EQ(reader.Find(5, 1, 1)->result, 0xfedcba98u);
+}
+
 TEST_F(BlackBoxTest, SendsAreNotMistakenForCollectives) {
   CallRecord send = Record(5, 9);
   send.signature.kind = 10;

@@ -44,6 +44,53 @@ TEST(CallCompareTest, TheMajorityIsRight) {
                 std::string(kMismatchRemedy));
 }
 
+CallRecord Done(uint32_t result) {
+  CallRecord record = kSum;
+  record.state = CallState::kDone;
+  record.result = result;
+  return record;
+}
+
+TEST(CallCompareTest, AnotherResultThanThatOfMostIsNamed) {
+  const std::vector<CallView> views = {Seen(3, Done(7)), Seen(2, Done(9)), Seen(1, Done(7)), Seen(0, Done(7))};
+  const CallVerdict verdict = CompareCalls(0xab, 7, views);
+  EXPECT_EQ(verdict.kind, CallVerdict::Kind::kResults);
+  EXPECT_EQ(verdict.blamed, std::vector<int>({2}));
+  EXPECT_TRUE(verdict.majority);
+  EXPECT_EQ(verdict.results, 4);
+  EXPECT_EQ(verdict.text,
+            "results differ: rank 2 has another result of all_reduce(sum, float32, 1024) at a.cc:10 than ranks 0,1,3 "
+            "(group 00000000000000ab, operation 7)" +
+                std::string(kResultsRemedy));
+}
+
+TEST(CallCompareTest, TwoResultsBlameNobody) {
+  const std::vector<CallView> views = {Seen(1, Done(7)), Seen(0, Done(9)), Seen(2, Done(0))};
+  const CallVerdict verdict = CompareCalls(0xab, 7, views);
+  EXPECT_EQ(verdict.kind, CallVerdict::Kind::kResults);
+  EXPECT_FALSE(verdict.majority);
+  EXPECT_EQ(verdict.results, 2);
+  EXPECT_EQ(verdict.text.find("results differ: rank 0 and rank 1 have different results of all_reduce(sum, float32, "
+                              "1024) at a.cc:10, and none is that of most ranks (group"),
+            0);
+}
+
+TEST(CallCompareTest, EqualAndUnknownResultsAreNoVerdict) {
+  EXPECT_EQ(CompareCalls(0xab, 7, std::vector<CallView>{Seen(0, Done(7)), Seen(1, Done(7)), Seen(2, Done(0))}).kind,
+            CallVerdict::Kind::kNone);
+}
+
+TEST(CallCompareTest, OtherChecksAreAnotherCall) {
+  CallRecord checked = kSum;
+  checked.signature.determinism |= Checks{.nan = true, .results = true}.bits();
+  const CallVerdict verdict =
+      CompareCalls(0xab, 7, std::vector<CallView>{Seen(0, kSum), Seen(1, kSum), Seen(2, checked)});
+  EXPECT_EQ(verdict.kind, CallVerdict::Kind::kMismatch);
+  EXPECT_NE(verdict.text.find("but rank 2 called all_reduce(sum, float32, 1024) with --check nan,results at a.cc:10"),
+            std::string::npos)
+      << verdict.text;
+}
+
 TEST(CallCompareTest, TheMajorityNeedNotHoldTheLowestRank) {
   const std::vector<CallView> views = {Seen(0, kBroadcast), Seen(1, kSum), Seen(2, kSum)};
   const CallVerdict verdict = CompareCalls(0xab, 7, views);
