@@ -25,8 +25,7 @@ namespace cohort::runtime {
 class ForkWatch;
 class Runtime;
 
-// RuntimeOptions::checks, or what COHORT_CHECK says.
-Checks ChecksOf(const Runtime& runtime);
+Checks ChecksOf(const Runtime& runtime);  // RuntimeOptions::checks, or what COHORT_CHECK says
 
 struct RuntimeOptions {
   std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
@@ -184,6 +183,7 @@ class Runtime {
   void set_attachment(std::shared_ptr<void> attachment) { attachment_ = std::move(attachment); }
   void* attachment() const { return attachment_.get(); }
 
+  // RuntimeOptions::checks, or what COHORT_CHECK says.
   friend Checks ChecksOf(const Runtime& runtime);
 
  private:

@@ -33,19 +33,16 @@ struct Checks {
   bool nan = false;      // inputs are searched for NaN and infinity
   bool results = false;  // results that must be equal are compared
 
-  // Whether anything is checked.
-  bool any() const { return nan || results; }
+  bool any() const { return nan || results; }  // whether anything is checked
   // Their part of CallSignature::determinism.
   uint8_t bits() const { return static_cast<uint8_t>((nan ? kNanBit : 0) | (results ? kResultsBit : 0)); }
-  // The checks in a signature, and its comm::Determinism without them.
-  static Checks Of(const CallSignature& signature) {
+  static Checks Of(const CallSignature& signature) {  // those in a signature
     return {(signature.determinism & kNanBit) != 0, (signature.determinism & kResultsBit) != 0};
   }
-  static uint8_t LevelOf(const CallSignature& signature) { return signature.determinism & 0x0f; }
+  static uint8_t LevelOf(const CallSignature& signature) { return signature.determinism & 0x0f; }  // comm::Determinism
 
-  // The bits of bits().
-  static constexpr uint8_t kNanBit = 0x10;
-  static constexpr uint8_t kResultsBit = 0x20;
+  static constexpr uint8_t kNanBit = 0x10;      // of bits()
+  static constexpr uint8_t kResultsBit = 0x20;  // of bits()
 };
 
 // The words of a signature, each with a key of its own, and their product, folded.
