@@ -96,6 +96,7 @@ class Agent {
   void OnStart(const v1::NodeStart& start);
   void OnStop(const v1::Stop& stop);
   void OnLook(uint64_t number);
+  void OnTrace(const v1::TraceOrder& order);
   absl::Status HostRendezvous(std::string* address);
   void OnTakeOver(const v1::TakeOver& order);
   bool IsToldToEnd();
@@ -133,6 +134,7 @@ class Agent {
   runtime::CheckedState<NodeLife> node_{NodeLife::kIdle};
   runtime::CheckedState<JobLife> job_{JobLife::kGoesOn};
   Notices notices_ = Notices::kUnwanted;
+  v1::TraceOrder trace_;                                           // the latest
   uint64_t epoch_ = 0;                                             // of the assignment; 0: there was none
   RendezvousLink link_{&loop_, Handler<RendezvousLink::Event>()};  // last, so that its threads end first
 };
@@ -261,6 +263,7 @@ void Agent::On(const LauncherOrders::Order& event) {
   if (message.has_take_over()) OnTakeOver(message.take_over());
   if (message.has_new_host()) link_.MoveTo(message.new_host());
   if (message.has_look()) OnLook(message.look());
+  if (message.has_trace()) OnTrace(message.trace());
   const auto on_stack = [this](v1::RankStack stack) { news_.Stack(std::move(stack)); };
   if (message.has_stacks() && ranks_) ranks_->processes().GatherStacks(message.stacks(), on_stack);
   if (message.has_standard_input() && ranks_) ranks_->processes().streams().TakeInput(message.standard_input());
@@ -279,6 +282,16 @@ void Agent::OnStop(const v1::Stop& stop) {
 void Agent::OnLook(uint64_t number) {
   if (news_.output().full()) return;
   news_.View(ranks_ ? ranks_->View() : v1::NodeView(), number);
+}
+
+// It holds for ranks that are started later, too.
+void Agent::OnTrace(const v1::TraceOrder& order) {
+  trace_ = order;
+  if (ranks_) return ranks_->trace().Obey(order);
+  v1::NodeTrace answer;
+  answer.set_number(order.number());
+  answer.set_last(!order.on());
+  news_.Trace(std::move(answer));
 }
 
 void Agent::OnStart(const v1::NodeStart& start) {
@@ -366,6 +379,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
                                                         .news = &news_,
                                                         .rank_input = &rank_input_},
                                        assignment, [this] { OnAllGone(); });
+  if (trace_.on()) ranks_->trace().Obey(trace_);
   const absl::Status started = ranks_->Start(std::move(kept));
   if (!started.ok()) GiveUp(std::string(started.message()));
 }

@@ -56,6 +56,12 @@ void LauncherNews::View(v1::NodeView view, uint64_t look) {
   Write(message);
 }
 
+void LauncherNews::Trace(v1::NodeTrace trace) {
+  v1::FromNode message;
+  *message.mutable_trace() = std::move(trace);
+  Write(message);
+}
+
 void LauncherNews::HostSilent(uint64_t term) {
   v1::FromNode message;
   message.set_host_silent(term);

@@ -27,6 +27,7 @@ class LauncherNews {
   void Listening(const std::string& addresses);
   void Stack(v1::RankStack stack);
   void View(v1::NodeView view, uint64_t look);
+  void Trace(v1::NodeTrace trace);
   void HostSilent(uint64_t term);
   // Ranks of the job are lost.
   void Report(const v1::JobReport& report);

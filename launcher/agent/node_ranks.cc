@@ -29,6 +29,12 @@ void AddUnlessGiven(std::vector<std::string> variables, std::vector<std::string>
   }
 }
 
+std::vector<uint32_t> WorldRanks(const v1::Assignment& assignment) {
+  std::vector<uint32_t> ranks;
+  for (const v1::RankPlacement& rank : assignment.placement().ranks()) ranks.push_back(rank.rank());
+  return ranks;
+}
+
 }  // namespace
 
 NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, std::function<void()> on_all_gone)
@@ -48,6 +54,11 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
            .group_of = [this](int rank) { return processes_.GroupOf(rank); },
            .on_event =
                [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}),
+      trace_(
+          loop, WorldRanks(assignment_),
+          {.segment_of = [this](int local_rank) -> runtime::Segment& { return service_.waits().SegmentOf(local_rank); },
+           .full = [this] { return owner_.news->output().full(); },
+           .send = [this](v1::NodeTrace trace) { owner_.news->Trace(std::move(trace)); }}),
       joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
@@ -221,6 +232,7 @@ void NodeRanks::On(const Supervisor::Ended& event) {
   exit.set_finalized(said_goodbye_[local_rank]);
   if (exit.killed_by_us() && exit.error().empty()) exit.set_error(reason_to_end_);
   *exit.mutable_doing() = LatestCallOf(local_rank);
+  trace_.OnLeave(local_rank);
   if (in_order) {
     service_.MarkEnded(local_rank);
   } else {
@@ -234,6 +246,7 @@ void NodeRanks::On(const Supervisor::Ended& event) {
 
 void NodeRanks::On(const RankService::Hello& event) {
   joined_[event.local_rank] = true;
+  trace_.OnJoin(event.local_rank);
   said_goodbye_[event.local_rank] = false;
   processes_.OnProgramJoined(event.local_rank, event.pid, event.stays);
 }
@@ -243,6 +256,7 @@ void NodeRanks::On(const RankService::EpochLeft& event) {
   v1::FromAgent message;
   message.mutable_stays()->set_rank(assignment_.placement().ranks(local_rank).rank());
   *message.mutable_stays()->mutable_doing() = LatestCallOf(local_rank);
+  trace_.OnLeave(local_rank);
   message.mutable_stays()->set_epoch(assignment_.epoch());
   owner_.link->Send(message);
   processes_.OnStays(local_rank);

@@ -19,6 +19,7 @@
 #include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_service.h"
 #include "cohort/launcher/agent/supervisor.h"
+#include "cohort/launcher/agent/trace/node_trace.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
@@ -56,6 +57,8 @@ class NodeRanks {
   absl::Status Start(std::vector<std::optional<Supervisor::Kept>> kept = {});
   // The ranks as processes.
   Supervisor& processes() { return processes_; }
+  // The reader of their calls, for dlaunch.
+  NodeTrace& trace() { return trace_; }
 
   // Takes messages of the rendezvous about the running job; other messages are ignored.
   void OnMessage(const v1::ToAgent& message);
@@ -91,7 +94,10 @@ class NodeRanks {
   void On(const Supervisor::AllGone& event);
   v1::CallState LatestCallOf(int local_rank);
   void On(const RankService::Hello& event);
-  void On(const RankService::Goodbye& event) { said_goodbye_[event.local_rank] = true; }
+  void On(const RankService::Goodbye& event) {
+    said_goodbye_[event.local_rank] = true;
+    trace_.OnLeave(event.local_rank);
+  }
   void On(const RankService::EpochLeft& event);
   void On(const RankService::KillWanted& event) { processes_.KillAsAsked(event.local_rank, event.why); }
   void On(const RankService::Vanished& event) { processes_.OnProgramVanished(event.local_rank, event.pid); }
@@ -105,6 +111,7 @@ class NodeRanks {
   const std::function<void()> on_all_gone_;
   Supervisor processes_;
   RankService service_;
+  NodeTrace trace_;
   std::unique_ptr<MpiService> mpi_;  // none: no rank is served as an MPI program
   std::string torch_switch_;         // for PYTHONPATH
   std::vector<bool> joined_;         // by local rank, as the next

@@ -8,6 +8,7 @@
 #include "cohort/launcher/commands/job_commands.h"
 #include "cohort/launcher/commands/job_stacks.h"
 #include "cohort/launcher/commands/job_top.h"
+#include "cohort/launcher/commands/trace_command.h"
 #include "cohort/launcher/join/join_job.h"
 
 namespace cohort::launcher {
@@ -23,6 +24,7 @@ constexpr Subcommand kSubcommands[] = {
     {"status", StatusManual, RunWithArguments<RunStatusCommand>},
     {"top", TopManual, RunWithArguments<RunTopCommand>},
     {"stacks", StacksManual, RunWithArguments<RunStacksCommand>},
+    {"trace", TraceManual, RunWithArguments<RunTraceCommand>},
     {"kill", KillManual, RunWithArguments<RunKillCommand>},
     {"doctor", DoctorManual, RunWithArguments<RunDoctorCommand>},
     {"completion", CompletionManual, RunWithArguments<RunCompletionCommand>},

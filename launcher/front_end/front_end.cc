@@ -57,6 +57,18 @@ sigset_t HandledSignals() {
   return handled;
 }
 
+std::vector<std::string> NamesOf(const Job& job) {
+  std::vector<std::string> names;
+  for (const auto& node : job.nodes.nodes) names.push_back(node.name);
+  return names;
+}
+
+void TellOfTrace(AgentProcesses* agents, size_t agent, const v1::TraceOrder& order) {
+  v1::ToNode message;
+  *message.mutable_trace() = order;
+  agents->Send(agent, message);
+}
+
 // The message that comes before it is enough for users.
 v1::JobReport ReportOfNoStart() {
   v1::JobReport report;
@@ -78,15 +90,21 @@ FrontEnd::FrontEnd(const Job& job, std::optional<AgentProcess> forked)
               [this](const AgentProcesses::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }),
       host_(RendezvousHost::Of(job, &loop_, &agents_, &turns_)),
       input_(&loop_, &turns_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }),
-      watch_(
-          &loop_, &agents_, [this] { return Running(); },
-          [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }),
+      trace_(&loop_,
+             {.names = NamesOf(job),
+              .tell = [this](size_t agent, const v1::TraceOrder& order) { TellOfTrace(&agents_, agent, order); },
+              .say = [this](const std::string& text) { turns_.Announce(text); }}),
+      watch_(&loop_, &agents_,
+             {.job = [this] { return Running(); },
+              .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); },
+              .trace = [this](const v1::TraceRequest& request) { return trace_.Answer(request); }}),
       news_(job, end_,
             {.loop = &loop_,
              .agents = &agents_,
              .host = host_.get(),
              .failures = &failures_,
              .watch = &watch_,
+             .trace = &trace_,
              .input = &input_,
              .turns = &turns_}) {}
 
@@ -97,6 +115,7 @@ void FrontEnd::StartAgent(size_t index) {
   if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, secret_, kJoinTimeout);
   start.set_rendezvous_address(rendezvous_address_);
   agents_.Send(index, message);
+  trace_.OnAgentStarted(index);
 }
 
 absl::Status FrontEnd::StartAgents() {
@@ -164,6 +183,7 @@ void FrontEnd::OnReport(const v1::JobReport& report) {
   if (!end_.Finish(report)) return;
   news_.TellOfStopped();
   failures_.Tell(report);
+  if (!report.headline().empty()) trace_.OnEvent("the job fails", report.headline());
   host_->OnReport();
   AwaitAgentsEnds();
   QuitWhenDone();
@@ -185,7 +205,7 @@ int FrontEnd::Run() {
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  absl::Status started = StartMetrics();
+  absl::Status started = StartObservers();
   if (started.ok()) started = StartAgents();
   if (started.ok()) {
     loop_.Run();
@@ -199,6 +219,7 @@ int FrontEnd::Run() {
   }
   int exit_code = end_.over() ? end_.report().exit_code() : kExitLauncher;
   failures_.ReleaseOutput();
+  trace_.Finish(runtime::Deadline::After(end_.in_a_hurry() ? milliseconds(500) : kRecordLimit));
   turns_.Flush();
   BeginRecord();
   const bool left_something = end_.killed() || SomeAgentDied();
@@ -336,7 +357,9 @@ RunningJob FrontEnd::Running() const {
           .agents = &agents_};
 }
 
-absl::Status FrontEnd::StartMetrics() {
+absl::Status FrontEnd::StartObservers() {
+  if (!job_.options.trace.empty())
+    COHORT_RETURN_IF_ERROR(trace_.Start({.path = job_.options.trace, .keep = job_.options.trace_last}));
   if (job_.options.metrics.empty()) return absl::OkStatus();
   COHORT_ASSIGN_OR_RETURN(const std::string url, watch_.ServeMetrics(job_.options.metrics));
   turns_.Announce("metrics at " + url);

@@ -21,6 +21,7 @@
 #include "cohort/launcher/front_end/printing/output_printer.h"
 #include "cohort/launcher/front_end/rendezvous_host.h"
 #include "cohort/launcher/front_end/standard_input.h"
+#include "cohort/launcher/trace/job_trace.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -53,7 +54,7 @@ class FrontEnd {
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
 
   RunningJob Running() const;
-  absl::Status StartMetrics();
+  absl::Status StartObservers();
 
   void AwaitAgentsEnds();
   void KillAgents();
@@ -75,6 +76,7 @@ class FrontEnd {
   AgentProcesses agents_;
   const std::unique_ptr<RendezvousHost> host_;
   StandardInput input_;
+  JobTrace trace_;
   JobWatch watch_;
   JobNews news_;
 

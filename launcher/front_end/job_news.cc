@@ -29,6 +29,7 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
       break;
     case v1::FromNode::kRanksLost:
       parts_.failures->OnLost(message.ranks_lost());
+      parts_.trace->OnEvent("ranks lost", message.ranks_lost());
       break;
     case v1::FromNode::kRestart:
       OnRestart(message.restart());
@@ -50,6 +51,9 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
       break;
     case v1::FromNode::kStack:
       parts_.watch->OnStack(index, message.stack());
+      break;
+    case v1::FromNode::kTrace:
+      if (!parts_.trace->OnTrace(index, message.trace())) Refuse(index, "a trace without its calls");
       break;
     case v1::FromNode::kInputWanted:
       OnInputWanted(index, message.input_wanted());
@@ -82,6 +86,7 @@ void JobNews::OnRestart(const v1::Restart& restart) {
   TellOfStopped();
   parts_.failures->TellEpoch(restart.report(), members_);
   parts_.watch->OnEpoch();
+  parts_.trace->OnEvent("restart", restart.report().headline());
   std::string when = "now";
   if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
   if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {

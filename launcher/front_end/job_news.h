@@ -18,6 +18,7 @@
 #include "cohort/launcher/front_end/printing/line_turns.h"
 #include "cohort/launcher/front_end/rendezvous_host.h"
 #include "cohort/launcher/front_end/standard_input.h"
+#include "cohort/launcher/trace/job_trace.h"
 #include "cohort/v1/rendezvous.pb.h"
 #include "google/protobuf/repeated_field.h"
 
@@ -32,6 +33,7 @@ class JobNews {
     RendezvousHost* host;
     FailureNews* failures;
     JobWatch* watch;
+    JobTrace* trace;
     StandardInput* input;
     LineTurns* turns;
   };

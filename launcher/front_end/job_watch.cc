@@ -7,10 +7,9 @@
 
 namespace cohort::launcher {
 
-JobWatch::JobWatch(EventLoop* loop, AgentProcesses* agents, std::function<RunningJob()> job,
-                   std::function<void(bool at_once)> stop)
+JobWatch::JobWatch(EventLoop* loop, AgentProcesses* agents, Callbacks callbacks)
     : loop_(loop),
-      job_(std::move(job)),
+      callbacks_(std::move(callbacks)),
       live_([agents](size_t agent, uint64_t look) {
         v1::ToNode message;
         message.set_look(look);
@@ -22,13 +21,15 @@ JobWatch::JobWatch(EventLoop* loop, AgentProcesses* agents, std::function<Runnin
         agents->Send(agent, message);
       }),
       asked_(loop,
-             {.snapshot = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = std::move(stop)}) {
+             {.snapshot = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = callbacks_.stop}) {
 }
 
 v1::JobSnapshot JobWatch::Answer(const v1::JobRequest& request) {
-  const RunningJob job = job_();
+  const RunningJob job = callbacks_.job();
   v1::JobSnapshot snapshot = TakeSnapshot(job);
-  if (request.stacks()) {
+  if (request.has_trace()) {
+    *snapshot.mutable_trace() = callbacks_.trace(request.trace());
+  } else if (request.stacks()) {
     stacks_.Answer(job.members, request, JobSocket::kBytesOfRanks, &snapshot);
   } else if (request.ranks()) {
     const auto now = EventLoop::Clock::now();
@@ -49,14 +50,14 @@ absl::StatusOr<std::string> JobWatch::ServeMetrics(const std::string& address) {
 }
 
 void JobWatch::CountWaits() {
-  live_.Refresh(job_().members, EventLoop::Clock::now());
+  live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
   look_timer_ = loop_->After(kCountWaitsEvery, [this] { CountWaits(); });
 }
 
 void JobWatch::LookForMetrics() {
-  live_.Refresh(job_().members, EventLoop::Clock::now());
+  live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
   loop_->After(kViewsComeWithin, [this] {
-    const RunningJob job = job_();
+    const RunningJob job = callbacks_.job();
     v1::JobSnapshot snapshot = TakeSnapshot(job);
     AddNodes(job, 0, job.members.nodes->size(), &snapshot);
     live_.AddRanks(job.members, 0, std::numeric_limits<size_t>::max(), EventLoop::Clock::now(), &snapshot);

@@ -26,9 +26,12 @@ namespace cohort::launcher {
 // To be used on the loop's thread.
 class JobWatch {
  public:
-  // `job` describes it as it is now; `stop` is what `dlaunch kill` asks for.
-  JobWatch(EventLoop* loop, AgentProcesses* agents, std::function<RunningJob()> job,
-           std::function<void(bool at_once)> stop);
+  struct Callbacks {
+    std::function<RunningJob()> job;         // as it is now
+    std::function<void(bool at_once)> stop;  // what `dlaunch kill` asks for
+    std::function<v1::TraceState(const v1::TraceRequest& request)> trace;
+  };
+  JobWatch(EventLoop* loop, AgentProcesses* agents, Callbacks callbacks);
   ~JobWatch() { loop_->Cancel(look_timer_); }
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
@@ -55,7 +58,7 @@ class JobWatch {
   void CountWaits();
 
   EventLoop* const loop_;
-  const std::function<RunningJob()> job_;
+  const Callbacks callbacks_;
   LiveView live_;
   StackView stacks_;
   JobSocket asked_;

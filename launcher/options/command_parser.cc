@@ -22,9 +22,8 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
-  dlaunch join|status|top|stacks|kill|doctor|completion --help       each command by itself
-Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
-working directory, then beside dlaunch. A .py file is run by python3 -u. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
+  dlaunch join|status|top|stacks|trace|kill|doctor|completion --help    each command by itself
+A name without a slash is looked up in PATH, the working directory, then beside dlaunch. A .py file is run by python3 -u. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
 constexpr char kUsage[] = "[options] [--] program [arguments] [: -n N program [arguments]]";
@@ -68,6 +67,10 @@ void AddOutputOptions(CLI::App* app, RawOptions* raw) {
             "Also keep each rank's output there, in rank-<n>.out and .err, and what became of the job, in report.json");
   AddOption(app, "log-rate", &raw->log_rate, "BYTES",
             "Print that much of each rank a second, such as 64K; drop what is more, never the last lines (no limit)");
+  AddOption(
+      app, "trace", &raw->trace, "FILE",
+      "Write a trace of every rank's calls, for ui.perfetto.dev; --trace-last 60s: only of the last minute or two");
+  AddOption(app, "trace-last", &raw->trace_last, "TIME", "")->group("");  // beside --trace
   AddOption(app, "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
 }
 

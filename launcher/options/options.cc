@@ -231,6 +231,13 @@ absl::Status ReadOptions(const CommandParser& parser, Options* options) {
   options->insecure = raw.insecure;
   if (parser.Has("--log-dir") && raw.log_directory.empty()) problems.Add(Invalid("--log-dir '': give a folder"));
   options->log_directory = raw.log_directory;
+  if (parser.Has("--trace") && raw.trace.empty()) problems.Add(Invalid("--trace '': give the path of a file"));
+  options->trace = raw.trace;
+  ReadTimeOf(parser, "--trace-last", raw.trace_last, &problems,
+             [&](std::chrono::milliseconds time) { options->trace_last = time; });
+  if (parser.Has("--trace-last") && raw.trace.empty()) {
+    problems.Add(Invalid("--trace-last belongs to a trace; give --trace FILE too"));
+  }
   if (parser.Has("--log-rate")) problems.Add(ReadRate(raw.log_rate, &options->log_rate));
   problems.Add(ReadEnvironment(raw.environment, &options->environment));
   if (raw.encrypt_data) problems.Add(EncryptData(options));

@@ -77,7 +77,9 @@ struct Options {
   Bind bind = Bind::kCore;
   Stopped stopped = Stopped::kKill;
   Mpi mpi = Mpi::kAuto;
-  std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
+  std::string trace;                        // --trace: the file; empty: none
+  std::chrono::milliseconds trace_last{0};  // --trace-last: of it; 0: all
+  std::string metrics;                      // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;
   bool json = false;                      // of a dry run

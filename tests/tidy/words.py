@@ -18,7 +18,7 @@ BANNED = (
     (r"\.detach\s*\(\s*\)",
      ("trainer/", "tests/trainer/", "tests/support/fake_nccl/fake_nccl.cc", "comm/nccl/library/nccl_communicator.cc",
       "launcher/front_end/printing/output_printer.cc",
-      "launcher/agent/rank/log_writer.cc", "launcher/base/bounded_call.cc"), False,
+      "launcher/agent/rank/log_writer.cc", "launcher/base/bounded_call.cc", "launcher/trace/trace_file.cc"), False,
      "a detached thread outlives what it uses: join it"),
     (r"\busing\s+namespace\s+(?!std::(chrono_literals|literals|string_literals|string_view_literals))", (), False,
      "no using-directives"),

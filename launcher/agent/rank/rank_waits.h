@@ -30,6 +30,8 @@ class RankWaits {
   std::optional<v1::NodeWaits> Look(TimePoint now);
   v1::NodeWaits Answer(const v1::WaitQuestion& question) const;
   v1::CallState LatestCallOf(int local_rank) const;
+  // The segment that a local rank uses, or used last.
+  runtime::Segment& SegmentOf(int local_rank) const { return segment_of_(local_rank); }
   // Adds the waits of the ranks, of whatever age, to what watchers are told of them: with number 0 a rank does not
   // wait. In any case with how far it has come in the groups and with the peers of its latest calls. Adds the members
   // of the groups in which ranks wait now. `view` has all ranks of the node, by local rank.

@@ -1,0 +1,160 @@
+#include "cohort/launcher/agent/trace/node_trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/segment/call_names.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::CallRecord;
+
+v1::CallShape ShapeOf(const CallRecord& call) {
+  v1::CallShape shape;
+  shape.set_group(call.signature.group);
+  shape.set_epoch(call.signature.epoch);
+  shape.set_kind(call.signature.kind);
+  shape.set_bytes(call.bytes);
+  shape.set_algorithm(call.signature.algorithm);
+  shape.set_root(call.signature.root);
+  shape.set_group_rank(call.group_rank);
+  shape.set_group_size(call.group_size);
+  shape.set_peer_rank(call.peer_world_rank);
+  shape.set_device(call.device);
+  shape.set_call(runtime::DescribeCall(call));
+  shape.set_site(runtime::SiteOf(call));
+  return shape;
+}
+
+// The part that repeated calls share, as bytes.
+std::string SharedBytes(CallRecord call) {
+  call.signature.sequence = call.wire_signature = call.start_ns = call.end_ns = 0;
+  call.state = runtime::CallState::kEmpty;
+  call.result = 0;
+  return {reinterpret_cast<const char*>(&call), sizeof call};
+}
+
+}  // namespace
+
+NodeTrace::NodeTrace(EventLoop* loop, std::vector<uint32_t> ranks, Surroundings surroundings)
+    : loop_(loop),
+      world_ranks_(std::move(ranks)),
+      surroundings_(std::move(surroundings)),
+      ranks_(world_ranks_.size()) {}
+
+runtime::BlackBoxReader NodeTrace::BoxOf(int local_rank) const {
+  return surroundings_.segment_of(local_rank).black_box_of(local_rank);
+}
+
+void NodeTrace::Obey(const v1::TraceOrder& order) {
+  if (on_ && order.on()) return;
+  number_ = order.number();
+  if (!order.on()) {
+    for (size_t i = 0; i < ranks_.size() && on_; ++i) ReadLast(i);
+    on_ = false;
+    loop_->Cancel(std::exchange(timer_, 0));
+    return Send(/*last=*/true);
+  }
+  on_ = true;
+  sent_ = EventLoop::Clock::now();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].segment != nullptr) ranks_[i].reader.emplace(BoxOf(static_cast<int>(i)).latest());
+  }
+  Send();  // the node's clocks
+  Schedule();
+}
+
+void NodeTrace::OnJoin(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  const runtime::Segment* segment = &surroundings_.segment_of(local_rank);
+  if (std::exchange(rank.segment, segment) == segment) return;
+  if (on_) rank.reader.emplace(0);
+}
+
+void NodeTrace::OnLeave(int local_rank) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  const bool read = rank.reader.has_value();
+  if (rank.segment != &surroundings_.segment_of(local_rank)) rank.reader.reset();
+  ReadLast(static_cast<size_t>(local_rank));
+  rank.segment = nullptr;
+  if (read) Send();  // so that it comes before the news of its end
+}
+
+void NodeTrace::ReadLast(size_t local_rank) {
+  std::optional<RingReader>& reader = ranks_[local_rank].reader;
+  if (!reader) return;
+  AddMissed(local_rank, reader->Finish(BoxOf(static_cast<int>(local_rank)),
+                                       [this, local_rank](const CallRecord& call) { Add(local_rank, call); }));
+  reader.reset();
+}
+
+void NodeTrace::Schedule() {
+  timer_ = loop_->After(kReadEvery, [this] {
+    Read();
+    Schedule();
+  });
+}
+
+void NodeTrace::Read() {
+  if (!surroundings_.full()) {
+    const size_t most = std::max<size_t>(kCallsAtOnce / std::max<size_t>(ranks_.size(), 1), 16);
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (!ranks_[i].reader) continue;
+      AddMissed(i, ranks_[i].reader->Read(BoxOf(static_cast<int>(i)), most,
+                                          [this, i](const CallRecord& call) { Add(i, call); }));
+    }
+  }
+  if (gathered_calls_ >= kCallsToSend || EventLoop::Clock::now() - sent_ >= kSendEvery) Send();
+}
+
+v1::RankCalls& NodeTrace::CallsOf(size_t local_rank) {
+  Rank& rank = ranks_[local_rank];
+  if (rank.calls == nullptr) {
+    rank.calls = gathered_.add_ranks();
+    rank.calls->set_rank(world_ranks_[local_rank]);
+    rank.last_start_ns = 0;
+    rank.shapes.clear();
+  }
+  return *rank.calls;
+}
+
+void NodeTrace::Add(size_t local_rank, const CallRecord& call) {
+  v1::RankCalls& calls = CallsOf(local_rank);
+  Rank& rank = ranks_[local_rank];
+  const auto [shape, fresh] = rank.shapes.emplace(SharedBytes(call), static_cast<uint32_t>(calls.shapes_size()));
+  if (fresh) *calls.add_shapes() = ShapeOf(call);
+  calls.add_shape(shape->second);
+  calls.add_sequence(call.signature.sequence);
+  calls.add_start_ns(static_cast<int64_t>(call.start_ns - std::exchange(rank.last_start_ns, call.start_ns)));
+  const uint64_t end_ns = call.state == runtime::CallState::kStarted ? runtime::SteadyNow() : call.end_ns;
+  calls.add_length_ns(static_cast<int64_t>(end_ns - call.start_ns));
+  calls.add_state(static_cast<uint32_t>(call.state));
+  ++gathered_calls_;
+}
+
+void NodeTrace::AddMissed(size_t local_rank, uint64_t missed) {
+  if (missed == 0) return;
+  v1::RankCalls& calls = CallsOf(local_rank);
+  calls.set_missed(calls.missed() + missed);
+}
+
+void NodeTrace::Send(bool last) {
+  sent_ = EventLoop::Clock::now();
+  v1::NodeTrace trace;
+  trace.set_number(number_);
+  trace.set_steady_ns(runtime::SteadyNow());
+  trace.set_unix_ns(UnixTimeNs());
+  trace.set_last(last);
+  if (!gathered_.ranks().empty()) trace.set_calls(Compress(gathered_.SerializeAsString()));
+  gathered_.Clear();
+  gathered_calls_ = 0;
+  for (Rank& rank : ranks_) rank.calls = nullptr;
+  surroundings_.send(std::move(trace));
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,56 @@
+#include "cohort/launcher/agent/trace/ring_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+namespace cohort::launcher {
+
+using runtime::CallRecord;
+using runtime::CallState;
+
+uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const OnCall& on_call) {
+  uint64_t missed = 0;
+  const uint64_t latest = box.latest();
+  // A ticket that lies after the latest one, which only a broken ring has, is as good as overwritten.
+  std::erase_if(pending_, [&](uint64_t ticket) {
+    if (latest - ticket >= runtime::kBlackBoxRecords) {
+      ++missed;
+      return true;
+    }
+    const std::optional<CallRecord> call = box.At(ticket);
+    if (!call.has_value() || call->state == CallState::kStarted) return false;
+    on_call(*call);
+    return true;
+  });
+  if (latest > read_ + runtime::kBlackBoxRecords) {
+    missed += latest - runtime::kBlackBoxRecords - read_;
+    read_ = latest - runtime::kBlackBoxRecords;
+  }
+  for (; read_ < latest && most > 0; --most) {
+    const uint64_t ticket = ++read_;
+    const std::optional<CallRecord> call = box.At(ticket);
+    if (call.has_value() && call->state != CallState::kStarted) {
+      on_call(*call);
+    } else {
+      pending_.push_back(ticket);  // it runs, or is being written, or was overwritten: the next look tells
+    }
+  }
+  return missed;
+}
+
+uint64_t RingReader::Finish(const runtime::BlackBoxReader& box, const OnCall& on_call) {
+  uint64_t missed = Read(box, std::numeric_limits<size_t>::max(), on_call);
+  for (const uint64_t ticket : pending_) {
+    const std::optional<CallRecord> call = box.At(ticket);
+    if (call.has_value()) {
+      on_call(*call);
+    } else {
+      ++missed;
+    }
+  }
+  pending_.clear();
+  return missed;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,33 @@
+// Follows the ring of a rank's black box: each call once, when it has ended. The rank writes on meanwhile, and what it
+// overwrites before it was read is counted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_record.h"
+
+namespace cohort::launcher {
+
+class RingReader {
+ public:
+  using OnCall = std::function<void(const runtime::CallRecord& call)>;
+
+  // Reads the calls after the one with ticket `after`.
+  explicit RingReader(uint64_t after) : read_(after) {}
+
+  // Takes the calls that have ended, and looks at `most` new ones. Returns the number of calls that were missed since.
+  uint64_t Read(const runtime::BlackBoxReader& box, size_t most, const OnCall& on_call);
+  // The same for the last time: the rank writes no more. Calls that have not ended are taken too (state kStarted). One
+  // that the rank was writing when it died is missed.
+  uint64_t Finish(const runtime::BlackBoxReader& box, const OnCall& on_call);
+
+ private:
+  uint64_t read_;                  // the ticket of the last call that was looked at
+  std::vector<uint64_t> pending_;  // tickets of calls that had not ended, ascending; as many as the ring holds
+};
+
+}  // namespace cohort::launcher

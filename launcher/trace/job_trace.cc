@@ -1,0 +1,297 @@
+#include "cohort/launcher/trace/job_trace.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr uint64_t kLeastWaitNs = 2'000;  // shorter waits are no arrows
+constexpr uint32_t kMostRanks = 1u << 27;
+constexpr size_t kMostEvents = 1000;  // before the file's clock is known
+
+std::string Microseconds(uint64_t ns) { return std::to_string((ns + 999) / 1000) + " us"; }
+
+bool IsWellFormed(const v1::RankCalls& calls) {
+  const int count = calls.shape_size();
+  if (calls.sequence_size() != count || calls.start_ns_size() != count || calls.length_ns_size() != count ||
+      calls.state_size() != count || calls.rank() >= kMostRanks) {
+    return false;
+  }
+  return std::all_of(calls.shape().begin(), calls.shape().end(),
+                     [&calls](uint32_t shape) { return shape < static_cast<uint32_t>(calls.shapes_size()); });
+}
+
+}  // namespace
+
+JobTrace::JobTrace(EventLoop* loop, Surroundings surroundings)
+    : loop_(loop), surroundings_(std::move(surroundings)), agents_(surroundings_.names.size(), false) {}
+
+absl::Status JobTrace::Start(const Wish& wish) {
+  if (taking_) return absl::FailedPreconditionError("a trace is being taken already, to " + taking_->file->path());
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Open(wish.path));
+  taking_ = std::make_unique<Taking>(surroundings_.names.size(), [this](const std::vector<TracedCall>& calls,
+                                                                        bool complete) { OnMet(calls, complete); });
+  taking_->file = std::move(file);
+  taking_->keep = wish.keep;
+  taking_->begun = taking_->part_begun = EventLoop::Clock::now();
+  taking_->until = wish.length.count() == 0 ? EventLoop::Clock::time_point::max() : taking_->begun + wish.length;
+  state_ = v1::TraceState();
+  state_.set_number(++number_);
+  state_.set_running(true);
+  state_.set_file(wish.path);
+  Tell(/*on=*/true);
+  timer_ = loop_->After(kWriteEvery, [this] { Look(); });
+  return absl::OkStatus();
+}
+
+void JobTrace::Tell(bool on) {
+  v1::TraceOrder order;
+  order.set_number(number_);
+  order.set_on(on);
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    if (agents_[i]) surroundings_.tell(i, order);
+  }
+}
+
+void JobTrace::OnAgentStarted(size_t agent) {
+  agents_[agent] = true;
+  if (!taking_ || taking_->ending) return;
+  v1::TraceOrder order;
+  order.set_number(number_);
+  order.set_on(true);
+  surroundings_.tell(agent, order);
+}
+
+bool JobTrace::OnTrace(size_t agent, const v1::NodeTrace& trace) {
+  if (!taking_ || trace.number() != number_) return true;  // of one that has ended
+  if (trace.steady_ns() != 0) taking_->clocks.OnWallClock(agent, trace.steady_ns(), trace.unix_ns());
+  if (!trace.calls().empty()) {
+    const std::optional<std::string> bytes = Uncompress(trace.calls(), kMostBytes);
+    v1::TracedCalls calls;
+    if (!bytes || !calls.ParseFromString(*bytes)) return false;
+    for (const v1::RankCalls& rank : calls.ranks()) {
+      if (!AddCalls(agent, rank)) return false;
+    }
+  }
+  if (trace.last()) taking_->ended[agent] = true;
+  if (taking_->packets.size() >= kPieceBytes) WritePackets();
+  return true;
+}
+
+bool JobTrace::AddCalls(size_t agent, const v1::RankCalls& calls) {
+  if (!IsWellFormed(calls)) return false;
+  std::vector<std::shared_ptr<const v1::CallShape>> shapes;
+  for (const v1::CallShape& shape : calls.shapes()) shapes.push_back(std::make_shared<v1::CallShape>(shape));
+  const EventLoop::Clock::time_point now = EventLoop::Clock::now();
+  uint64_t start_ns = 0;
+  for (int i = 0; i < calls.shape_size(); ++i) {
+    start_ns += static_cast<uint64_t>(calls.start_ns(i));
+    const auto state = static_cast<runtime::CallState>(calls.state(i));
+    const uint64_t length_ns = static_cast<uint64_t>(std::max<int64_t>(calls.length_ns(i), 0));
+    taking_->meetings.Add({.rank = calls.rank(),
+                           .node = agent,
+                           .shape = shapes[calls.shape(i)],
+                           .sequence = calls.sequence(i),
+                           .start_ns = start_ns,
+                           .end_ns = start_ns + length_ns,
+                           .state = state},
+                          now);
+  }
+  if (calls.missed() == 0) return true;
+  state_.set_missed(state_.missed() + calls.missed());
+  const uint64_t at = taking_->clocks.Aligned(agent, start_ns);
+  if (start_ns != 0) {
+    taking_->packets.AddMissed(calls.rank(), agent, surroundings_.names[agent], calls.missed(), at);
+  }
+  return true;
+}
+
+void JobTrace::LearnClocks(const std::vector<TracedCall>& calls) {
+  std::vector<NodeClocks::Visit> visits;
+  for (const TracedCall& call : calls) {
+    if (call.state != runtime::CallState::kDone) return;
+    const auto at = std::find_if(visits.begin(), visits.end(),
+                                 [&call](const NodeClocks::Visit& visit) { return visit.node == call.node; });
+    NodeClocks::Visit& visit = at == visits.end() ? visits.emplace_back() : *at;
+    visit.node = call.node;
+    visit.last_begun_ns = std::max(visit.last_begun_ns, call.start_ns);
+    if (call.end_ns == call.start_ns) continue;  // it had not to wait: its end is not known
+    visit.first_ended_ns = std::min(visit.first_ended_ns.value_or(call.end_ns), call.end_ns);
+  }
+  if (visits.size() < 2) return;
+  std::sort(visits.begin(), visits.end(), [](const auto& one, const auto& other) { return one.node < other.node; });
+  taking_->clocks.OnCall(visits);
+  if (taking_->clocks.Unbound() > 0) taking_->clocks.Update();
+}
+
+void JobTrace::OnMet(const std::vector<TracedCall>& calls, bool complete) {
+  if (complete && MeetsAll(*calls[0].shape)) LearnClocks(calls);
+  std::vector<TracedCall> aligned = calls;
+  bool comparable = complete;
+  for (TracedCall& call : aligned) {
+    comparable = comparable && (call.node == calls[0].node || taking_->clocks.ErrorOf(call.node).has_value());
+    call.start_ns = taking_->clocks.Aligned(call.node, call.start_ns);
+    call.end_ns = taking_->clocks.Aligned(call.node, call.end_ns);
+  }
+  std::vector<TracePackets::Slice> slices;
+  for (const TracedCall& call : aligned) {
+    slices.push_back({.call = &call, .node = surroundings_.names[call.node], .complete = complete});
+  }
+  const uint64_t error_ns = taking_->clocks.LargestError();
+  for (const Waited& wait : comparable ? FindWaits(aligned, kLeastWaitNs) : std::vector<Waited>()) {
+    TracedCall& first = aligned[wait.waiter];
+    const TracedCall& last = aligned[wait.cause];
+    if (first.node != last.node && last.start_ns - first.start_ns <= error_ns) continue;
+    first.end_ns = std::max(first.end_ns, last.start_ns);  // the records of short calls end when they begin
+    const uint64_t flow = ++taking_->flows;
+    TracePackets::Slice& waiter = slices[wait.waiter];
+    slices[wait.cause].causes.push_back(flow);
+    waiter.waited = flow;
+    waiter.waited_for = aligned[wait.cause].rank;
+    waiter.waited_ns = aligned[wait.cause].start_ns - aligned[wait.waiter].start_ns;
+  }
+  for (const TracePackets::Slice& slice : slices) {
+    if (taking_->packets.Add(slice)) {
+      ++taking_->unwritten;
+    } else {
+      state_.set_missed(state_.missed() + 1);
+    }
+  }
+}
+
+void JobTrace::OnEvent(const std::string& name, const std::string& text) {
+  if (!taking_ || taking_->events.size() >= kMostEvents) return;
+  taking_->events.push_back({name, text, UnixTimeNs()});
+}
+
+// Its first packet tells the day of the times by node 0's clock.
+void JobTrace::BeginFile(bool in_any_case) {
+  if (taking_->has_clock) return;
+  const std::optional<uint64_t> by_first_node = taking_->clocks.AtWallClock(UnixTimeNs());
+  const bool waits = EventLoop::Clock::now() - taking_->begun < kFirstNodeWithin;
+  if (!by_first_node && waits && !in_any_case) return;
+  taking_->has_clock = true;
+  const uint64_t now = UnixTimeNs();
+  taking_->packets.Begin(taking_->clocks.AtWallClock(now).value_or(runtime::SteadyNow()), now);
+}
+
+// The file holds the part before and the one that begins.
+void JobTrace::BeginPart() {
+  WritePackets();
+  taking_->part_begun = EventLoop::Clock::now();
+  if (!taking_->file->BeginPart()) return;  // the disk does not keep up
+  const uint64_t older = state_.calls() - taking_->calls_of_part;
+  taking_->older += older;
+  state_.set_calls(taking_->calls_of_part);
+  taking_->calls_of_part = 0;
+  taking_->has_clock = false;
+  BeginFile(/*in_any_case=*/true);
+}
+
+void JobTrace::WritePackets() {
+  if (!taking_->has_clock) return;
+  for (const Event& event : std::exchange(taking_->events, {})) {
+    const uint64_t at = taking_->clocks.AtWallClock(event.unix_ns).value_or(runtime::SteadyNow());
+    taking_->packets.AddEvent(event.name, event.text, at);
+  }
+  std::string piece = taking_->packets.Take();
+  const uint64_t calls = std::exchange(taking_->unwritten, 0);
+  if (piece.empty()) return;
+  if (taking_->file->Write(std::move(piece))) {
+    state_.set_calls(state_.calls() + calls);
+    taking_->calls_of_part += calls;
+  } else {
+    state_.set_missed(state_.missed() + calls);
+  }
+}
+
+void JobTrace::Look() {
+  const auto now = EventLoop::Clock::now();
+  taking_->clocks.Update();
+  taking_->meetings.Expire(now);
+  BeginFile(/*in_any_case=*/false);
+  WritePackets();
+  if (taking_->has_clock && taking_->keep.count() > 0 && now - taking_->part_begun >= taking_->keep) BeginPart();
+  const bool broken = !taking_->file->problem().ok();
+  if (!taking_->ending && (broken || now >= taking_->until)) {
+    taking_->ending = true;
+    taking_->until = std::min(taking_->until, now);
+    Tell(/*on=*/false);
+  }
+  bool all_ended = taking_->ending;
+  for (size_t i = 0; i < agents_.size(); ++i) all_ended = all_ended && (!agents_[i] || taking_->ended[i]);
+  if (all_ended || broken || (taking_->ending && now >= taking_->until + kAgentsSendWithin)) return AwaitDisk();
+  timer_ = loop_->After(kWriteEvery, [this] { Look(); });
+}
+
+// Without blocking the loop.
+void JobTrace::AwaitDisk() {
+  if (!std::exchange(taking_->whole, true)) WriteRest();
+  const absl::Status written = taking_->file->Finish(runtime::Deadline::After(std::chrono::milliseconds(0)));
+  const bool waits = absl::IsDeadlineExceeded(written) &&
+                     EventLoop::Clock::now() < taking_->until + kAgentsSendWithin + kDiskTakesWithin;
+  if (!waits) return Report(written);
+  timer_ = loop_->After(kWriteEvery, [this] { AwaitDisk(); });
+}
+
+std::string JobTrace::Summary() const {
+  std::string text = "trace " + state_.file() + ": " + std::to_string(state_.calls()) + " calls";
+  if (state_.missed() > 0) text += ", " + std::to_string(state_.missed()) + " more are missing";
+  if (taking_->older > 0) text += ", " + std::to_string(taking_->older) + " older ones were dropped";
+  const NodeClocks& clocks = taking_->clocks;
+  if (surroundings_.names.size() > 1) {
+    const size_t bound = surroundings_.names.size() - clocks.Unbound();
+    if (bound > 1) {
+      text += "; the clocks of " + std::to_string(bound) + " nodes agree within " + Microseconds(clocks.LargestError());
+    }
+    if (clocks.Unbound() > 0) {
+      text += "; " + std::to_string(clocks.Unbound()) + " nodes are aligned by their wall clocks alone";
+    }
+    if (clocks.jumps() > 0) text += "; clocks have jumped " + std::to_string(clocks.jumps()) + " times";
+  }
+  return text;
+}
+
+void JobTrace::WriteRest() {
+  taking_->meetings.Finish();
+  taking_->clocks.Update();
+  BeginFile(/*in_any_case=*/true);
+  WritePackets();
+  OnEvent("end of the trace", Summary());
+  WritePackets();
+}
+
+void JobTrace::Report(const absl::Status& written) {
+  loop_->Cancel(std::exchange(timer_, 0));
+  if (!written.ok()) state_.set_problem(std::string(written.message()));
+  state_.set_summary(Summary());
+  state_.set_running(false);
+  taking_.reset();
+  if (!state_.problem().empty()) surroundings_.say(state_.problem());
+  surroundings_.say(state_.summary());
+}
+
+void JobTrace::Finish(runtime::Deadline deadline) {
+  if (!taking_) return;
+  if (!std::exchange(taking_->whole, true)) WriteRest();
+  Report(taking_->file->Finish(deadline));
+}
+
+v1::TraceState JobTrace::Answer(const v1::TraceRequest& request) {
+  if (request.number() != 0 || request.file().empty()) return state_;
+  const absl::Status started =
+      Start({.path = request.file(), .length = std::chrono::milliseconds(request.milliseconds())});
+  if (started.ok()) return state_;
+  v1::TraceState refused;
+  refused.set_refused(std::string(started.message()));
+  return refused;
+}
+
+}  // namespace cohort::launcher

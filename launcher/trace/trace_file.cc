@@ -1,0 +1,182 @@
+#include "cohort/launcher/trace/trace_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::CondVar;
+using runtime::Mutex;
+using runtime::MutexLock;
+
+absl::Status Cannot(const std::string& path, const std::string& why) {
+  return absl::InvalidArgumentError("no trace can be written to " + path + ": " + why);
+}
+
+// A piece for which the disk has no room is taken back. Returns the error, or 0.
+int WriteWhole(int fd, const std::string& piece, off_t at) {
+  size_t done = 0;
+  while (done < piece.size()) {
+    const ssize_t n = ::pwrite(fd, piece.data() + done, piece.size() - done, at + static_cast<off_t>(done));
+    if (n > 0) done += static_cast<size_t>(n);
+    if (n > 0 || (n < 0 && errno == EINTR)) continue;
+    const int error = n == 0 ? ENOSPC : errno;
+    return ::ftruncate(fd, at) == 0 ? error : errno;
+  }
+  return 0;
+}
+
+absl::StatusOr<runtime::FileDescriptor> OpenLocked(const std::string& path) {
+  // Without O_TRUNC, so that the file of another trace stays as it is. A pipe would wait for its reader.
+  runtime::FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
+  if (!fd.valid()) return Cannot(path, std::strerror(errno));
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Cannot(path, "it is no plain file");
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Cannot(path, "another trace is being written there; give another file");
+  }
+  if (::ftruncate(fd.get(), 0) != 0) return Cannot(path, std::strerror(errno));
+  return fd;
+}
+
+// Adds the `bytes` of a file to the end of the one at `path`, or nothing. Returns the error, or 0.
+int AppendFile(const std::string& path, int from, off_t bytes) {
+  const runtime::FileDescriptor to(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const off_t end = to.valid() ? ::lseek(to.get(), 0, SEEK_END) : -1;
+  if (end < 0) return errno;
+  for (off_t copied = 0; copied < bytes;) {
+    const ssize_t n = ::sendfile(to.get(), from, &copied, static_cast<size_t>(bytes - copied));
+    if (n > 0 || (n < 0 && errno == EINTR)) continue;
+    const int error = n == 0 ? EIO : errno;
+    return ::ftruncate(to.get(), end) == 0 ? error : errno;
+  }
+  return 0;
+}
+
+}  // namespace
+
+struct TraceFile::Shared {
+  std::string path;
+  // The thread's:
+  runtime::FileDescriptor fd;
+  off_t written = 0;
+  bool has_part_before = false;
+
+  Mutex mutex;
+  CondVar changed;
+  std::deque<Piece> pieces COHORT_GUARDED_BY(mutex);
+  size_t waiting COHORT_GUARDED_BY(mutex) = 0;  // bytes, and one more for each piece; of the one being written too
+  bool ended COHORT_GUARDED_BY(mutex) = false;
+  absl::Status problem COHORT_GUARDED_BY(mutex);
+};
+
+absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(const std::string& path) {
+  auto shared = std::make_shared<Shared>();
+  shared->path = path;
+  COHORT_ASSIGN_OR_RETURN(shared->fd, OpenLocked(path));
+  try {
+    std::thread([shared] { Run(shared); }).detach();
+  } catch (const std::system_error& error) {
+    return Cannot(path, "no thread for it: " + error.code().message());
+  }
+  return std::unique_ptr<TraceFile>(new TraceFile(path, std::move(shared)));
+}
+
+TraceFile::~TraceFile() {
+  MutexLock lock(shared_->mutex);
+  shared_->ended = true;
+  shared_->pieces.clear();
+  shared_->changed.NotifyAll();
+}
+
+bool TraceFile::Put(Piece piece) {
+  MutexLock lock(shared_->mutex);
+  const size_t bytes = piece.bytes.size() + 1;
+  if (!shared_->problem.ok() || shared_->waiting + bytes > kMostWaiting) return false;
+  shared_->waiting += bytes;
+  shared_->pieces.push_back(std::move(piece));
+  shared_->changed.NotifyAll();
+  return true;
+}
+
+bool TraceFile::Write(std::string piece) { return Put({.kind = Kind::kWrite, .bytes = std::move(piece)}); }
+
+bool TraceFile::BeginPart() { return Put({.kind = Kind::kBeginPart, .bytes = ""}); }
+
+absl::Status TraceFile::problem() const {
+  MutexLock lock(shared_->mutex);
+  return shared_->problem;
+}
+
+absl::Status TraceFile::Finish(runtime::Deadline deadline) {
+  if (!std::exchange(finished_, true)) (void)Put({.kind = Kind::kJoinParts, .bytes = ""});
+  MutexLock lock(shared_->mutex);
+  while (shared_->waiting > 0 && shared_->problem.ok()) {
+    if (shared_->changed.Wait(shared_->mutex, deadline)) continue;
+    return absl::DeadlineExceededError("the end of the trace " + path_ + " is missing: its disk does not take it");
+  }
+  return shared_->problem;
+}
+
+// On the thread. An error, or 0.
+int TraceFile::Perform(Shared* shared, const Piece& piece) {
+  const std::string before = shared->path + ".before";
+  if (piece.kind == Kind::kWrite) {
+    const int error = WriteWhole(shared->fd.get(), piece.bytes, shared->written);
+    shared->written += static_cast<off_t>(piece.bytes.size());
+    return error;
+  }
+  if (piece.kind == Kind::kBeginPart) {
+    if (::rename(shared->path.c_str(), before.c_str()) != 0) return errno;
+    absl::StatusOr<runtime::FileDescriptor> next = OpenLocked(shared->path);
+    if (!next.ok()) return errno == 0 ? EIO : errno;
+    shared->fd = *std::move(next);
+    shared->written = 0;
+    shared->has_part_before = true;
+    return 0;
+  }
+  if (!shared->has_part_before) return 0;
+  const int error = AppendFile(before, shared->fd.get(), shared->written);
+  if (error != 0) return error;
+  return ::rename(before.c_str(), shared->path.c_str()) == 0 ? 0 : errno;
+}
+
+void TraceFile::Run(const std::shared_ptr<Shared>& shared) {
+  for (;;) {
+    Piece piece;
+    {
+      MutexLock lock(shared->mutex);
+      while (!shared->ended && shared->pieces.empty()) shared->changed.Wait(shared->mutex);
+      if (shared->ended) return;
+      piece = std::move(shared->pieces.front());
+      shared->pieces.pop_front();
+    }
+    const int error = Perform(shared.get(), piece);
+    MutexLock lock(shared->mutex);
+    shared->waiting -= piece.bytes.size() + 1;
+    shared->changed.NotifyAll();
+    if (error == 0) continue;
+    shared->problem = absl::ResourceExhaustedError("the trace " + shared->path + " ends here: " + std::strerror(error) +
+                                                   "; what it holds can be read, and the job goes on");
+    shared->pieces.clear();
+    return;
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,132 @@
+#include "cohort/launcher/agent/trace/node_trace.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/segment/segment.h"
+#include "tests/launcher/agent/trace/traced_call.h"
+
+namespace cohort::launcher {
+namespace {
+
+class NodeTraceTest : public ::testing::Test {
+ protected:
+  NodeTraceTest() {
+    auto created = runtime::Segment::Create({});
+    EXPECT_TRUE(created.ok()) << created.status();
+    segment_ = *std::move(created);
+    auto attached = runtime::Segment::Attach(::dup(segment_->fd()), 0);
+    EXPECT_TRUE(attached.ok()) << attached.status();
+    attached_ = *std::move(attached);
+    rank_.emplace(&attached_->black_box());
+  }
+  void Order(bool on) {
+    v1::TraceOrder order;
+    order.set_number(7);
+    order.set_on(on);
+    trace_.Obey(order);
+  }
+  // All that was sent.
+  v1::RankCalls Sent() const {
+    v1::RankCalls all;
+    for (const v1::NodeTrace& trace : sent_) {
+      EXPECT_EQ(trace.number(), 7u);
+      EXPECT_NE(trace.steady_ns(), 0u);
+      if (trace.calls().empty()) continue;
+      v1::TracedCalls calls;
+      EXPECT_TRUE(calls.ParseFromString(Uncompress(trace.calls(), 1u << 20).value_or("?")));
+      for (const v1::RankCalls& rank : calls.ranks()) all.MergeFrom(rank);
+    }
+    return all;
+  }
+  void RunUntil(const std::function<bool()>& condition) {
+    const auto limit = EventLoop::Clock::now() + std::chrono::seconds(20);
+    std::function<void()> look = [&] {
+      if (condition() || EventLoop::Clock::now() > limit) return loop_.Quit();
+      loop_.After(std::chrono::milliseconds(2), look);
+    };
+    look();
+    loop_.Run();
+    EXPECT_TRUE(condition());
+  }
+
+  EventLoop loop_;
+  std::unique_ptr<runtime::Segment> segment_, attached_;  // the agent's and the rank's
+  std::optional<TracedRank> rank_;
+  bool full_ = false;
+  std::vector<v1::NodeTrace> sent_;
+  NodeTrace trace_{&loop_,
+                   {3},
+                   {.segment_of = [this](int) -> runtime::Segment& { return *segment_; },
+                    .full = [this] { return full_; },
+                    .send = [this](v1::NodeTrace trace) { sent_.push_back(std::move(trace)); }}};
+};
+
+TEST_F(NodeTraceTest, SendsTheCallsOfRanks) {
+  Order(true);
+  ASSERT_EQ(sent_.size(), 1u);  // the clocks, at once
+  trace_.OnJoin(0);
+  rank_->Call(5);
+  RunUntil([this] { return Sent().sequence_size() == 5; });
+  Order(false);
+  EXPECT_TRUE(sent_.back().last());
+  const v1::RankCalls calls = Sent();
+  EXPECT_EQ(calls.rank(), 3u);
+  EXPECT_EQ(calls.missed(), 0u);
+  ASSERT_EQ(calls.shapes_size(), 1);
+  EXPECT_EQ(calls.shapes(0).call(), "all_reduce(sum, float32, 1024)");
+  EXPECT_EQ(calls.shapes(0).site(), "train.cc:88");
+  EXPECT_EQ(calls.shapes(0).bytes(), 4096u);
+}
+
+TEST_F(NodeTraceTest, BeginsWithTheCallsAfterTheOrder) {
+  trace_.OnJoin(0);
+  rank_->Call(5);
+  Order(true);
+  rank_->Call(2);
+  Order(false);
+  EXPECT_EQ(Sent().sequence_size(), 2);
+}
+
+TEST_F(NodeTraceTest, ReadsTheRestOfARankThatLeaves) {
+  Order(true);
+  trace_.OnJoin(0);
+  rank_->Call(5);
+  const uint64_t torn = rank_->Start();
+  trace_.OnLeave(0);
+  EXPECT_EQ(Sent().sequence_size(), 6);
+  EXPECT_EQ(Sent().state(5), static_cast<uint32_t>(runtime::CallState::kStarted));
+  rank_->Finish(torn);
+  Order(false);
+  EXPECT_EQ(Sent().sequence_size(), 6);
+}
+
+TEST_F(NodeTraceTest, CountsWhatItCouldNotSend) {
+  Order(true);
+  trace_.OnJoin(0);
+  full_ = true;
+  rank_->Call(600);
+  Order(false);
+  EXPECT_EQ(Sent().sequence_size(), runtime::kBlackBoxRecords);
+  EXPECT_EQ(Sent().missed(), 600u - runtime::kBlackBoxRecords);
+}
+
+TEST_F(NodeTraceTest, AnswersAnOrderThatChangesNothing) {
+  Order(false);
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(sent_[0].last());
+}
+
+}  // namespace
+}  // namespace cohort::launcher

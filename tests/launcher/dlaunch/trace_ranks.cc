@@ -1,0 +1,66 @@
+// The ranks of trace_test.cc: make calls, and print how many their black box has counted.
+//   COUNT PAUSE_US   that many all-reduces, in each sixteenth of which a rank comes late if there is a pause, and a
+//   message to the next rank die COUNT        the same, and rank 1 ends by SIGKILL half-way
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/segment.h"
+
+namespace cohort {
+namespace {
+
+using std::chrono::microseconds;
+
+struct Wanted {
+  int count = 0;
+  microseconds pause{0};
+  bool dies = false;
+};
+
+absl::Status Run(const Wanted& wanted) {
+  COHORT_ASSIGN_OR_RETURN(const auto runtime, runtime::Runtime::Init());
+  COHORT_ASSIGN_OR_RETURN(const auto world, comm::Communicator::World(*runtime));
+  std::vector<float> data(2, 1);
+  std::printf("up\n");
+  std::fflush(stdout);
+  for (int i = 0; i < wanted.count; ++i) {
+    if (wanted.pause.count() > 0) std::this_thread::sleep_for(wanted.pause);  // as if it computed
+    if (wanted.pause.count() > 0 && i % 16 == 0 && i / 16 % world->size() == world->rank())
+      std::this_thread::sleep_for(microseconds(3000));
+    if (wanted.dies && i == wanted.count / 2 && world->rank() == 1) ::raise(SIGKILL);
+    COHORT_RETURN_IF_ERROR(world->AllReduce(data, data, comm::ReduceOp::kMax).Wait());
+  }
+  const int next = (world->rank() + 1) % world->size();
+  const int before = (world->rank() + world->size() - 1) % world->size();
+  comm::Work sent = world->Send(data, next);
+  std::vector<float> received(2);
+  COHORT_RETURN_IF_ERROR(world->Recv(received, before).Wait());
+  COHORT_RETURN_IF_ERROR(sent.Wait());
+  COHORT_RETURN_IF_ERROR(world->Barrier().Wait());
+  std::printf("calls %llu\n", static_cast<unsigned long long>(runtime->segment().black_box().latest()));
+  return runtime->Finalize();
+}
+
+}  // namespace
+}  // namespace cohort
+
+int main(int argc, char** argv) {
+  cohort::Wanted wanted;
+  wanted.dies = argc > 1 && std::string(argv[1]) == "die";
+  if (argc > 1) wanted.count = std::atoi(argv[wanted.dies ? 2 : 1]);
+  if (argc > 2) wanted.pause = cohort::microseconds(wanted.dies ? 100 : std::atoi(argv[2]));
+  const absl::Status status = cohort::Run(wanted);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return status.ok() ? 0 : 1;
+}

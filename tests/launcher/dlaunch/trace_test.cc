@@ -1,0 +1,193 @@
+// `dlaunch --trace` and `dlaunch trace`: real jobs, whose traces are read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/support/read_trace.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// The numbers that ranks have printed behind "calls", by rank.
+std::map<int, uint64_t> CallsOf(const string& output) {
+  std::map<int, uint64_t> calls;
+  for (size_t at = 0; (at = output.find("] calls ", at)) != string::npos; ++at) {
+    const size_t open = output.rfind('[', at);
+    calls[std::atoi(output.c_str() + open + 1)] = std::strtoull(output.c_str() + at + 8, nullptr, 10);
+  }
+  return calls;
+}
+
+class Trace : public testing::Test {
+ protected:
+  std::vector<string> Command(const std::vector<string>& options, const std::vector<string>& arguments) const {
+    std::vector<string> command = {"--simulate-nodes", "2", "--nproc-per-node", "2"};
+    command.insert(command.end(), options.begin(), options.end());
+    command.insert(command.end(), {"--", COHORT_TRACE_RANKS});
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+
+  TemporaryFolder folder_;
+  const string path_ = folder_.path() + "/job.pftrace";
+};
+
+TEST_F(Trace, TheFileHasExactlyTheCallsOfTheBlackBoxes) {
+  DlaunchProcess job(Command({"--trace", path_}, {"400", "200"}));
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  const std::map<int, uint64_t> calls = CallsOf(job.out());
+  ASSERT_EQ(calls.size(), 4u) << job.out();
+  uint64_t all = 0;
+  for (const auto& [rank, count] : calls) {
+    EXPECT_GE(count, 403u);  // with a barrier and two messages
+    EXPECT_EQ(trace.CountOf("rank " + std::to_string(rank)), count) << rank << "\n" << job.err();
+    all += count;
+  }
+  EXPECT_THAT(job.err(),
+              HasSubstr("dlaunch: trace " + path_ + ": " + std::to_string(all) + " calls; the clocks of 2 nodes"));
+  EXPECT_FALSE(trace.HasEvent("calls missing"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("have jumped")));
+  for (const ReadSlice& slice : trace.slices) {
+    EXPECT_EQ(slice.node, slice.track <= "rank 1" ? "node0" : "node1");
+  }
+  const auto ours = [](const ReadSlice& slice) {
+    const auto call = slice.arguments.find("call");
+    const auto site = slice.arguments.find("site");
+    return call != slice.arguments.end() && call->second == "all_reduce(max, float32, 2)" &&
+           site != slice.arguments.end() && site->second.starts_with("trace_ranks.cc:");
+  };
+  EXPECT_EQ(std::count_if(trace.slices.begin(), trace.slices.end(), ours), 4 * 400);
+  // In each sixteenth call one rank comes three milliseconds late, and the others wait for it. On a busy machine clocks
+  // are known less closely, and fewer of these waits are arrows.
+  const auto waits_long = [](const ReadSlice& slice) {
+    return slice.name == "all_reduce" && !slice.waited.empty() &&
+           std::strtoull(slice.arguments.at("waited ns").c_str(), nullptr, 10) > 2'000'000;
+  };
+  EXPECT_GE(std::count_if(trace.slices.begin(), trace.slices.end(), waits_long), 1);
+}
+
+TEST_F(Trace, AKilledRankLeavesAWholeTrace) {
+  DlaunchProcess job(Command({"--trace", path_}, {"die", "400"}));
+  EXPECT_EQ(job.Wait(), 137);
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  EXPECT_GE(trace.CountOf("rank 1"), 200u);
+  EXPECT_GE(trace.CountOf("rank 0"), 200u);
+  EXPECT_TRUE(trace.HasEvent("the job fails"));
+}
+
+TEST_F(Trace, AKilledDlaunchLeavesAWholeTrace) {
+  DlaunchProcess job(Command({"--trace", path_}, {"100000", "500"}));
+  ASSERT_TRUE(job.WaitUntil([&] {
+    std::error_code error;
+    return std::filesystem::file_size(path_, error) > 4000 && !error;
+  })) << job.err();
+  ::kill(job.pid(), SIGKILL);
+  job.Wait();
+  EXPECT_EQ(job.WaitUntilGone(seconds(30)), "");
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  EXPECT_GT(trace.slices.size(), 0u);
+}
+
+TEST_F(Trace, APathThatCannotBeWrittenIsRefusedBeforeTheJob) {
+  DlaunchProcess job({"--trace", folder_.path() + "/none/x", "true"});
+  EXPECT_EQ(job.Wait(), 125);
+  EXPECT_THAT(job.err(), HasSubstr("no trace can be written to " + folder_.path() + "/none/x: No such file"));
+}
+
+TEST_F(Trace, AFullDiskEndsTheTraceAndNotTheJob) {
+  const string disk = folder_.path() + "/disk";
+  std::filesystem::create_directory(disk);
+  const auto with_small_disk = [&disk] {
+    return ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           ::mount("none", disk.c_str(), "tmpfs", 0, "size=8k") == 0;
+  };
+  DlaunchProcess job(Command({"--trace", disk + "/x"}, {"2000", "100"}), {.enter = with_small_disk});
+  const int status = job.Wait();
+  if (status == 97) GTEST_SKIP() << "no file system can be mounted here";
+  EXPECT_EQ(status, 0) << job.err();
+  EXPECT_EQ(CallsOf(job.out()).size(), 4u);
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("the trace " + disk + "/x ends here: No space left on device"),
+                               HasSubstr("more are missing")));
+}
+
+TEST_F(Trace, ARunningJobIsTracedForAWhile) {
+  DlaunchProcess job(Command({}, {"100000", "500"}));
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.WaitForOutput("[" + std::to_string(rank) + "] up"));
+  const string environment = ReadProcessEnvironment(job.RankProcess(0));
+  const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
+  const string id(environment.c_str() + at + string("COHORT_JOB_ID=").size());
+  for (const string round : {"one", "two"}) {
+    const string path = folder_.path() + "/" + round;
+    DlaunchProcess trace({"trace", "--for", "300ms", "--output", path, id});
+    EXPECT_EQ(trace.Wait(), 0) << trace.err();
+    EXPECT_THAT(trace.out(), HasSubstr("trace " + path + ": "));
+    const ReadTrace read = ReadTrace::Of(path);
+    EXPECT_THAT(read.problems, IsEmpty());
+    for (int rank = 0; rank < 4; ++rank) EXPECT_GT(read.CountOf("rank " + std::to_string(rank)), 20u) << rank;
+  }
+  DlaunchProcess first({"trace", "--for", "1m", "--output", path_, id});
+  ASSERT_TRUE(first.WaitUntil([&] { return std::filesystem::exists(path_); }));
+  DlaunchProcess second({"trace", "--output", path_ + "2", id});
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_THAT(second.err(), HasSubstr("a trace is being taken already, to " + path_));
+  ::kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143);
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_THAT(ReadTrace::Of(path_).problems, IsEmpty());
+}
+
+TEST_F(Trace, CallsThatAreTooManyAreCounted) {
+  DlaunchProcess job({"-n", "2", "--trace", path_, "--", COHORT_TRACE_RANKS, "50000", "0"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  uint64_t all = 0;
+  for (const auto& [rank, count] : CallsOf(job.out())) all += count;
+  const size_t missing = job.err().find(" calls, ");
+  const uint64_t missed = missing == string::npos ? 0 : std::strtoull(job.err().c_str() + missing + 8, nullptr, 10);
+  EXPECT_EQ(trace.slices.size() + missed, all) << job.err();
+}
+
+TEST_F(Trace, TheCommandRefusesWhatItCannotDo) {
+  struct Case {
+    std::vector<string> arguments;
+    int status;
+    string says;
+  };
+  for (const Case& c :
+       {Case{{"trace", "--for", "soon"}, 2, "--for"}, Case{{"trace", "--for", "0"}, 2, "a trace takes time"},
+        Case{{"trace", "job-zz"}, 1, "no job 'job-zz' runs on this machine"}}) {
+    DlaunchProcess trace(c.arguments);
+    EXPECT_EQ(trace.Wait(), c.status);
+    EXPECT_THAT(trace.err(), HasSubstr(c.says));
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,212 @@
+#include "cohort/launcher/trace/job_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/base/clock.h"
+#include "tests/support/read_trace.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::string;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Two nodes with a rank each, whose clocks differ by an hour.
+class JobTraceTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kHour = 3'600'000'000'000;
+
+  JobTraceTest() {
+    string name = (std::filesystem::temp_directory_path() / "job_trace_test.XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    path_ = folder_ + "/job.pftrace";
+  }
+  ~JobTraceTest() override { std::filesystem::remove_all(folder_); }
+
+  void StartAll() {
+    ASSERT_TRUE(trace_.Start({.path = path_, .keep = keep_}).ok());
+    for (size_t i = 0; i < 2; ++i) trace_.OnAgentStarted(i);
+  }
+  v1::NodeTrace From(size_t agent) const {
+    v1::NodeTrace trace;
+    trace.set_number(orders_.empty() ? 1 : orders_.back().second.number());
+    trace.set_steady_ns(runtime::SteadyNow() + agent * kHour);
+    trace.set_unix_ns(1'700'000'000'000'000'000);
+    return trace;
+  }
+  // `count` all-reduces of both ranks, of 100 us each, as rank `rank` has recorded them. Rank 1 comes 60 us later.
+  v1::TracedCalls Calls(uint32_t rank, int count) const {
+    v1::TracedCalls calls;
+    v1::RankCalls& its = *calls.add_ranks();
+    its.set_rank(rank);
+    v1::CallShape& shape = *its.add_shapes();
+    shape.set_group(7);
+    shape.set_kind(3);
+    shape.set_bytes(8);
+    shape.set_root(-1);
+    shape.set_group_rank(static_cast<int32_t>(rank));
+    shape.set_group_size(2);
+    shape.set_peer_rank(-1);
+    shape.set_device(-1);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t start_ns = begun_ns_ + rank * (kHour + 60'000);
+      its.add_shape(0);
+      its.add_sequence(static_cast<uint64_t>(i) + 1);
+      its.add_start_ns(i == 0 ? static_cast<int64_t>(start_ns) : 1'000'000);
+      its.add_length_ns(rank == 0 ? 100'000 : 40'000);
+      its.add_state(2);
+    }
+    return calls;
+  }
+  bool Send(size_t agent, const v1::TracedCalls& calls) {
+    v1::NodeTrace trace = From(agent);
+    trace.set_calls(Compress(calls.SerializeAsString()));
+    return trace_.OnTrace(agent, trace);
+  }
+
+  string folder_, path_;
+  std::chrono::milliseconds keep_{0};
+  EventLoop loop_;
+  std::vector<std::pair<size_t, v1::TraceOrder>> orders_;
+  std::vector<string> said_;
+  const uint64_t begun_ns_ = runtime::SteadyNow();
+  JobTrace trace_{&loop_,
+                  {.names = {"node0", "node1"},
+                   .tell = [this](size_t agent, const v1::TraceOrder& order) { orders_.emplace_back(agent, order); },
+                   .say = [this](const string& text) { said_.push_back(text); }}};
+};
+
+TEST_F(JobTraceTest, WritesTheCallsOfAllNodesByOneClock) {
+  StartAll();
+  EXPECT_TRUE(Send(0, Calls(0, 50)));
+  EXPECT_TRUE(Send(1, Calls(1, 50)));
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  EXPECT_EQ(trace.CountOf("rank 0"), 50u);
+  EXPECT_EQ(trace.CountOf("rank 1"), 50u);
+  for (const ReadSlice& slice : trace.slices) {
+    EXPECT_LT(slice.start_ns, begun_ns_ + kHour / 2) << slice.track;
+    EXPECT_EQ(slice.node, slice.track == "rank 0" ? "node0" : "node1");
+  }
+  ASSERT_THAT(said_, SizeIs(1));
+  EXPECT_THAT(said_[0], HasSubstr("100 calls; the clocks of 2 nodes agree within 75 us"));
+  EXPECT_TRUE(trace.HasEvent("end of the trace"));
+}
+
+TEST_F(JobTraceTest, MissingCallsAreShownAndCounted) {
+  StartAll();
+  v1::TracedCalls calls = Calls(0, 5);
+  calls.mutable_ranks(0)->set_missed(7);
+  EXPECT_TRUE(Send(0, calls));
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  EXPECT_TRUE(ReadTrace::Of(path_).HasEvent("calls missing"));
+  EXPECT_THAT(said_[0], HasSubstr("5 calls, 7 more are missing"));
+}
+
+TEST_F(JobTraceTest, EventsOfTheJobAreOnItsTrack) {
+  StartAll();
+  EXPECT_TRUE(trace_.OnTrace(0, From(0)));
+  trace_.OnEvent("restart", "rank 3 was killed");
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  EXPECT_TRUE(ReadTrace::Of(path_).HasEvent("restart"));
+}
+
+TEST_F(JobTraceTest, TheLastPartsAreKept) {
+  keep_ = std::chrono::milliseconds(1);
+  StartAll();
+  // Each look of the trace begins a part: seven in this time, which is under test.
+  int sent = 0;
+  std::function<void()> look = [&] {
+    if (++sent == 15) return loop_.Quit();
+    EXPECT_TRUE(Send(0, Calls(0, 2)) && Send(1, Calls(1, 2)));
+    loop_.After(std::chrono::milliseconds(50), look);
+  };
+  look();
+  loop_.Run();
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  EXPECT_LT(trace.slices.size(), 28u);
+  EXPECT_THAT(said_[0], HasSubstr(" older ones were dropped"));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".before"));
+}
+
+TEST_F(JobTraceTest, ASecondTraceIsRefused) {
+  StartAll();
+  v1::TraceRequest request;
+  request.set_file(folder_ + "/other");
+  request.set_milliseconds(1000);
+  EXPECT_THAT(trace_.Answer(request).refused(), HasSubstr("a trace is being taken already, to " + path_));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/other"));
+}
+
+TEST_F(JobTraceTest, ATraceEndsAfterItsTime) {
+  for (size_t i = 0; i < 2; ++i) trace_.OnAgentStarted(i);
+  ASSERT_TRUE(trace_.Start({.path = path_, .length = std::chrono::milliseconds(50)}).ok());
+  ASSERT_THAT(orders_, SizeIs(2));
+  EXPECT_TRUE(Send(0, Calls(0, 5)));
+  // The agents' answers to the order that ends it.
+  std::function<void()> look = [&] {
+    if (!said_.empty()) return loop_.Quit();
+    if (orders_.size() == 4) {
+      for (size_t i = 0; i < 2; ++i) {
+        v1::NodeTrace last = From(i);
+        last.set_last(true);
+        EXPECT_TRUE(trace_.OnTrace(i, last));
+      }
+      orders_.emplace_back(9, orders_.back().second);
+    }
+    loop_.After(std::chrono::milliseconds(5), look);
+  };
+  look();
+  loop_.Run();
+  EXPECT_FALSE(orders_[2].second.on());
+  EXPECT_THAT(said_[0], HasSubstr("5 calls"));
+  EXPECT_EQ(ReadTrace::Of(path_).CountOf("rank 0"), 5u);
+  v1::TraceRequest ask;
+  ask.set_number(1);
+  EXPECT_FALSE(trace_.Answer(ask).running());
+  EXPECT_EQ(trace_.Answer(ask).calls(), 5u);
+}
+
+TEST_F(JobTraceTest, DamagedMessagesAreRefused) {
+  StartAll();
+  v1::NodeTrace trace = From(0);
+  trace.set_calls("these bytes mean nothing");
+  EXPECT_FALSE(trace_.OnTrace(0, trace));
+  v1::TracedCalls calls = Calls(0, 3);
+  calls.mutable_ranks(0)->set_shape(1, 1);  // there is one shape
+  EXPECT_FALSE(Send(0, calls));
+  calls = Calls(0, 3);
+  calls.mutable_ranks(0)->add_state(2);
+  EXPECT_FALSE(Send(0, calls));
+  trace = From(0);
+  trace.set_calls(Compress("these bytes mean nothing"));
+  EXPECT_FALSE(trace_.OnTrace(0, trace));
+}
+
+TEST_F(JobTraceTest, MessagesOfAnEarlierTraceAreIgnored) {
+  StartAll();
+  v1::NodeTrace trace = From(0);
+  trace.set_number(99);
+  trace.set_calls("these bytes mean nothing");
+  EXPECT_TRUE(trace_.OnTrace(0, trace));
+}
+
+}  // namespace
+}  // namespace cohort::launcher
