@@ -46,6 +46,25 @@ TEST(MpiProgram, ALinkedLibraryTellsWhichMpiItIs) {
   std::remove(path.c_str());
 }
 
+TEST(MpiProgram, FindsAProgramBehindAWrapper) {
+  const std::string base = ::testing::TempDir() + "wrapped." + std::to_string(::getpid());
+  const std::string script = base + ".sh", other = base + ".run";
+  std::ofstream(base, std::ios::binary | std::ios::trunc) << MakeProgram("libc.so.6", "libmpi.so.40");
+  std::ofstream(script) << "#!/bin/bash\nulimit -c 0\nexec '" << base << "' \"$@\"\n";
+  std::ofstream(other) << "#!/usr/bin/python3\n# " << base << "\n";
+  for (const std::string& text : {base, "exec " + base + " -v", "A=1;" + base + ">/dev/null", "(\"" + base + "\")"}) {
+    EXPECT_EQ(MpiLibraryOf({"/bin/sh", "-c", text}), MpiLibrary::kEither) << text;
+  }
+  EXPECT_EQ(MpiLibraryOf({"/usr/bin/env", "A=1", base}), MpiLibrary::kEither);
+  EXPECT_EQ(MpiLibraryOf({script}), MpiLibrary::kEither);
+  EXPECT_EQ(MpiLibraryOf({"/bin/bash", script}), MpiLibrary::kEither);
+  EXPECT_EQ(MpiLibraryOf({other}), MpiLibrary::kNone) << "no shell reads it";
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", "-c", "mpirun -n 2 " + base}), MpiLibrary::kNone) << "it has a job of its own";
+  EXPECT_EQ(MpiLibraryOf({"/usr/bin/mpiexec.hydra", "-n", "2", base}), MpiLibrary::kNone);
+  EXPECT_EQ(MpiLibraryOf({"/bin/sh", "-c", base + ".no_such_file /bin /dev/null"}), MpiLibrary::kNone);
+  for (const std::string& path : {base, script, other}) std::remove(path.c_str());
+}
+
 TEST(MpiProgram, PassesOverPipes) {
   const std::string pipe = ::testing::TempDir() + "pipe." + std::to_string(::getpid()) + ".py";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
