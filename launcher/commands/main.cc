@@ -40,6 +40,7 @@
 #include "cohort/launcher/machine/mpi_program.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/machine/program.h"
+#include "cohort/launcher/machine/rank_environment.h"
 #include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/nodes/surroundings/other_launchers.h"
 #include "cohort/launcher/nodes/surroundings/task_counts.h"
@@ -154,6 +155,14 @@ absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents,
                                        ", or in /etc/security/limits.conf");
 }
 
+// The agent of another node looks for it there.
+absl::Status CheckTorchSwitch(const Options& options) {
+  v1::JobSpec spec;
+  for (const auto& [name, value] : options.environment) spec.add_environment(name + "=" + value);
+  const absl::Status found = TorchSwitchFolder(InheritedEnvironment(), spec, OwnPath()).status();
+  return found.ok() ? found : absl::InvalidArgumentError(found.message());
+}
+
 // Finds, as best this machine can tell, what agents would only find out when they are started.
 absl::Status CheckThisMachine(const Job& job) {
   size_t most_ranks = 0;
@@ -167,6 +176,7 @@ absl::Status CheckThisMachine(const Job& job) {
   }
   const bool here = job.nodes.spawner == SpawnerKind::kLocal;
   const ServedMpi mpi = ServedMpiOf(job);
+  if (here) COHORT_RETURN_IF_ERROR(CheckTorchSwitch(job.options));
   const bool has_pmix = mpi.pmix != v1::JobSpec::PMIX_NONE;
   const size_t files_of_a_rank = (job.options.log_directory.empty() ? 0 : 2) + (mpi.pmi1 ? 2 : 0) + (has_pmix ? 1 : 0);
   COHORT_RETURN_IF_ERROR(CheckOpenFiles(here ? most_ranks : 0, files_of_a_rank, job.nodes.nodes.size(),

@@ -18,7 +18,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <ostream>
 #include <string>
@@ -386,6 +388,20 @@ TEST(Refusals, RefusesAProgramThatIsBeingWritten) {
   DlaunchProcess job({copy});
   EXPECT_EQ(StatusInTime(&job), 126) << job.err();
   EXPECT_NE(job.err().find("somebody has it open to write"), std::string::npos) << job.err();
+}
+
+TEST(Refusals, RefusesTheTorchBackendWithoutThePythonPackageBesideIt) {
+  const TemporaryFolder folder;
+  const std::string copy = folder.path() + "/bin/dlaunch", out = folder.path() + "/out";
+  std::filesystem::create_directory(folder.path() + "/bin");
+  std::filesystem::copy_file(std::string(std::getenv("COHORT_TEST_BIN_DIR")) + "/dlaunch", copy);
+  const std::string command = copy + " -n 2 --torch-backend cohort true > " + out + " 2>&1 < /dev/null";
+  const int status = std::system(command.c_str());
+  std::ifstream file(out);
+  const std::string said{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(WEXITSTATUS(status), 2) << said;
+  EXPECT_TRUE(said.starts_with("dlaunch: --torch-backend cohort")) << said;
+  EXPECT_NE(said.find("use the dlaunch of the wheel"), std::string::npos) << said;
 }
 
 TEST(Refusals, RefusesHostsWhoseSshIsKilled) {
