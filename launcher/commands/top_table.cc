@@ -32,6 +32,9 @@ std::string Memory(uint64_t bytes) {
 
 std::string Duration(uint64_t ms) { return ms >= 120'000 ? Age(ms) : DescribeDuration(ms); }
 
+// Cohort does not see its calls.
+bool IsInMpi(const v1::CallState& call) { return !call.present() && !call.joined() && call.in_mpi(); }
+
 bool IsInCall(const v1::RankView& view) { return view.pid() != 0 && view.doing().present() && !view.doing().done(); }
 
 // Whether the ranks' calls are of more than one group.
@@ -50,7 +53,7 @@ std::string Doing(const v1::JobRank& rank, bool name_group) {
   if (view.pid() == 0) return "has ended";
   std::string text = view.stopped() ? "stopped by a signal; " : "";
   if (!call.present()) {
-    text += call.joined() ? "no collective call yet" : call.in_mpi() ? "in MPI" : "not visible to Cohort";
+    text += call.joined() ? "no collective call yet" : IsInMpi(call) ? "in MPI" : "not visible to Cohort";
   } else if (!call.done()) {
     text += "in " + Printable(NameCall(call, name_group)) + " for " + Duration(call.age_ms() + rank.ago_ms());
   } else {
@@ -103,13 +106,14 @@ std::vector<std::string> WaitedFor(const v1::JobSnapshot& job, bool name_group) 
 // The lines that concern the whole job.
 std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& shares, bool name_group) {
   const v1::JobSnapshot& job = frame.job;
-  size_t calling = 0, outside = 0, ended = 0, unknown = 0;
+  size_t calling = 0, in_mpi = 0, outside = 0, ended = 0, unknown = 0;
   const v1::JobRank* longest = nullptr;
   Sum all;
   std::vector<Sum> by_node(static_cast<size_t>(job.nodes_size()));
   for (int i = 0; i < job.ranks_size(); ++i) {
     const v1::JobRank& rank = job.ranks(i);
-    ++(!rank.known() ? unknown : rank.view().pid() == 0 ? ended : IsInCall(rank.view()) ? calling : outside);
+    size_t& not_in_call = IsInMpi(rank.view().doing()) ? in_mpi : outside;
+    ++(!rank.known() ? unknown : rank.view().pid() == 0 ? ended : IsInCall(rank.view()) ? calling : not_in_call);
     for (Sum* sum : {&all, rank.node() < by_node.size() ? &by_node[rank.node()] : nullptr}) {
       if (sum == nullptr) continue;
       sum->cpu += shares[static_cast<size_t>(i)];
@@ -119,8 +123,11 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
     if (rank.known() && IsInCall(rank.view()) && longer) longest = &rank;
   }
   std::string counts;
-  const std::pair<size_t, const char*> kinds[] = {
-      {calling, " in calls"}, {outside, " outside calls"}, {ended, " ended"}, {unknown, " not told yet"}};
+  const std::pair<size_t, const char*> kinds[] = {{calling, " in calls"},
+                                                  {in_mpi, " in MPI"},
+                                                  {outside, " outside calls"},
+                                                  {ended, " ended"},
+                                                  {unknown, " not told yet"}};
   for (const auto& [count, words] : kinds) {
     if (count > 0) counts += (counts.empty() ? "" : ", ") + std::to_string(count) + words;
   }

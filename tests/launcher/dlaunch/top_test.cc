@@ -101,6 +101,16 @@ TEST(TopTable, ShowsJobNodesAndRanks) {
                   "   3  node1     -      -        -  has ended"));
 }
 
+TEST(TopTable, CountsRanksOfMpiInTheWordsOfTheirLines) {
+  JobFrame frame = MakeFrame();
+  v1::CallState mpi;
+  mpi.set_in_mpi(true);
+  *frame.job.mutable_ranks(0)->mutable_view()->mutable_doing() = mpi;
+  const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {}));
+  EXPECT_THAT(lines[2], HasSubstr("ranks: 1 in calls, 1 in MPI, 1 outside calls, 1 ended"));
+  EXPECT_EQ(lines[8], "   0  node0  1000     50  1.0 GiB  in MPI");
+}
+
 TEST(TopTable, NamesRanksThatOthersWaitFor) {
   JobFrame frame = MakeFrame();
   frame.job.mutable_ranks(2)->set_waiting_for(2);
