@@ -27,6 +27,8 @@ namespace {
 using SnapshotClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kThreadStopsWithin{20};
+// One that is about to run stops when it gets a CPU: behind others that spin, as MPI's ranks do, after their turns.
+constexpr std::chrono::milliseconds kRunnableStopsWithin{150};
 constexpr std::chrono::milliseconds kProcessTakes{200};
 constexpr size_t kStackPage = 4096;
 
@@ -93,10 +95,10 @@ enum class Traced { kTaken, kNotInTime, kForbidden };
 
 // PTRACE_SEIZE, not PTRACE_ATTACH: its stop is no SIGSTOP, which would outlive this process. The loop of this process
 // may take the stop out of wait(), so it is seen by the registers, which can be read from then on.
-Traced TakeThread(pid_t pid, pid_t thread, ThreadSnapshot* snapshot) {
+Traced TakeThread(pid_t pid, pid_t thread, std::chrono::milliseconds within, ThreadSnapshot* snapshot) {
   if (::ptrace(PTRACE_SEIZE, thread, 0, 0) != 0) return errno == EPERM ? Traced::kForbidden : Traced::kNotInTime;
   if (::ptrace(PTRACE_INTERRUPT, thread, 0, 0) != 0) return Traced::kNotInTime;
-  const auto limit = SnapshotClock::now() + kThreadStopsWithin;
+  const auto limit = SnapshotClock::now() + within;
   bool read = false;
   while (!(read = ReadRegisters(thread, snapshot)) && errno == ESRCH && SnapshotClock::now() < limit) {
     constexpr timespec kPause{0, 20'000};
@@ -123,7 +125,8 @@ ProcessSnapshot TakeSnapshot(pid_t pid) {
     ThreadSnapshot taken;
     taken.thread = thread;
     taken.name = state->name.substr(0, ThreadSnapshot::kMaxName);
-    const Traced traced = TakeThread(pid, thread, &taken);
+    const Traced traced =
+        TakeThread(pid, thread, state->state == 'R' ? kRunnableStopsWithin : kThreadStopsWithin, &taken);
     if (traced == Traced::kForbidden && thread == pid) break;  // of another thread it may say that it is ending
     if (traced == Traced::kTaken) snapshot.threads.push_back(std::move(taken));
   }
