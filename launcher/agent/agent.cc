@@ -162,7 +162,7 @@ int Agent::Run() {
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   const bool hears = orders_.Watch();
   news_.output().set_on_drained([this] {
-    if (ranks_ && !news_.output().full()) ranks_->processes().streams().Resume();
+    if (ranks_ && !news_.output().full()) ranks_->Resume();
     EndWhenDone();
   });
   if (hears) {
@@ -246,7 +246,7 @@ void Agent::ReapChildren() {
       if (ranks_) ranks_->processes().OnChildStopped(pid);
       continue;
     }
-    if (ranks_ && ranks_->processes().OnChildEnded(pid, status)) continue;
+    if (ranks_ && ranks_->OnChildEnded(pid, status)) continue;
     if (pid != sentinel_.pid()) continue;  // an orphan that came to us
     if (const std::optional<std::string> problem = sentinel_.OnEnded(status)) {
       news_.Notice("the sentinel of " + (start_.name().empty() ? "an agent" : start_.name()) + " " + *problem);
@@ -422,7 +422,7 @@ void Agent::OnReport(const v1::JobReport& report) {
 
 void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
   if (ranks_) {
-    ranks_->processes().Stop(grace, restarting);
+    ranks_->Stop(grace, restarting);
   } else if (orders_.ended()) {
     SetNodeDone();
   }

@@ -59,6 +59,13 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
           {.segment_of = [this](int local_rank) -> runtime::Segment& { return service_.waits().SegmentOf(local_rank); },
            .full = [this] { return owner_.news->output().full(); },
            .send = [this](v1::NodeTrace trace) { owner_.news->Trace(std::move(trace)); }}),
+      spawned_(loop, assignment_, owner_.sentinel, owner_.cgroup, AgentFolder(owner_.address),
+               {.on_line = [this](const v1::OutputLine& line) { On(Supervisor::Line{&line}); },
+                .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
+                .on_failure = [this](int rank, const std::string& why,
+                                     std::optional<int> code) { OnSpawnedFailure(rank, why, code); },
+                .on_all_ended = [this] { FinishIfAllGone(); },
+                .environment_of = [this](int rank) { return Surroundings()[rank].environment; }}),
       joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
@@ -77,7 +84,13 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
                 },
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
-            .on_stuck = [this](int rank, const std::string& why) { OnStuckInMpi(rank, why); }});
+            .on_stuck = [this](int rank, const std::string& why) { OnStuckInMpi(rank, why); },
+            .on_spawn =
+                [this](int rank, MpiWay way, const SpawnRequest& request, SpawnDone done) {
+                  const auto number = static_cast<int>(assignment_.placement().ranks(rank).rank());
+                  spawned_.Spawn({rank, MpiService::WorldOf(assignment_), number}, way, request, &mpi_->store(),
+                                 std::move(done));
+                }});
     const auto start_pmix = [folder = AgentFolder(owner_.address)](PmixEndpoint::Job job,
                                                                    PmixEndpoint::Handler handler) {
       job.folder = folder;
@@ -98,6 +111,27 @@ void NodeRanks::OnStuckInMpi(int local_rank, const std::string& why) {
   if (assignment_.job().on_failure() != "continue" || std::exchange(stuck_is_told_, true)) return;
   owner_.news->Notice("rank " + std::to_string(assignment_.placement().ranks(local_rank).rank()) +
                       " may wait in MPI for ever: " + why + "; --on-failure continue lets it");
+}
+
+// The rank that has asked fails with it, or another one where that has ended.
+void NodeRanks::OnSpawnedFailure(int local_rank, const std::string& why, std::optional<int> exit_code) {
+  const int ranks = assignment_.placement().ranks_size();
+  for (int i = 0; i < ranks; ++i) {
+    const int rank = (local_rank + i) % ranks;
+    if (processes_.GroupOf(rank) != 0) return processes_.KillAsAsked(rank, why, exit_code);
+  }
+  owner_.news->Notice("all ranks of this node had ended before: the exit status does not show that");
+}
+
+void NodeRanks::Stop(std::chrono::milliseconds grace, bool restarting) {
+  stopped_ = true;
+  processes_.Stop(grace, restarting);
+  spawned_.Stop(grace);
+}
+
+void NodeRanks::Resume() {
+  processes_.streams().Resume();
+  spawned_.Resume();
 }
 
 void NodeRanks::LookAtWaits() {
@@ -220,7 +254,9 @@ void NodeRanks::On(const Supervisor::Line& event) {
   line.set_after_failure(after_failure_);
   line.set_epoch(assignment_.epoch());
   owner_.news->Line(line);
-  if (owner_.news->output().full()) processes_.streams().Pause();
+  if (!owner_.news->output().full()) return;
+  processes_.streams().Pause();
+  spawned_.Pause();
 }
 
 void NodeRanks::On(const Supervisor::Ended& event) {
@@ -238,7 +274,10 @@ void NodeRanks::On(const Supervisor::Ended& event) {
   } else {
     service_.MarkLost(local_rank);
   }
-  if (IsFailure(exit)) MarkFailure();
+  if (IsFailure(exit)) {
+    MarkFailure();
+    spawned_.KillOf(local_rank);
+  }
   v1::FromAgent message;
   *message.mutable_exit() = std::move(exit);
   owner_.link->Send(message);
@@ -263,6 +302,13 @@ void NodeRanks::On(const RankService::EpochLeft& event) {
 }
 
 void NodeRanks::On(const Supervisor::AllGone&) {
+  ranks_gone_ = true;
+  FinishIfAllGone();
+}
+
+void NodeRanks::FinishIfAllGone() {
+  if (!ranks_gone_ || (spawned_.any_lives() && !stopped_ && !after_failure_)) return;
+  ranks_gone_ = false;  // it is said once
   const auto deadline = runtime::Deadline::After(kDoneWithin);
   const std::vector<pid_t> staying = processes_.staying();
   if (staying.empty()) owner_.cgroup->Kill(kSweepLimit);

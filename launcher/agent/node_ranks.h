@@ -18,6 +18,7 @@
 #include "cohort/launcher/agent/rank/log_writer.h"
 #include "cohort/launcher/agent/rank/rank_input_file.h"
 #include "cohort/launcher/agent/rank/rank_service.h"
+#include "cohort/launcher/agent/spawned_worlds.h"
 #include "cohort/launcher/agent/supervisor.h"
 #include "cohort/launcher/agent/trace/node_trace.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
@@ -59,6 +60,14 @@ class NodeRanks {
   Supervisor& processes() { return processes_; }
   // The reader of their calls, for dlaunch.
   NodeTrace& trace() { return trace_; }
+  // A child process has ended. False when it is neither a rank nor one that a rank has spawned.
+  bool OnChildEnded(pid_t pid, int wait_status) {
+    return processes_.OnChildEnded(pid, wait_status) || spawned_.OnChildEnded(pid, wait_status);
+  }
+  // See Supervisor.
+  void Stop(std::chrono::milliseconds grace, bool restarting);
+  // dlaunch takes what they print again.
+  void Resume();
 
   // Takes messages of the rendezvous about the running job; other messages are ignored.
   void OnMessage(const v1::ToAgent& message);
@@ -102,6 +111,9 @@ class NodeRanks {
   void On(const RankService::KillWanted& event) { processes_.KillAsAsked(event.local_rank, event.why); }
   void On(const RankService::Vanished& event) { processes_.OnProgramVanished(event.local_rank, event.pid); }
   void OnStuckInMpi(int local_rank, const std::string& why);
+  void OnSpawnedFailure(int local_rank, const std::string& why, std::optional<int> exit_code);
+  // The spawned processes that outlive the ranks are waited for, as MPI's own mpirun does.
+  void FinishIfAllGone();
   void LookAtWaits();
   void AwaitLogs(runtime::Deadline deadline);
 
@@ -113,8 +125,11 @@ class NodeRanks {
   RankService service_;
   NodeTrace trace_;
   std::unique_ptr<MpiService> mpi_;  // none: no rank is served as an MPI program
-  std::string torch_switch_;         // for PYTHONPATH
-  std::vector<bool> joined_;         // by local rank, as the next
+  SpawnedWorlds spawned_;
+  bool ranks_gone_ = false;  // Supervisor::AllGone
+  bool stopped_ = false;
+  std::string torch_switch_;  // for PYTHONPATH
+  std::vector<bool> joined_;  // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   bool stuck_is_told_ = false;  // a rank that waits in MPI, to the user

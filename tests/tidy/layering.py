@@ -24,7 +24,7 @@ ROOMS = {
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "check", "run", "nccl/library", "nccl", "group", "", "c", "c/examples", "examples"),
     "launcher": ("remedies", "base", "base/net", "options", "trace", "control/parts", "control", "control/standby", "rpc", "machine",
-                 "agent/watch", "agent/lines", "agent/rank", "agent/trace", "agent/mpi/pmix", "agent/mpi", "agent/stacks", "agent/evidence", "agent/link",
+                 "agent/watch", "agent/lines", "agent/rank", "agent/trace", "agent/mpi/spawn", "agent/mpi/pmix", "agent/mpi", "agent/stacks", "agent/evidence", "agent/link",
                  "agent/life", "agent", "spawn", "join",
                  "nodes/surroundings", "nodes", "report", "metrics", "jobs", "front_end/printing", "front_end",
                  "commands"),

@@ -8,10 +8,12 @@
 namespace cohort::launcher {
 bool MpiService::Serves(const v1::JobSpec& job) { return job.serves_pmi1() || job.pmix() != v1::JobSpec::PMIX_NONE; }
 
-MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays)
+MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays,
+                       std::optional<Spawned> spawned)
     : loop_(loop),
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
+      spawned_(std::move(spawned)),
       store_(loop, ".mpi/" + std::to_string(assignment.epoch()) + "/",
              {.ask = callbacks_.ask,
               .on_refused = [this](const std::string& why) { GetStuck(0, "its MPI values were refused: " + why); }}),
@@ -19,16 +21,27 @@ MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callba
 
 absl::Status MpiService::Start(const PmixService::Starter& start_pmix) {
   const auto on_stuck = [this](int rank, const std::string& why) { GetStuck(rank, why); };
+  const auto on_spawn = [this](MpiWay way) {
+    return [this, way](int rank, const SpawnRequest& request, SpawnDone done) {
+      callbacks_.on_spawn(rank, way, request, std::move(done));
+    };
+  };
   if (assignment_.job().serves_pmi1()) {
-    pmi1_ = std::make_unique<Pmi1Service>(loop_, assignment_, &store_,
-                                          Pmi1Service::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck},
-                                          delays_.wait_is_told);
+    std::optional<Pmi1Service::Spawned> spawned;
+    if (spawned_) spawned.emplace(Pmi1Service::Spawned{spawned_->values});
+    pmi1_ = std::make_unique<Pmi1Service>(
+        loop_, assignment_, &store(),
+        Pmi1Service::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck, on_spawn(MpiWay::kPmi1)},
+        delays_.wait_is_told, std::move(spawned));
     COHORT_RETURN_IF_ERROR(pmi1_->Start());
   }
   if (assignment_.job().pmix() == v1::JobSpec::PMIX_NONE) return absl::OkStatus();
-  pmix_ = std::make_unique<PmixService>(loop_, assignment_, &store_,
-                                        PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck},
-                                        delays_.wait_is_told);
+  std::optional<PmixService::Spawned> spawned;
+  if (spawned_) spawned.emplace(PmixService::Spawned{spawned_->parent, spawned_->parent_rank});
+  pmix_ = std::make_unique<PmixService>(
+      loop_, assignment_, &store(),
+      PmixService::Callbacks{callbacks_.on_notice, callbacks_.on_abort, on_stuck, on_spawn(MpiWay::kPmix)},
+      delays_.wait_is_told, std::move(spawned));
   const absl::Status started = pmix_->Start(CpusToShare(), start_pmix);
   if (started.ok()) return started;
   pmix_.reset();
@@ -41,7 +54,7 @@ absl::Status MpiService::Start(const PmixService::Starter& start_pmix) {
 void MpiService::NoteAbsence(const std::string& why) {
   const NodePlaces places = PlacesOf(assignment_);
   if (places.nodes.size() > 1) {
-    LeftNews(&store_, "pmix").Tell("the ranks of " + places.nodes[places.own].name + ", which has no PMIx: " + why);
+    LeftNews(&store(), "pmix").Tell("the ranks of " + places.nodes[places.own].name + ", which has no PMIx: " + why);
   }
   if (places.own != 0) return;
   absence_ = "if the program uses Open MPI, each rank is alone in it, as rank 0 of 1: " + why;

@@ -5,12 +5,15 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/mpi/pmi1_service.h"
 #include "cohort/launcher/agent/mpi/pmix_service.h"
+#include "cohort/launcher/agent/mpi/spawn/spawn_request.h"
 #include "cohort/launcher/agent/mpi/stored_values.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -24,6 +27,8 @@ struct MpiDelays {
   std::chrono::nanoseconds wait_is_told = std::chrono::seconds(30);
 };
 
+enum class MpiWay { kPmi1, kPmix };
+
 class MpiService {
  public:
   struct Callbacks {
@@ -33,13 +38,27 @@ class MpiService {
     std::function<void(int local_rank, int code)> on_abort;
     // This local rank, which is in MPI, can't go on; said later (cause_may_show), so that another cause shows first.
     std::function<void(int local_rank, const std::string& why)> on_stuck;
+    // This local rank asks for new processes, by the library that is served so.
+    std::function<void(int local_rank, MpiWay way, const SpawnRequest& request, SpawnDone done)> on_spawn;
+  };
+  // A world that a rank has asked for: its values go with those of the ranks.
+  struct Spawned {
+    StoredValues* store = nullptr;  // outlives this object
+    std::vector<std::pair<std::string, std::string>> values;
+    std::string parent;  // the name of the asking rank's world
+    int parent_rank = 0;
   };
 
+  // The name by which libraries know the world of these ranks.
+  static std::string WorldOf(const v1::Assignment& assignment) {
+    return assignment.job().job_id() + "-" + std::to_string(assignment.epoch());
+  }
   // Whether ranks of that job are served at all.
   static bool Serves(const v1::JobSpec& job);
 
   // The assignment outlives this object.
-  MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays = {});
+  MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays = {},
+             std::optional<Spawned> spawned = std::nullopt);
   ~MpiService() {
     loop_->Cancel(stuck_timer_);
     loop_->Cancel(absence_timer_);
@@ -61,7 +80,7 @@ class MpiService {
   void OnEnded(int local_rank);
 
   // Takes the answers.
-  StoredValues& store() { return store_; }
+  StoredValues& store() { return spawned_ ? *spawned_->store : store_; }
 
   // Whether that rank uses MPI.
   bool uses_mpi(int local_rank) const;
@@ -75,6 +94,7 @@ class MpiService {
   EventLoop* const loop_;
   const v1::Assignment& assignment_;
   const Callbacks callbacks_;
+  const std::optional<Spawned> spawned_;
   StoredValues store_;
   std::unique_ptr<Pmi1Service> pmi1_;
   std::unique_ptr<PmixService> pmix_;

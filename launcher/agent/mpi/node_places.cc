@@ -17,6 +17,11 @@ NodePlaces PlacesOf(const v1::Assignment& assignment) {
   return places;
 }
 
+int UniverseOf(const v1::Assignment& assignment, int cpus) {
+  const auto hosts = assignment.job().nodes_share_host() ? 1 : static_cast<int>(PlacesOf(assignment).nodes.size());
+  return std::max(static_cast<int>(assignment.world_size()), hosts * cpus);
+}
+
 std::vector<size_t> NodePlaces::Of(const std::vector<int>& ranks) const {
   std::vector<size_t> places;
   for (size_t i = 0; i < nodes.size(); ++i) {

@@ -26,6 +26,9 @@ struct NodePlaces {
 
 NodePlaces PlacesOf(const v1::Assignment& assignment);
 
+// MPI_UNIVERSE_SIZE: as many processes as there are CPUs, `cpus` on each host, and no fewer than ranks.
+int UniverseOf(const v1::Assignment& assignment, int cpus);
+
 // The words for a wait of the own node for those places, "node b" or "nodes b, c and 5 more"; empty where a node before
 // this one waits for them too, which says it for all.
 std::string NodesWaitedFor(const NodePlaces& places, const std::set<size_t>& missing);

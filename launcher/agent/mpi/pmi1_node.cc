@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "cohort/launcher/agent/mpi/left_news.h"
 
 namespace cohort::launcher {
@@ -14,21 +15,46 @@ std::string Refusal(std::string_view command, std::string_view why) {
   return "cmd=" + std::string(command) + " rc=-1 msg=" + std::string(why) + "\n";
 }
 
+// As a word of a line: without blanks.
+std::string Word(std::string_view text) {
+  std::string word(text.substr(0, kMaxPmiKey));
+  std::replace_if(word.begin(), word.end(), [](unsigned char c) { return c <= ' '; }, '_');
+  return word;
+}
+
+std::string_view VerbOf(Pmi1Node::NameCall::Kind kind) {
+  switch (kind) {
+    case Pmi1Node::NameCall::Kind::kPublish:
+      return "publish";
+    case Pmi1Node::NameCall::Kind::kLookUp:
+      return "lookup";
+    case Pmi1Node::NameCall::Kind::kUnpublish:
+      break;
+  }
+  return "unpublish";
+}
+
 }  // namespace
 
 Pmi1Node::Pmi1Node(Job job) : job_(std::move(job)), ranks_(static_cast<size_t>(job_.local_ranks)) {
   for (size_t i = 0; i < std::min(ranks_.size(), job_.appnums.size()); ++i) ranks_[i].appnum = job_.appnums[i];
   if (!job_.mapping.empty()) Store("PMI_process_mapping", job_.mapping);
+  for (const auto& [key, value] : job_.values) {
+    if (!key.empty() && key.size() <= kMaxPmiKey && value.size() <= kMaxPmiValue) Store(key, value);
+  }
 }
 
 Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   if (rank.state == State::kClosed) return {};
-  if (rank.in_spawn && line != "endcmd") return {};
+  if (rank.spawn.in_block()) return OnSpawnLine(local_rank, line);
   const Pmi1Message message = Pmi1Message::Parse(line);
   if (message.command() == "spawn" && line.starts_with("mcmd=")) {
-    rank.in_spawn = true;
+    rank.spawn.BeginBlock();
     return {};
+  }
+  if (rank.state == State::kInitialized) {
+    if (std::optional<Event> call = AsNameCall(local_rank, message)) return {*std::move(call)};
   }
   if (message.command() == "barrier_in" && rank.state == State::kInitialized) return EnterBarrier(local_rank);
   if (message.command() == "abort") {
@@ -38,12 +64,45 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
   if (message.command() == "init" && rank.state == State::kInitialized) {
     return {Nested{local_rank}, Answer{local_rank, kInitRefused}};
   }
-  std::string reply = std::exchange(rank.in_spawn, false)
-                          ? Refusal("spawn_result", "MPI_Comm_spawn_is_not_served_by_dlaunch")
-                          : Reply(rank, message);
-  Events events = {Answer{local_rank, std::move(reply)}};
+  Events events = {Answer{local_rank, Reply(rank, message)}};
   if (message.command() == "init") LookForLeft(&events);
   return events;
+}
+
+Pmi1Node::Events Pmi1Node::OnSpawnLine(int local_rank, std::string_view line) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  std::optional<absl::StatusOr<SpawnRequest>> request = rank.spawn.OnLine(line);
+  if (!request) return {};
+  if (rank.state != State::kInitialized) *request = absl::FailedPreconditionError("init_comes_first");
+  if (!request->ok()) return {Answer{local_rank, SpawnAnswer(request->status(), 0)}};
+  return {Spawn{local_rank, **std::move(request)}};
+}
+
+std::string Pmi1Node::SpawnAnswer(const absl::Status& status, int count) {
+  if (!status.ok()) return Refusal("spawn_result", Word(std::string(status.message())));
+  std::string line = "cmd=spawn_result rc=0 errcodes=0";
+  for (int i = 1; i < count; ++i) line += ",0";
+  return line + "\n";
+}
+
+std::optional<Pmi1Node::Event> Pmi1Node::AsNameCall(int local_rank, const Pmi1Message& message) {
+  using Kind = NameCall::Kind;
+  for (const Kind kind : {Kind::kPublish, Kind::kLookUp, Kind::kUnpublish}) {
+    if (message.command() != std::string(VerbOf(kind)) + "_name") continue;
+    const std::string name(message.Get("service")), port(message.Get("port"));
+    if (name.empty() || name.size() > kMaxPmiName || port.size() > kMaxPmiValue) {
+      return Answer{local_rank, NameAnswer(kind, "the_name_is_empty_or_too_long")};
+    }
+    return NameCall{local_rank, kind, name, port};
+  }
+  return std::nullopt;
+}
+
+// Libraries look at one of `info` and `rc`.
+std::string Pmi1Node::NameAnswer(NameCall::Kind kind, std::string_view why, std::string_view port) {
+  const std::string command = "cmd=" + std::string(VerbOf(kind)) + "_result ";
+  if (!why.empty()) return command + "info=" + Word(why) + " rc=-1 msg=" + Word(why) + "\n";
+  return command + (port.empty() ? "" : "port=" + std::string(port) + " ") + "info=ok rc=0 msg=success\n";
 }
 
 std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
@@ -60,7 +119,7 @@ std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
   }
   if (command == "get_appnum") return "cmd=appnum appnum=" + std::to_string(rank.appnum) + "\n";
   if (command == "get_my_kvsname") return "cmd=my_kvsname kvsname=" + job_.name + "\n";
-  if (command == "get_universe_size") return "cmd=universe_size size=" + std::to_string(job_.world_size) + "\n";
+  if (command == "get_universe_size") return "cmd=universe_size size=" + std::to_string(job_.universe) + "\n";
   if (command == "put") return Put(message);
   if (command == "get") return Get(message);
   if (command == "finalize") {
@@ -68,10 +127,6 @@ std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
     return "cmd=finalize_ack\n";
   }
   if (command == "barrier_in") return Refusal("barrier_out", "init_comes_first");
-  if (command == "publish_name" || command == "unpublish_name" || command == "lookup_name") {
-    const std::string verb = command.substr(0, command.find('_'));
-    return Refusal(verb + "_result", "names_of_services_are_not_served_by_dlaunch");
-  }
   return Refusal((command.empty() ? "unknown" : command.substr(0, kMaxPmiKey)) + "_result", "no_such_command");
 }
 

@@ -14,14 +14,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "cohort/launcher/agent/mpi/pmi1_message.h"
+#include "cohort/launcher/agent/mpi/spawn/pmi1_spawn.h"
+#include "cohort/launcher/agent/mpi/spawn/spawn_request.h"
 
 namespace cohort::launcher {
 
@@ -30,11 +35,13 @@ class Pmi1Node {
   struct Job {
     std::string name;  // of the key-value space; the same on all nodes
     int world_size = 1;
+    int universe = 1;
     int first_rank = 0;
     int local_ranks = 1;
     int nodes = 1;                  // those that have ranks
     std::string mapping;            // of ProcessMapping
     std::vector<int> appnums = {};  // by local rank: which of the job's programs it runs; empty: all the first
+    std::vector<std::pair<std::string, std::string>> values = {};  // that its ranks find; no more than fit are kept
   };
 
   // A line for a rank, with its newline.
@@ -65,7 +72,20 @@ class Pmi1Node {
     int local_rank = 0;
     int code = 0;
   };
-  using Event = std::variant<Answer, Publish, Abandoned, Nested, Left, Aborted>;
+  // A rank publishes the name of a service, or looks it up, and waits for the line of NameAnswer.
+  struct NameCall {
+    enum class Kind { kPublish, kLookUp, kUnpublish };
+    int local_rank = 0;
+    Kind kind = Kind::kPublish;
+    std::string name;
+    std::string port;  // of kPublish
+  };
+  // A rank asks for new processes, and waits for the line of SpawnAnswer.
+  struct Spawn {
+    int local_rank = 0;
+    SpawnRequest request;
+  };
+  using Event = std::variant<Answer, Publish, Abandoned, Nested, Left, Aborted, NameCall, Spawn>;
   using Events = std::vector<Event>;
 
   // Bounded: all values of the job together. More are refused.
@@ -73,6 +93,11 @@ class Pmi1Node {
   static constexpr size_t kEntryBytes = 128;  // what a value takes beside its bytes
 
   explicit Pmi1Node(Job job);
+
+  // `why` empty: done. `port`: what kLookUp has found.
+  static std::string NameAnswer(NameCall::Kind kind, std::string_view why, std::string_view port = {});
+  // OK: `count` processes run.
+  static std::string SpawnAnswer(const absl::Status& status, int count);
 
   // A line of a local rank, without its newline; any bytes.
   Events OnLine(int local_rank, std::string_view line);
@@ -102,9 +127,13 @@ class Pmi1Node {
     bool used = false;
     bool finalized = false;  // kClosed after kFinalized
     bool in_barrier = false;
-    bool in_spawn = false;  // between "mcmd=spawn" and "endcmd"
+    Pmi1Spawn spawn;
   };
 
+  // A line of a request for new processes.
+  Events OnSpawnLine(int local_rank, std::string_view line);
+  // Nothing: the message is no call on the names of services.
+  static std::optional<Event> AsNameCall(int local_rank, const Pmi1Message& message);
   std::string Reply(Rank& rank, const Pmi1Message& message);
   std::string Put(const Pmi1Message& message);
   std::string Get(const Pmi1Message& message) const;

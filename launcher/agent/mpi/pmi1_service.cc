@@ -14,22 +14,25 @@
 
 #include "cohort/launcher/agent/mpi/process_mapping.h"
 #include "cohort/launcher/control/parts/program_of.h"
+#include "cohort/launcher/machine/cpus.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr int kMostLastReads = 64;
 
-Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
+Pmi1Node::Job JobOf(const v1::Assignment& assignment, const std::optional<Pmi1Service::Spawned>& spawned) {
   std::vector<size_t> ranks;
   for (const v1::Node& node : assignment.nodes()) ranks.push_back(node.rank_count());
   Pmi1Node::Job job;
   job.name = assignment.job().job_id() + "-" + std::to_string(assignment.epoch());
   job.world_size = static_cast<int>(assignment.world_size());
+  job.universe = UniverseOf(assignment, CpusToShare());
   job.local_ranks = assignment.placement().ranks_size();
   job.first_rank = job.local_ranks > 0 ? static_cast<int>(assignment.placement().ranks(0).rank()) : 0;
   job.nodes = static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [](size_t count) { return count > 0; }));
   job.mapping = ProcessMapping(ranks, kMaxPmiValue);
+  if (spawned) job.values = spawned->values;
   for (const v1::RankPlacement& rank : assignment.placement().ranks()) {
     job.appnums.push_back(ProgramOf(assignment.job().programs(), rank.rank()));
   }
@@ -39,18 +42,21 @@ Pmi1Node::Job JobOf(const v1::Assignment& assignment) {
 }  // namespace
 
 Pmi1Service::Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
-                         std::chrono::nanoseconds patience)
+                         std::chrono::nanoseconds patience, std::optional<Spawned> spawned)
     : loop_(loop),
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
       places_(PlacesOf(assignment)),
-      node_(JobOf(assignment)),
+      node_(JobOf(assignment, spawned)),
       exchange_(store),
       left_news_(store, "pmi1"),
+      names_(loop, store, "pmi1"),
+      spawned_(spawned.has_value()),
       ranks_(static_cast<size_t>(assignment.placement().ranks_size())),
       patience_(patience) {}
 
 Pmi1Service::~Pmi1Service() {
+  *lives_ = false;
   loop_->Cancel(barrier_timer_);
   for (const Rank& rank : ranks_) {
     if (rank.ours.valid()) loop_->Unwatch(rank.ours.get());
@@ -76,10 +82,12 @@ absl::Status Pmi1Service::Start() {
 
 std::vector<std::string> Pmi1Service::EnvironmentOf(int local_rank) const {
   const v1::RankPlacement& rank = assignment_.placement().ranks(local_rank);
-  return {"PMI_FD=" + std::to_string(InheritedBy(local_rank)), "PMI_RANK=" + std::to_string(rank.rank()),
-          "PMI_SIZE=" + std::to_string(assignment_.world_size()),
-          "MPI_LOCALRANKID=" + std::to_string(rank.local_rank()),
-          "MPI_LOCALNRANKS=" + std::to_string(assignment_.placement().ranks_size())};
+  std::vector<std::string> environment = {
+      "PMI_FD=" + std::to_string(InheritedBy(local_rank)), "PMI_RANK=" + std::to_string(rank.rank()),
+      "PMI_SIZE=" + std::to_string(assignment_.world_size()), "MPI_LOCALRANKID=" + std::to_string(rank.local_rank()),
+      "MPI_LOCALNRANKS=" + std::to_string(assignment_.placement().ranks_size())};
+  if (spawned_) environment.emplace_back("PMI_SPAWNED=1");
+  return environment;
 }
 
 void Pmi1Service::CloseInherited() {
@@ -150,7 +158,7 @@ void Pmi1Service::SendUnsent(int local_rank) {
   // One that asks and does not read the answers is read no more until it does.
   uint32_t events = 0;
   if (!rank.unsent.empty()) events |= EPOLLOUT;
-  if (rank.unsent.size() <= kMostUnsent) events |= EPOLLIN;
+  if (rank.unsent.size() <= kMostUnsent && rank.unanswered == 0) events |= EPOLLIN;
   loop_->SetEvents(rank.ours.get(), events);
 }
 
@@ -171,9 +179,51 @@ void Pmi1Service::Handle(const Pmi1Node::Events& events) {
           "env -u PMI_FD");
     } else if (const auto* left = std::get_if<Pmi1Node::Left>(&event)) {
       left_news_.Tell(RankThatLeft(left->by, places_.nodes[places_.own].name));
+    } else if (const auto* call = std::get_if<Pmi1Node::NameCall>(&event)) {
+      Do(*call);
+    } else if (const auto* spawn = std::get_if<Pmi1Node::Spawn>(&event)) {
+      Do(*spawn);
     }
   }
   WatchBarrier();
+}
+
+std::function<void(const std::string&)> Pmi1Service::AnswerLater(int local_rank) {
+  ++ranks_[static_cast<size_t>(local_rank)].unanswered;
+  SendUnsent(local_rank);
+  return [this, lives = lives_, local_rank](const std::string& line) {
+    if (!*lives) return;
+    --ranks_[static_cast<size_t>(local_rank)].unanswered;
+    Send(local_rank, line);
+  };
+}
+
+void Pmi1Service::Do(const Pmi1Node::NameCall& call) {
+  using Kind = Pmi1Node::NameCall::Kind;
+  const auto answer = AnswerLater(call.local_rank);
+  const auto done = [answer, kind = call.kind](ServiceNames::Outcome outcome) {
+    answer(Pmi1Node::NameAnswer(kind, ServiceNames::WhyNot(outcome)));
+  };
+  switch (call.kind) {
+    case Kind::kPublish:
+      return names_.Publish(call.name, call.port, done);
+    case Kind::kUnpublish:
+      return names_.Unpublish(call.name, done);
+    case Kind::kLookUp:
+      return names_.Look(call.name, std::chrono::milliseconds(0), [answer](const std::optional<std::string>& port) {
+        const auto why = port ? ServiceNames::Outcome::kDone : ServiceNames::Outcome::kUnknown;
+        answer(Pmi1Node::NameAnswer(Kind::kLookUp, ServiceNames::WhyNot(why), port.value_or("")));
+      });
+  }
+}
+
+void Pmi1Service::Do(const Pmi1Node::Spawn& spawn) {
+  int count = 0;
+  for (const SpawnedProgram& program : spawn.request.programs) count += program.count;
+  callbacks_.on_spawn(spawn.local_rank, spawn.request,
+                      [answer = AnswerLater(spawn.local_rank), count](const absl::StatusOr<std::string>& world) {
+                        answer(Pmi1Node::SpawnAnswer(world.status(), count));
+                      });
 }
 
 void Pmi1Service::Exchange(const Pmi1Node::Publish& publish) {

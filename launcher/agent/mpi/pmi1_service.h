@@ -8,13 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/mpi/left_news.h"
 #include "cohort/launcher/agent/mpi/node_places.h"
 #include "cohort/launcher/agent/mpi/pmi1_node.h"
+#include "cohort/launcher/agent/mpi/service_names.h"
 #include "cohort/launcher/agent/mpi/value_exchange.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/base/file_descriptor.h"
@@ -30,11 +34,18 @@ class Pmi1Service {
     std::function<void(int local_rank, int code)> on_abort;
     // This local rank can't go on.
     std::function<void(int local_rank, const std::string& why)> on_stuck;
+    // This local rank asks for new processes.
+    std::function<void(int local_rank, const SpawnRequest& request, SpawnDone done)> on_spawn;
+  };
+  // A world that a rank has asked for.
+  struct Spawned {
+    std::vector<std::pair<std::string, std::string>> values;  // that its ranks find
   };
 
-  // The assignment and the store outlive this object. A barrier that waits for `patience` is told.
+  // The assignment and the store outlive this object. A barrier that waits for `patience` is told. `spawned`: not the
+  // job's own ranks, but a world that one of them has asked for.
   Pmi1Service(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
-              std::chrono::nanoseconds patience);
+              std::chrono::nanoseconds patience, std::optional<Spawned> spawned = std::nullopt);
   ~Pmi1Service();
   Pmi1Service(const Pmi1Service&) = delete;
   Pmi1Service& operator=(const Pmi1Service&) = delete;
@@ -62,6 +73,7 @@ class Pmi1Service {
     runtime::FileDescriptor theirs;
     std::string unread;  // the beginning of a line
     std::string unsent;
+    int unanswered = 0;  // calls that something else will answer; nothing more is read meanwhile
   };
 
   void OnReady(int local_rank, uint32_t events);
@@ -72,6 +84,10 @@ class Pmi1Service {
   void SendUnsent(int local_rank);
   void Handle(const Pmi1Node::Events& events);
   void Exchange(const Pmi1Node::Publish& publish);
+  void Do(const Pmi1Node::NameCall& call);
+  void Do(const Pmi1Node::Spawn& spawn);
+  // Reads no more of that rank until the result is called with the answer.
+  std::function<void(const std::string& line)> AnswerLater(int local_rank);
   void WatchBarrier();
   void TellOfBarrier() const;
 
@@ -82,9 +98,12 @@ class Pmi1Service {
   Pmi1Node node_;
   ValueExchange exchange_;
   LeftNews left_news_;
+  ServiceNames names_;
+  const bool spawned_;
   std::vector<Rank> ranks_;
   const std::chrono::nanoseconds patience_;
-  EventLoop::TimerId barrier_timer_ = 0;  // set while a barrier waits
+  EventLoop::TimerId barrier_timer_ = 0;                        // set while a barrier waits
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  // for answers that come later
 };
 
 }  // namespace cohort::launcher

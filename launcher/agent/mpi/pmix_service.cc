@@ -44,7 +44,7 @@ PmixEndpoint::Job JobOf(const NodePlaces& places, const std::string& name, int w
 }  // namespace
 
 PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
-                         std::chrono::nanoseconds patience)
+                         std::chrono::nanoseconds patience, std::optional<Spawned> spawned)
     : loop_(loop),
       store_(store),
       callbacks_(std::move(callbacks)),
@@ -53,8 +53,11 @@ PmixService::PmixService(EventLoop* loop, const v1::Assignment& assignment, Stor
       job_name_(assignment.job().job_id() + "-" + std::to_string(assignment.epoch())),
       exchange_(store),
       left_news_(store, "pmix"),
+      names_(loop, store, "pmix"),
+      spawned_(std::move(spawned)),
       programs_(assignment.job().programs()),
       nodes_share_host_(assignment.job().nodes_share_host()),
+      assignment_(assignment),
       ranks_(static_cast<size_t>(assignment.placement().ranks_size())),
       patience_(patience) {}
 
@@ -66,12 +69,17 @@ PmixService::~PmixService() {
 absl::Status PmixService::Start(int cpus, const Starter& start) {
   cpus_ = cpus;
   if (ranks_.empty()) return absl::OkStatus();
-  auto server =
-      start(JobOf(places_, job_name_, world_size_, programs_), [this, lives = lives_](PmixEndpoint::Event event) {
-        loop_->Post([this, lives, event = std::move(event)] {
-          if (*lives) std::visit([this](const auto& it) { On(it); }, event);
-        });
-      });
+  PmixEndpoint::Job job = JobOf(places_, job_name_, world_size_, programs_);
+  job.universe = UniverseOf(assignment_, cpus);
+  if (spawned_) {
+    job.parent = spawned_->parent;
+    job.parent_rank = spawned_->parent_rank;
+  }
+  auto server = start(job, [this, lives = lives_](PmixEndpoint::Event event) {
+    loop_->Post([this, lives, event = std::move(event)] {
+      if (*lives) std::visit([this](const auto& it) { On(it); }, event);
+    });
+  });
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   if (places_.nodes.size() > 1) {
@@ -91,7 +99,7 @@ std::vector<std::string> PmixService::EnvironmentOf(int local_rank) {
   if (nodes_share_host_ && places_.nodes.size() > 1) environment.push_back("OMPI_MCA_btl=^vader");
   // A waiting rank would keep others from the CPU that they share. Its own mpirun tells it so too.
   const int ranks = nodes_share_host_ ? world_size_ : static_cast<int>(ranks_.size());
-  if (ranks > cpus_) environment.push_back("OMPI_MCA_mpi_yield_when_idle=1");
+  if (ranks > cpus_ || spawned_) environment.push_back("OMPI_MCA_mpi_yield_when_idle=1");
   return environment;
 }
 
@@ -183,7 +191,7 @@ void PmixService::On(const PmixEndpoint::Wanted& event) {
   if (asked_nodes_.insert(node[0]).second) store_->Put("ask/" + std::to_string(node[0]), "");
   store_->Get("rank/" + std::to_string(event.rank),
               [this, number = event.number, node = node[0]](const std::string& text) {
-                if (text.empty()) return server_->Refuse(number);
+                if (text.empty()) return server_->Refuse(number, PmixEndpoint::Refusal::kNotFound);
                 if (const std::optional<std::string> values = Unsealed(node, text)) server_->Answer(number, *values);
               });
 }
@@ -194,6 +202,49 @@ void PmixService::ShareValues() {
 
 void PmixService::On(const PmixEndpoint::Values& event) {
   store_->Put("rank/" + std::to_string(NumberOf(event.local_rank)), event.found ? Sealed(event.values) : "");
+}
+
+ServiceNames::Done PmixService::AnswerOf(uint64_t number) {
+  using Outcome = ServiceNames::Outcome;
+  return [this, number](Outcome outcome) {
+    if (outcome == Outcome::kDone) return server_->Answer(number, "");
+    const bool no_room = outcome == Outcome::kNoRoom || outcome == Outcome::kTooLong;
+    const auto why = outcome == Outcome::kTaken ? PmixEndpoint::Refusal::kTaken : PmixEndpoint::Refusal::kNotFound;
+    server_->Refuse(number, no_room ? PmixEndpoint::Refusal::kNoRoom : why);
+  };
+}
+
+// "1" before a value that is taken away by the first that looks it up.
+void PmixService::On(const PmixEndpoint::Publish& event) {
+  names_.Publish(event.name, (event.once ? "1" : "0") + event.value, AnswerOf(event.number));
+}
+
+void PmixService::On(const PmixEndpoint::Unpublish& event) { names_.Unpublish(event.name, AnswerOf(event.number)); }
+
+void PmixService::On(const PmixEndpoint::LookUp& event) {
+  names_.Look(event.name, event.wait, [this, event](const std::optional<std::string>& value) {
+    if (!value || value->empty()) return server_->Refuse(event.number, PmixEndpoint::Refusal::kNotFound);
+    if (value->front() == '1') names_.Unpublish(event.name, [](ServiceNames::Outcome) {});
+    server_->AnswerLookUp(event.number, event.name, value->substr(1));
+  });
+}
+
+void PmixService::On(const PmixEndpoint::Spawn& event) {
+  callbacks_.on_spawn(event.local_rank, event.request,
+                      [this, lives = lives_, number = event.number](const absl::StatusOr<std::string>& world) {
+                        if (!*lives) return;
+                        if (world.ok()) return server_->AnswerSpawn(number, *world);
+                        server_->Refuse(number, PmixEndpoint::Refusal::kFailed);
+                      });
+}
+
+// The servers of other nodes don't know the namespace of processes that were spawned here.
+void PmixService::On(const PmixEndpoint::Joined& event) {
+  if (event.all_here) return server_->Answer(event.number, event.values);
+  callbacks_.on_notice(
+      "ranks of several nodes and processes that one of them has spawned connect to each other: dlaunch does not serve "
+      "that for Open MPI; call MPI_Comm_spawn over MPI_COMM_SELF, or run on one node");
+  server_->Refuse(event.number, PmixEndpoint::Refusal::kNotSupported);
 }
 
 // The event of its MPI_Finalize may be on its way.

@@ -27,6 +27,7 @@
 #include "cohort/launcher/agent/mpi/left_news.h"
 #include "cohort/launcher/agent/mpi/node_places.h"
 #include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
+#include "cohort/launcher/agent/mpi/service_names.h"
 #include "cohort/launcher/agent/mpi/value_exchange.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/control/parts/program_of.h"
@@ -42,13 +43,22 @@ class PmixService {
     std::function<void(int local_rank, int code)> on_abort;
     // This local rank can't go on.
     std::function<void(int local_rank, const std::string& why)> on_stuck;
+    // This local rank asks for new processes.
+    std::function<void(int local_rank, const SpawnRequest& request, SpawnDone done)> on_spawn;
+  };
+  // A world that a rank has asked for.
+  struct Spawned {
+    std::string parent;  // the namespace of that rank
+    int parent_rank = 0;
   };
   using Starter =
       std::function<absl::StatusOr<std::unique_ptr<PmixEndpoint>>(const PmixEndpoint::Job&, PmixEndpoint::Handler)>;
 
   // The assignment and the store outlive this object. A fence, or ranks in MPI_Init, that wait for `patience` are told.
+  // `spawned`: not the job's own ranks, but a world that one of them has asked for.
   PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
-              std::chrono::nanoseconds patience = std::chrono::seconds(30));
+              std::chrono::nanoseconds patience = std::chrono::seconds(30),
+              std::optional<Spawned> spawned = std::nullopt);
   ~PmixService();
   PmixService(const PmixService&) = delete;
   PmixService& operator=(const PmixService&) = delete;
@@ -58,6 +68,8 @@ class PmixService {
   std::vector<std::string> EnvironmentOf(int local_rank);
   // The rank's process has ended.
   void OnEnded(int local_rank);
+  // The namespace of the ranks.
+  const std::string& job_name() const { return job_name_; }
   // Whether that rank uses MPI.
   bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
   // Whether it is between MPI_Init and MPI_Finalize.
@@ -83,6 +95,13 @@ class PmixService {
   void On(const PmixEndpoint::Fence& event);
   void On(const PmixEndpoint::Wanted& event);
   void On(const PmixEndpoint::Values& event);
+  void On(const PmixEndpoint::Publish& event);
+  void On(const PmixEndpoint::LookUp& event);
+  void On(const PmixEndpoint::Unpublish& event);
+  void On(const PmixEndpoint::Spawn& event);
+  void On(const PmixEndpoint::Joined& event);
+  // Answers a call on names.
+  ServiceNames::Done AnswerOf(uint64_t number);
   void FinishFence(const PmixEndpoint::Fence& fence, const std::vector<size_t>& members,
                    const std::vector<std::string>& others);
   // Values for other nodes, with the version of the server that made them.
@@ -108,9 +127,12 @@ class PmixService {
   const std::string job_name_;
   ValueExchange exchange_;
   LeftNews left_news_;
+  ServiceNames names_;
+  const std::optional<Spawned> spawned_;
   std::string left_elsewhere_;  // what another node has told
   const RankPrograms& programs_;
   const bool nodes_share_host_;
+  const v1::Assignment& assignment_;
   int cpus_ = 1;
   std::vector<Rank> ranks_;
   std::map<std::string, uint64_t> rounds_;  // fences so far by their ranks

@@ -44,6 +44,15 @@ void StoredValues::Remove(const std::string& name, size_t pieces) {
   }
 }
 
+void StoredValues::Call(v1::VariableRequest request, std::function<void(const v1::VariableReply&)> then) {
+  const bool may_wait = request.timeout_ms() > 0;
+  request.set_request(next_++);
+  request.set_key(prefix_ + request.key());
+  calls_[request.request()] = std::move(then);
+  if (may_wait) return callbacks_.ask(request);
+  AskInTurn(std::move(request));
+}
+
 void StoredValues::Ask(Asked what) {
   v1::VariableRequest get;
   get.set_request(next_);
@@ -72,6 +81,7 @@ void StoredValues::AskNext() {
 
 void StoredValues::OnReply(const v1::VariableReply& reply) {
   if (under_way_.erase(reply.request()) > 0) AskNext();
+  if (const auto call = calls_.extract(reply.request()); !call.empty()) return call.mapped()(reply);
   const auto asked = asked_.extract(reply.request());
   if (asked.empty()) {
     if (!reply.error().empty()) callbacks_.on_refused(reply.error());

@@ -39,6 +39,9 @@ class StoredValues {
   // Removes a value of that many pieces, which every node has that wants it.
   void Remove(const std::string& name, size_t pieces);
 
+  // One call on a variable, whose name stands as it is behind the prefix. `then` gets the answer, errors included.
+  void Call(v1::VariableRequest request, std::function<void(const v1::VariableReply&)> then);
+
   void OnReply(const v1::VariableReply& reply);
 
  private:
@@ -76,6 +79,7 @@ class StoredValues {
   uint64_t next_ = 1;
   std::unordered_map<uint64_t, Wanted> wanted_;
   std::unordered_map<uint64_t, Asked> asked_;
+  std::unordered_map<uint64_t, std::function<void(const v1::VariableReply&)>> calls_;
   std::deque<v1::VariableRequest> in_turn_;                 // oldest first
   std::unordered_set<uint64_t> under_way_;                  // requests that had their turn, and are not answered
   std::unordered_map<uint64_t, EventLoop::TimerId> again_;  // by the request that was not answered in time

@@ -1,33 +1,26 @@
-#include <pmix_server.h>
+#include "cohort/launcher/agent/mpi/pmix/open_pmix_endpoint.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
-#include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
-#include "cohort/launcher/agent/mpi/pmix/pmix_info.h"
-#include "cohort/launcher/agent/mpi/pmix/pmix_library.h"
+#include "cohort/launcher/agent/mpi/pmix/pmix_callbacks.h"
+#include "cohort/launcher/agent/mpi/pmix/published_value.h"
 #include "cohort/runtime/base/deadline.h"
-#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kCallLimit{10};
 constexpr std::chrono::seconds kEndLimit{1};
-constexpr size_t kMostLogBytes = 128u << 10;  // of a call of PMIx_Log: more than what is passed on
 
 // A call that the library's thread completes. Late ones find their place still there, and what they were given.
 class Completion {
@@ -68,13 +61,6 @@ class Completion {
   std::shared_ptr<State>* argument_ = nullptr;
 };
 
-// A rank's place among the programs of the job.
-struct ProgramPlace {
-  uint32_t program = 0;
-  uint32_t first = 0;  // the lowest rank that runs the same one
-  uint32_t rank = 0;   // its number among those
-};
-
 std::vector<ProgramPlace> PlacesInPrograms(const PmixEndpoint::Job& job) {
   std::vector<ProgramPlace> places(static_cast<size_t>(job.world_size));
   std::map<int, std::pair<uint32_t, uint32_t>> seen;  // by program: its lowest rank, and its ranks so far
@@ -86,178 +72,8 @@ std::vector<ProgramPlace> PlacesInPrograms(const PmixEndpoint::Job& job) {
   return places;
 }
 
-// A folder for the ranks of a node, which Open MPI would make itself, and leave empty ones of.
-class RankFolder {
- public:
-  explicit RankFolder(const std::string& path) {
-    if (!path.empty() && ::mkdir(path.c_str(), 0700) == 0) path_ = path;
-  }
-  ~RankFolder() {
-    std::error_code error;
-    if (!path_.empty()) std::filesystem::remove_all(path_, error);
-  }
-  RankFolder(const RankFolder&) = delete;
-  RankFolder& operator=(const RankFolder&) = delete;
-
-  // Empty: there is none.
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-class OpenPmixEndpoint;
-
-// The servers of this process by namespace, for callbacks.
-struct Servers {
-  runtime::Mutex mutex;
-  std::map<std::string, OpenPmixEndpoint*> by_name COHORT_GUARDED_BY(mutex);
-};
-Servers& AllServers() {
-  static Servers* const servers = new Servers();  // the library's thread outlives main
-  return *servers;
-}
-
-class OpenPmixEndpoint : public PmixEndpoint {
- public:
-  OpenPmixEndpoint(const PmixLibrary* library, Job job, Handler handle)
-      : library_(library), job_(std::move(job)), handle_(std::move(handle)), folder_(job_.folder) {
-    const runtime::MutexLock lock(AllServers().mutex);
-    AllServers().by_name[job_.name] = this;
-  }
-  ~OpenPmixEndpoint() override;
-
-  absl::Status Register();
-  std::vector<std::string> EnvironmentOf(int local_rank) override;
-  void Answer(uint64_t number, const std::string& values) override;
-  void Refuse(uint64_t number) override;
-  void AskForValues(int local_rank) override;
-  std::string version() const override;
-
-  void Tell(Event event) { handle_(std::move(event)); }
-  int LocalRankOf(const pmix_proc_t& rank) const { return static_cast<int>(rank.rank) - own().first_rank; }
-  // A callback that waits for Answer; one of the two functions is set. The library wants it called after its own call
-  // of us has returned.
-  struct Waiting {
-    pmix_modex_cbfunc_t with_values = nullptr;
-    pmix_op_cbfunc_t without = nullptr;
-    void* argument = nullptr;
-  };
-  uint64_t Await(Waiting waiting) COHORT_EXCLUDES(mutex_) {
-    const runtime::MutexLock lock(mutex_);
-    waiting_[next_] = waiting;
-    return next_++;
-  }
-
- private:
-  const Node& own() const { return job_.nodes[job_.own]; }
-  pmix_proc_t ProcessOf(int rank) const;
-  void AddRank(PmixInfo* info, size_t node, int rank, const ProgramPlace& place) const;
-  void AddFolders(PmixInfo* info) const;
-  std::string FolderOf(int rank) const { return folder_.path() + "/" + std::to_string(rank); }
-  absl::Status Failure(const char* call, pmix_status_t status) const {
-    return absl::InternalError(std::string("PMIx can't serve the ranks: ") + call + ": " +
-                               library_->error_string(status) + "; --mpi none starts each rank alone");
-  }
-
-  const PmixLibrary* const library_;
-  const Job job_;
-  const Handler handle_;
-  const RankFolder folder_;
-  runtime::Mutex mutex_;
-  std::map<uint64_t, Waiting> waiting_ COHORT_GUARDED_BY(mutex_);
-  uint64_t next_ COHORT_GUARDED_BY(mutex_) = 1;
-};
-
-// Calls `use` with the server of that namespace. False where there is none any more.
-template <typename Use>
-bool WithServer(const char* name, const Use& use) {
-  const runtime::MutexLock lock(AllServers().mutex);
-  const auto found = AllServers().by_name.find(name);
-  if (found == AllServers().by_name.end()) return false;
-  use(found->second);
-  return true;
-}
-
-pmix_status_t OnConnected(const pmix_proc_t* rank, void*, pmix_op_cbfunc_t, void*) {
-  WithServer(rank->nspace, [&](auto* server) { server->Tell(PmixEndpoint::Connected{server->LocalRankOf(*rank)}); });
-  return PMIX_OPERATION_SUCCEEDED;
-}
-
-pmix_status_t OnFinalized(const pmix_proc_t* rank, void*, pmix_op_cbfunc_t, void*) {
-  WithServer(rank->nspace, [&](auto* server) { server->Tell(PmixEndpoint::Finalized{server->LocalRankOf(*rank)}); });
-  return PMIX_OPERATION_SUCCEEDED;
-}
-
-// Not answered: the rank waits until it is killed.
-pmix_status_t OnAbort(const pmix_proc_t* rank, void*, int code, const char* text, pmix_proc_t*, size_t,
-                      pmix_op_cbfunc_t, void*) {
-  WithServer(rank->nspace, [&](auto* server) {
-    server->Tell(PmixEndpoint::Aborted{server->LocalRankOf(*rank), code, text != nullptr ? text : ""});
-  });
-  return PMIX_SUCCESS;
-}
-
-pmix_status_t OnFence(const pmix_proc_t* ranks, size_t count, const pmix_info_t*, size_t, char* values, size_t bytes,
-                      pmix_modex_cbfunc_t done, void* argument) {
-  PmixEndpoint::Fence fence;
-  for (size_t i = 0; i < count && ranks[i].rank != PMIX_RANK_WILDCARD; ++i) {
-    fence.ranks.push_back(static_cast<int>(ranks[i].rank));
-  }
-  if (values != nullptr) fence.values.assign(values, bytes);
-  const bool known = count > 0 && WithServer(ranks[0].nspace, [&](auto* server) {
-                       fence.number = server->Await({.with_values = done, .argument = argument});
-                       server->Tell(std::move(fence));
-                     });
-  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
-}
-
-pmix_status_t OnWanted(const pmix_proc_t* rank, const pmix_info_t*, size_t, pmix_modex_cbfunc_t done, void* argument) {
-  const bool known = WithServer(rank->nspace, [&](auto* server) {
-    server->Tell(
-        PmixEndpoint::Wanted{server->Await({.with_values = done, .argument = argument}), static_cast<int>(rank->rank)});
-  });
-  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
-}
-
-void OnLog(const pmix_proc_t* rank, const pmix_info_t* data, size_t count, const pmix_info_t*, size_t,
-           pmix_op_cbfunc_t done, void* argument) {
-  std::string text;
-  for (size_t i = 0; i < count; ++i) {
-    const pmix_value_t& value = data[i].value;
-    if (std::strncmp(data[i].key, "pmix.log.", 9) != 0) continue;
-    const size_t room = kMostLogBytes - text.size();
-    if (value.type == PMIX_STRING && value.data.string != nullptr) {
-      text.append(value.data.string, ::strnlen(value.data.string, room));
-    }
-    if (value.type == PMIX_BYTE_OBJECT && value.data.bo.bytes != nullptr) {
-      text.append(value.data.bo.bytes, std::min<size_t>(value.data.bo.size, room));
-    }
-  }
-  WithServer(rank->nspace, [&](auto* server) {
-    const uint64_t number = server->Await({.without = done, .argument = argument});
-    server->Tell(PmixEndpoint::Said{number, server->LocalRankOf(*rank), text});
-  });
-}
-
-// Files that are to be removed are the library's own affair; there is nothing else that could be controlled.
-pmix_status_t OnJobControl(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
-                           pmix_info_cbfunc_t, void*) {
-  return PMIX_ERR_NOT_SUPPORTED;
-}
-
 absl::Status InitOnce(const PmixLibrary& library, const std::string& host) {
-  static pmix_server_module_t module = [] {
-    pmix_server_module_t calls{};
-    calls.client_connected = OnConnected;
-    calls.client_finalized = OnFinalized;
-    calls.abort = OnAbort;
-    calls.fence_nb = OnFence;
-    calls.direct_modex = OnWanted;
-    calls.log = OnLog;
-    calls.job_control = OnJobControl;
-    return calls;
-  }();
+  static pmix_server_module_t module = PmixCallbacks();
   static const pmix_status_t status = [&] {
     PmixInfo info;
     info.Add(PMIX_SERVER_NSPACE, "dlaunch");
@@ -268,6 +84,22 @@ absl::Status InitOnce(const PmixLibrary& library, const std::string& host) {
   if (status == PMIX_SUCCESS) return absl::OkStatus();
   return absl::InternalError(std::string("PMIx's server does not start: ") + library.error_string(status) +
                              "; --mpi none starts each rank alone");
+}
+
+}  // namespace
+
+RankFolder::RankFolder(const std::string& path) {
+  if (!path.empty() && ::mkdir(path.c_str(), 0700) == 0) path_ = path;
+}
+
+RankFolder::~RankFolder() {
+  std::error_code error;
+  if (!path_.empty()) std::filesystem::remove_all(path_, error);
+}
+
+PmixServers& PmixServers::All() {
+  static auto* const servers = new PmixServers();  // the library's thread outlives main
+  return *servers;
 }
 
 pmix_proc_t OpenPmixEndpoint::ProcessOf(int rank) const {
@@ -291,6 +123,9 @@ void OpenPmixEndpoint::AddRank(PmixInfo* info, size_t node, int rank, const Prog
   its.AddNumber(PMIX_NODEID, static_cast<uint32_t>(node));
   its.Add(PMIX_HOSTNAME, job_.nodes[node].name);
   if (node == job_.own && !folder_.path().empty()) its.Add(PMIX_PROCDIR, FolderOf(rank));
+  if (job_.parent.empty()) return;
+  its.AddFlag(PMIX_SPAWNED);
+  its.AddProcess(PMIX_PARENT_ID, job_.parent, static_cast<uint32_t>(job_.parent_rank));
 }
 
 // Open MPI uses folders that it is told of only where all of them are there.
@@ -320,7 +155,8 @@ absl::Status OpenPmixEndpoint::Register() {
     ranks += (node > 0 ? ";" : "") + its;
     if (node == job_.own) peers = its;
   }
-  for (const char* key : {PMIX_UNIV_SIZE, PMIX_JOB_SIZE, PMIX_MAX_PROCS}) info.AddNumber(key, size);
+  info.AddNumber(PMIX_UNIV_SIZE, static_cast<uint32_t>(job_.universe));
+  for (const char* key : {PMIX_JOB_SIZE, PMIX_MAX_PROCS}) info.AddNumber(key, size);
   for (const char* key : {PMIX_LOCAL_SIZE, PMIX_NODE_SIZE}) info.AddNumber(key, local);
   const auto last = std::max_element(job_.programs.begin(), job_.programs.end());
   info.AddNumber(PMIX_JOB_NUM_APPS, last == job_.programs.end() ? 1 : static_cast<uint32_t>(*last) + 1);
@@ -355,19 +191,15 @@ absl::Status OpenPmixEndpoint::Register() {
 
 OpenPmixEndpoint::~OpenPmixEndpoint() {
   {
-    const runtime::MutexLock lock(AllServers().mutex);
-    AllServers().by_name.erase(job_.name);
+    const runtime::MutexLock lock(PmixServers::All().mutex);
+    PmixServers::All().by_name.erase(job_.name);
   }
   std::map<uint64_t, Waiting> waiting;
   {
     const runtime::MutexLock lock(mutex_);
     waiting.swap(waiting_);
   }
-  for (const auto& [number, its] : waiting) {
-    if (its.without != nullptr) its.without(PMIX_ERR_LOST_CONNECTION, its.argument);
-    if (its.with_values == nullptr) continue;
-    its.with_values(PMIX_ERR_LOST_CONNECTION, nullptr, 0, its.argument, nullptr, nullptr);
-  }
+  for (const auto& [number, its] : waiting) Fail(its, PMIX_ERR_LOST_CONNECTION);
   // Removes the files of ranks that were killed.
   Completion gone;
   library_->deregister_nspace(job_.name.c_str(), Completion::Done, gone.Argument());
@@ -390,13 +222,7 @@ std::vector<std::string> OpenPmixEndpoint::EnvironmentOf(int local_rank) {
 }
 
 void OpenPmixEndpoint::Answer(uint64_t number, const std::string& values) {
-  Waiting waiting{};
-  {
-    const runtime::MutexLock lock(mutex_);
-    const auto found = waiting_.extract(number);
-    if (found.empty()) return;
-    waiting = found.mapped();
-  }
+  const Waiting waiting = Take(number);
   if (waiting.without != nullptr) waiting.without(PMIX_SUCCESS, waiting.argument);
   if (waiting.with_values == nullptr) return;
   // The library reads it later.
@@ -406,16 +232,42 @@ void OpenPmixEndpoint::Answer(uint64_t number, const std::string& values) {
       [](void* text) { delete static_cast<std::string*>(text); }, kept);
 }
 
-void OpenPmixEndpoint::Refuse(uint64_t number) {
-  Waiting waiting{};
-  {
-    const runtime::MutexLock lock(mutex_);
-    const auto found = waiting_.extract(number);
-    if (found.empty()) return;
-    waiting = found.mapped();
-  }
-  if (waiting.with_values == nullptr) return;
-  waiting.with_values(PMIX_ERR_NOT_FOUND, nullptr, 0, waiting.argument, nullptr, nullptr);
+void OpenPmixEndpoint::AnswerLookUp(uint64_t number, const std::string& name, const std::string& value) {
+  const Waiting waiting = Take(number);
+  if (waiting.with_found == nullptr) return;
+  PublishedValue found;
+  if (!found.Parse(name, value)) return Fail(waiting, PMIX_ERR_NOT_FOUND);
+  waiting.with_found(PMIX_SUCCESS, found.data(), 1, waiting.argument);
+}
+
+void OpenPmixEndpoint::AnswerSpawn(uint64_t number, const std::string& world) {
+  const Waiting waiting = Take(number);
+  pmix_nspace_t name{};
+  std::strncpy(name, world.c_str(), sizeof name - 1);
+  if (waiting.with_world != nullptr) waiting.with_world(PMIX_SUCCESS, name, waiting.argument);
+}
+
+void OpenPmixEndpoint::Refuse(uint64_t number, Refusal why) {
+  const std::map<Refusal, pmix_status_t> statuses = {{Refusal::kNotFound, PMIX_ERR_NOT_FOUND},
+                                                     {Refusal::kTaken, PMIX_ERR_DUPLICATE_KEY},
+                                                     {Refusal::kNoRoom, PMIX_ERR_OUT_OF_RESOURCE},
+                                                     {Refusal::kNotSupported, PMIX_ERR_NOT_SUPPORTED},
+                                                     {Refusal::kFailed, PMIX_ERROR}};
+  Fail(Take(number), statuses.at(why));
+}
+
+OpenPmixEndpoint::Waiting OpenPmixEndpoint::Take(uint64_t number) {
+  const runtime::MutexLock lock(mutex_);
+  const auto found = waiting_.extract(number);
+  return found.empty() ? Waiting{} : found.mapped();
+}
+
+void OpenPmixEndpoint::Fail(const Waiting& waiting, pmix_status_t why) {
+  if (waiting.without != nullptr) waiting.without(why, waiting.argument);
+  if (waiting.with_values != nullptr) waiting.with_values(why, nullptr, 0, waiting.argument, nullptr, nullptr);
+  if (waiting.with_found != nullptr) waiting.with_found(why, nullptr, 0, waiting.argument);
+  pmix_nspace_t none{};
+  if (waiting.with_world != nullptr) waiting.with_world(why, none, waiting.argument);
 }
 
 void OpenPmixEndpoint::AskForValues(int local_rank) {
@@ -445,8 +297,6 @@ std::string OpenPmixEndpoint::version() const {
   const size_t minor = std::min(text.find('.', begin), text.size());
   return text.substr(begin, text.find_first_not_of("0123456789", minor + 1) - begin);
 }
-
-}  // namespace
 
 // Other modules keep what the ranks are told in files, which a killed agent would leave behind.
 void PreparePmixEnvironment() { ::setenv("PMIX_MCA_gds", "hash", 1); }

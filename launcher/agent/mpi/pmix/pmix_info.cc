@@ -24,6 +24,13 @@ void PmixInfo::AddRank(const char* key, uint32_t rank) { Append(key, PMIX_PROC_R
 
 void PmixInfo::AddFlag(const char* key) { Append(key, PMIX_BOOL).data.flag = true; }
 
+void PmixInfo::AddProcess(const char* key, const std::string& name, uint32_t rank) {
+  pmix_proc_t& process = processes_.emplace_back();
+  std::strncpy(process.nspace, name.c_str(), sizeof process.nspace - 1);
+  process.rank = rank;
+  Append(key, PMIX_PROC).data.proc = &process;
+}
+
 PmixInfo& PmixInfo::AddList(const char* key) {
   auto& [list, array] = lists_.emplace_back();
   Append(key, PMIX_DATA_ARRAY).data.darray = &array;

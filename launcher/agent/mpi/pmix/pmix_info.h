@@ -23,6 +23,7 @@ class PmixInfo {
   void AddShort(const char* key, uint16_t number);
   void AddRank(const char* key, uint32_t rank);
   void AddFlag(const char* key);  // true
+  void AddProcess(const char* key, const std::string& name, uint32_t rank);
   // A list in this one, which owns it.
   PmixInfo& AddList(const char* key);
 
@@ -35,6 +36,7 @@ class PmixInfo {
 
   std::vector<pmix_info_t> values_;
   std::list<std::string> texts_;
+  std::list<pmix_proc_t> processes_;
   std::list<std::pair<PmixInfo, pmix_data_array_t>> lists_;
 };
 

@@ -24,7 +24,9 @@ class SilentServer : public PmixEndpoint {
  public:
   std::vector<std::string> EnvironmentOf(int) override { return {}; }
   void Answer(uint64_t, const std::string&) override {}
-  void Refuse(uint64_t) override {}
+  void AnswerLookUp(uint64_t, const std::string&, const std::string&) override {}
+  void AnswerSpawn(uint64_t, const std::string&) override {}
+  void Refuse(uint64_t, Refusal) override {}
   void AskForValues(int) override {}
   std::string version() const override { return "4.2"; }
 };
@@ -66,7 +68,8 @@ class MpiServiceTest : public ::testing::Test {
             .ask = [this, index](const v1::VariableRequest& request) { Ask(index, request); },
             .on_notice = [&node](const std::string& text) { node.said.push_back(text); },
             .on_abort = [](int, int) {},
-            .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); }},
+            .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); },
+            .on_spawn = [](int, MpiWay, const SpawnRequest&, const SpawnDone&) {}},
         MpiDelays{.cause_may_show = std::chrono::milliseconds(1),
                   .absence_is_told = std::chrono::hours(1),
                   .wait_is_told = std::chrono::milliseconds(10)});

@@ -19,6 +19,7 @@ using ::testing::StartsWith;
 Pmi1Node::Job JobOf(int node, int nodes, int ranks_each) {
   return {.name = "job-1",
           .world_size = nodes * ranks_each,
+          .universe = nodes * ranks_each + 1,
           .first_rank = node * ranks_each,
           .local_ranks = ranks_each,
           .nodes = nodes,
@@ -54,7 +55,7 @@ TEST(Pmi1Node, TellsAClientWhatItIsPartOf) {
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_maxes")), "cmd=maxes kvsname_max=256 keylen_max=256 vallen_max=4096\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_appnum")), "cmd=appnum appnum=0\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_my_kvsname")), "cmd=my_kvsname kvsname=job-1\n");
-  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_universe_size")), "cmd=universe_size size=4\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_universe_size")), "cmd=universe_size size=5\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=PMI_process_mapping")),
             "cmd=get_result rc=0 msg=success value=(vector,(0,2,2))\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=finalize")), "cmd=finalize_ack\n");
@@ -221,14 +222,60 @@ TEST(Pmi1Node, TellsOfAnAbort) {
   EXPECT_EQ(Find<Pmi1Node::Aborted>(events)->code, 7);
 }
 
-TEST(Pmi1Node, RefusesSpawnAfterItsLastLine) {
+TEST(Pmi1Node, AsksForProcessesAfterTheLastLine) {
   Pmi1Node node(JobOf(0, 1, 1));
   Init(node, 1);
-  for (const char* line : {"mcmd=spawn", "nprocs=1", "execname=x", "cmd=finalize"}) {
+  for (const char* line : {"mcmd=spawn", "nprocs=2", "execname=x", "argcnt=0", "cmd=finalize"}) {
     EXPECT_TRUE(node.OnLine(0, line).empty()) << line;
   }
-  EXPECT_THAT(AnswerOf(node.OnLine(0, "endcmd")), StartsWith("cmd=spawn_result rc=-1"));
+  const auto events = node.OnLine(0, "endcmd");
+  const auto* spawn = Find<Pmi1Node::Spawn>(events);
+  ASSERT_NE(spawn, nullptr);
+  ASSERT_EQ(spawn->request.programs.size(), 1u);
+  EXPECT_EQ(spawn->request.programs[0].count, 2);
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_appnum")), "cmd=appnum appnum=0\n");
+  EXPECT_EQ(Pmi1Node::SpawnAnswer(absl::OkStatus(), 2), "cmd=spawn_result rc=0 errcodes=0,0\n");
+  EXPECT_EQ(Pmi1Node::SpawnAnswer(absl::NotFoundError("no x\nhere"), 2), "cmd=spawn_result rc=-1 msg=no_x_here\n");
+}
+
+TEST(Pmi1Node, RefusesARequestForProcessesThatIsNone) {
+  Pmi1Node node(JobOf(0, 1, 1));
+  const auto ask = [&node](const std::vector<std::string>& lines) {
+    node.OnLine(0, "mcmd=spawn");
+    for (const std::string& line : lines) node.OnLine(0, line);
+    return AnswerOf(node.OnLine(0, "endcmd"));
+  };
+  EXPECT_THAT(ask({"nprocs=1", "execname=x"}), StartsWith("cmd=spawn_result rc=-1")) << "before init";
+  Init(node, 1);
+  EXPECT_THAT(ask({}), StartsWith("cmd=spawn_result rc=-1"));
+  EXPECT_THAT(ask({"nprocs=-4", "execname=x"}), StartsWith("cmd=spawn_result rc=-1"));
+  EXPECT_EQ(ask({"nprocs=1", "execname=x"}), "") << "it is asked";
+}
+
+TEST(Pmi1Node, PassesCallsOnNamesOn) {
+  using Kind = Pmi1Node::NameCall::Kind;
+  Pmi1Node node(JobOf(0, 1, 1));
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=publish_name service=s port=p")), HasSubstr("rc=-1")) << "before init";
+  Init(node, 1);
+  const auto events = node.OnLine(0, "cmd=publish_name service=s port=tag#0$");
+  const auto* call = Find<Pmi1Node::NameCall>(events);
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->kind, Kind::kPublish);
+  EXPECT_EQ(call->name, "s");
+  EXPECT_EQ(call->port, "tag#0$");
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=lookup_name service=")), HasSubstr("rc=-1"));
+  EXPECT_EQ(Pmi1Node::NameAnswer(Kind::kLookUp, "", "p"), "cmd=lookup_result port=p info=ok rc=0 msg=success\n");
+  EXPECT_EQ(Pmi1Node::NameAnswer(Kind::kUnpublish, "not there"),
+            "cmd=unpublish_result info=not_there rc=-1 msg=not_there\n");
+}
+
+TEST(Pmi1Node, GivesASpawnedWorldItsValues) {
+  Pmi1Node::Job job = JobOf(0, 1, 1);
+  job.values = {{"PARENT", "port"}, {"", "nothing"}, {"big", std::string(kMaxPmiValue + 1, 'v')}};
+  Pmi1Node node(job);
+  Init(node, 1);
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=PARENT")), HasSubstr("rc=0 msg=success value=port"));
+  EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=big")), HasSubstr("rc=-1"));
 }
 
 TEST(Pmi1Node, RefusesWhatItDoesNotServe) {
@@ -239,7 +286,7 @@ TEST(Pmi1Node, RefusesWhatItDoesNotServe) {
        {std::string("cmd=put kvsname=other key=k value=v"), std::string("cmd=put kvsname=job-1 value=v"),
         "cmd=put kvsname=job-1 key=k value=" + std::string(kMaxPmiValue + 1, 'v'),
         "cmd=put kvsname=job-1 key=" + std::string(kMaxPmiKey + 1, 'k') + " value=v",
-        std::string("cmd=publish_name service=s"), std::string("cmd=dance"), std::string("garbage"), std::string()}) {
+        std::string("cmd=publish_name port=p"), std::string("cmd=dance"), std::string("garbage"), std::string()}) {
     EXPECT_THAT(AnswerOf(node.OnLine(0, line)), HasSubstr("rc=-1")) << line.substr(0, 60);
   }
 }
@@ -320,6 +367,9 @@ TEST(Pmi1Node, TakesAnyLinesInAnyOrder) {
                                           "cmd=finalize",
                                           "cmd=abort exitcode=3",
                                           "mcmd=spawn",
+                                          "nprocs=1",
+                                          "execname=x",
+                                          "cmd=lookup_name service=s",
                                           "endcmd",
                                           "cmd=put kvsname=job-1 key=k value=v",
                                           "cmd=get kvsname=job-1 key=k",

@@ -24,7 +24,16 @@ class FakeServer : public PmixEndpoint {
   void Answer(uint64_t number, const std::string& values) override {
     answers_->push_back(std::to_string(number) + ":" + values);
   }
-  void Refuse(uint64_t number) override { answers_->push_back(std::to_string(number) + " refused"); }
+  void AnswerLookUp(uint64_t number, const std::string& name, const std::string& value) override {
+    answers_->push_back(std::to_string(number) + ":" + name + "=" + value);
+  }
+  void AnswerSpawn(uint64_t number, const std::string& world) override {
+    answers_->push_back(std::to_string(number) + " runs " + world);
+  }
+  void Refuse(uint64_t number, Refusal why) override {
+    const bool known = why == Refusal::kNotFound;
+    answers_->push_back(std::to_string(number) + " refused" + (known ? "" : " as " + std::to_string(int(why))));
+  }
   void AskForValues(int local_rank) override {
     const int rank = job_.nodes[job_.own].first_rank + local_rank;
     if (rank == kRankWithoutValues) return handle_(Values{local_rank, "", false});
@@ -51,6 +60,7 @@ class PmixServiceTest : public ::testing::Test {
     std::vector<std::string> said;
     std::vector<std::pair<int, std::string>> stuck;
     std::vector<std::pair<int, int>> aborted;
+    std::vector<std::pair<int, std::string>> spawned;
     PmixEndpoint::Job job;
   };
 
@@ -83,7 +93,13 @@ class PmixServiceTest : public ::testing::Test {
           PmixService::Callbacks{
               .on_notice = [&node](const std::string& text) { node.said.push_back(text); },
               .on_abort = [&node](int rank, int code) { node.aborted.emplace_back(rank, code); },
-              .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); }});
+              .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); },
+              .on_spawn =
+                  [&node](int rank, const SpawnRequest& request, const SpawnDone& done) {
+                    node.spawned.emplace_back(rank, request.programs[0].argv[0]);
+                    if (request.programs[0].argv[0] == "absent") return done(absl::NotFoundError("there is none"));
+                    done("world");
+                  }});
       const absl::Status started =
           node.service->Start(2, [&node](const PmixEndpoint::Job& job, PmixEndpoint::Handler handle) {
             node.job = job;
@@ -140,6 +156,29 @@ class PmixServiceTest : public ::testing::Test {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+TEST_F(PmixServiceTest, PassesARequestForProcessesOnAndItsOutcomeBack) {
+  Start(1);
+  for (const auto& [number, program] : {std::pair<uint64_t, std::string>(1, "x"), {2, "absent"}}) {
+    SpawnRequest request;
+    request.programs.push_back({.argv = {program}, .directory = {}, .path = {}, .environment = {}});
+    Tell(0, PmixEndpoint::Spawn{number, 1, request});
+  }
+  Settle();
+  EXPECT_THAT(node(0).spawned, ElementsAre(std::pair(1, "x"), std::pair(1, "absent")));
+  EXPECT_THAT(node(0).answers,
+              ElementsAre("1 runs world", "2 refused as " + std::to_string(int(PmixEndpoint::Refusal::kFailed))));
+}
+
+TEST_F(PmixServiceTest, LetsRanksOfSeveralWorldsJoinOnOneNode) {
+  Start(1);
+  Tell(0, PmixEndpoint::Joined{1, true, "values"});
+  Tell(0, PmixEndpoint::Joined{2, false, ""});
+  Settle();
+  EXPECT_THAT(node(0).answers,
+              ElementsAre("1:values", "2 refused as " + std::to_string(int(PmixEndpoint::Refusal::kNotSupported))));
+  EXPECT_THAT(node(0).said, ElementsAre(HasSubstr("run on one node")));
+}
 
 TEST_F(PmixServiceTest, JoinsTheValuesOfAllNodes) {
   Start(2);
