@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -176,6 +177,9 @@ MachineFacts LookAtThisMachine() {
   facts.memfd = memory.valid() && ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0;
   const runtime::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   facts.pidfd = process.valid();
+  if (::syscall(SYS_close_range, ~0U, ~0U, 0U) != 0) facts.slower_without.emplace_back("close_range");
+  ::syscall(SYS_clone3, nullptr, 0);  // never does anything with these
+  if (errno != EINVAL) facts.slower_without.emplace_back("clone3");
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> facts.ptrace_scope;
   facts.ssh = IsInPath("ssh");
   facts.ucx = LookAtUcx();
@@ -204,6 +208,11 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
               "lacks pidfd_open, or a container's filter forbids it: jobs run, but ends of processes are looked for in "
               "/proc every 20 ms, and should dlaunch be killed while an agent is stopped, that agent stays",
               "use Linux 5.3 or newer, or allow the call in the container's seccomp profile"};
+  }
+  if (facts.memfd && !facts.slower_without.empty()) {
+    std::string calls;
+    for (const std::string& call : facts.slower_without) calls += (calls.empty() ? "" : " and ") + call;
+    kernel.text += "; without " + calls + " (Linux 5.9 and 5.3, unless a filter refuses them) ranks start more slowly";
   }
   findings.push_back(kernel);
   Finding memory = Good("reading a neighbour's memory", "permitted between ranks of one user");

@@ -29,8 +29,9 @@ struct MachineFacts {
   bool loopback = false;               // it is up
   bool memfd = false;
   bool pidfd = false;
-  int ptrace_scope = 0;  // /proc/sys/kernel/yama/ptrace_scope; 0: also where there is none
-  bool ssh = false;      // in PATH
+  std::vector<std::string> slower_without;  // calls that this kernel lacks or a filter refuses, and jobs can do without
+  int ptrace_scope = 0;                     // /proc/sys/kernel/yama/ptrace_scope; 0: also where there is none
+  bool ssh = false;                         // in PATH
   // A library that ranks load when they need it, as they would find it.
   struct Library {
     std::string version;  // "1.13.1"

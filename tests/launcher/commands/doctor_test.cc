@@ -83,6 +83,17 @@ TEST(Doctor, NamesFeaturesThatTheKernelLacks) {
   EXPECT_NE(OnlyProblem(facts).text.find("memfd_create"), std::string::npos);
 }
 
+TEST(Doctor, NamesCallsThatTheKernelLacksAndJobsCanDoWithout) {
+  MachineFacts facts = GoodMachine();
+  facts.slower_without = {"close_range", "clone3"};
+  const std::vector<Finding> findings = Judge(facts);
+  const auto kernel =
+      std::find_if(findings.begin(), findings.end(), [](const Finding& one) { return one.subject == "kernel"; });
+  ASSERT_NE(kernel, findings.end());
+  EXPECT_EQ(kernel->level, Level::kGood);
+  EXPECT_NE(kernel->text.find("without close_range and clone3"), std::string::npos) << kernel->text;
+}
+
 TEST(Doctor, NamesALoopbackThatIsDown) {
   MachineFacts facts = GoodMachine();
   facts.loopback = false;

@@ -2,11 +2,13 @@
 
   old_kernel_test.py <dlaunch>
 
-A seccomp filter answers the calls with ENOSYS or EPERM in dlaunch and all that it starts.
+A seccomp filter answers the calls with ENOSYS or EPERM in dlaunch and all that it starts. Where the interpreter has the
+package dlaunch, a Python program runs too: `tools/dev wheel` gives this test the wheel's.
 """
 
 import ctypes
 import errno
+import importlib.util
 import os
 import signal
 import struct
@@ -21,6 +23,14 @@ LIMIT_S = 60
 # Linux 5.3, 5.9, 5.3, 5.1: numbers that all architectures share.
 CALLS = {"pidfd_open": 434, "close_range": 436, "clone3": 435, "pidfd_send_signal": 424}
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+PROGRAM = """
+import array, dlaunch
+world = dlaunch.init()
+numbers = array.array("f", [world.rank] * 1000)
+world.all_reduce(numbers)
+print("the sum is", numbers[999])
+dlaunch.finalize()
+"""
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -129,10 +139,18 @@ class OldKernel:
 
         self.killed_in_a_job(victims)
 
+    @unittest.skipUnless(importlib.util.find_spec("dlaunch"), "this interpreter has no package dlaunch")
+    def test_a_python_program_computes_on_two_nodes(self):
+        status, output = self.run_job("--simulate-nodes", "2", "--nproc-per-node", "2", sys.executable, "-c", PROGRAM)
+        self.assertEqual(status, 0, output)
+        self.assertEqual(output.count("the sum is 6.0"), 4, output)
+        self.assert_nothing_stays()
+
     def test_doctor_says_what_is_lost(self):
         _, output = self.run_job("doctor")
         self.assertIn("lacks pidfd_open", output)
         self.assertIn("every 20 ms", output)
+        self.assertIn("without close_range" + (" and clone3" if CALLS["clone3"] in self.calls else " ("), output)
 
 
 class BeforeLinux53(OldKernel, unittest.TestCase):
