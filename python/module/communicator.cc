@@ -319,8 +319,8 @@ bool AddCommunicator(PyObject* module) {
   static PyType_Spec spec = {"dlaunch._comm.Communicator", sizeof(CommunicatorObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
   communicator_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return Operations().size() == kOperations && communicator_type != nullptr &&
-         PyModule_AddType(module, communicator_type) == 0;
+  return Operations().size() == kOperations &&
+         AddTo(module, "Communicator", reinterpret_cast<PyObject*>(communicator_type));
 }
 
 }  // namespace cohort::python

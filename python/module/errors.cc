@@ -35,17 +35,13 @@ ErrorClass* Classes(size_t* count) {
   return classes;
 }
 
-bool Add(PyObject* module, const char* name, PyObject* type) {
-  return type != nullptr && PyModule_AddObjectRef(module, name, type) == 0;
-}
-
 }  // namespace
 
 bool AddErrors(PyObject* module) {
   base_error = PyErr_NewExceptionWithDoc("dlaunch.Error",
                                          "Base of all errors of Cohort; its text names cause, place and remedy.",
                                          PyExc_RuntimeError, nullptr);
-  if (!Add(module, "Error", base_error)) return false;
+  if (!AddTo(module, "Error", base_error)) return false;
   size_t count = 0;
   ErrorClass* const classes = Classes(&count);
   for (size_t i = 0; i < count; ++i) {
@@ -54,7 +50,7 @@ bool AddErrors(PyObject* module) {
     if (!bases) return false;
     const std::string name = std::string("dlaunch.") + error.name;
     error.type = PyErr_NewExceptionWithDoc(name.c_str(), error.doc, bases.get(), nullptr);
-    if (!Add(module, error.name, error.type)) return false;
+    if (!AddTo(module, error.name, error.type)) return false;
   }
   return true;
 }

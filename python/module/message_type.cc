@@ -132,8 +132,7 @@ bool AddMessages(PyObject* module) {
       {0, nullptr},
   };
   static PyType_Spec spec = {"dlaunch._comm.Messages", sizeof(MessagesObject), 0, Py_TPFLAGS_DEFAULT, slots};
-  auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return type != nullptr && PyModule_AddType(module, type) == 0;
+  return AddTo(module, "Messages", Ref(PyType_FromSpec(&spec)).get());
 }
 
 }  // namespace cohort::python

@@ -51,8 +51,7 @@ PyObject* Names(int end) {
 bool AddNames(PyObject* module) {
   const Ref types(Names<comm::DataType>(comm::kDataTypes));
   const Ref ops(Names<comm::ReduceOp>(comm::kReduceOps));
-  return types && ops && PyModule_AddObjectRef(module, "data_types", types.get()) == 0 &&
-         PyModule_AddObjectRef(module, "reduce_ops", ops.get()) == 0 &&
+  return AddTo(module, "data_types", types.get()) && AddTo(module, "reduce_ops", ops.get()) &&
          PyModule_AddStringConstant(module, "version", COHORT_VERSION) == 0;
 }
 

@@ -79,6 +79,12 @@ PyObject* GetSource(PyObject* self, void*) {
   return PyLong_FromLong(rank);
 }
 
+// Calls make works. Python 3.9 has no flag that says so, and a type inherits the way to make its objects.
+PyObject* RefuseNew(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "cannot create 'dlaunch.Work' instances");
+  return nullptr;
+}
+
 void DeleteWork(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
   auto* const self = reinterpret_cast<WorkObject*>(object);
@@ -166,6 +172,7 @@ bool AddWork(PyObject* module) {
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };
   static PyType_Slot slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(RefuseNew)},
       {Py_tp_dealloc, reinterpret_cast<void*>(DeleteWork)},
       {Py_tp_methods, methods},
       {Py_tp_getset, properties},
@@ -173,10 +180,9 @@ bool AddWork(PyObject* module) {
                                     "the program drops it.")},
       {0, nullptr},
   };
-  static PyType_Spec spec = {"dlaunch.Work", sizeof(WorkObject), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {"dlaunch.Work", sizeof(WorkObject), 0, Py_TPFLAGS_DEFAULT, slots};
   work_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return work_type != nullptr && PyModule_AddType(module, work_type) == 0;
+  return AddTo(module, "Work", reinterpret_cast<PyObject*>(work_type));
 }
 
 PyObject* NewWork(std::unique_ptr<PendingCall> call) {

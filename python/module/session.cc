@@ -231,7 +231,7 @@ bool AddRuntime(PyObject* module) {
   };
   static PyType_Spec spec = {"dlaunch.Runtime", sizeof(RuntimeObject), 0, Py_TPFLAGS_DEFAULT, slots};
   runtime_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return runtime_type != nullptr && PyModule_AddType(module, runtime_type) == 0;
+  return AddTo(module, "Runtime", reinterpret_cast<PyObject*>(runtime_type));
 }
 
 std::shared_ptr<Session> SessionOf(PyObject* object) {

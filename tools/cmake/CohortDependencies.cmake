@@ -8,7 +8,7 @@
 #   METRICS          dlaunch --metrics, by prometheus-cpp
 #   LIBDW            native stacks of `dlaunch stacks`; headers only (cohort::libdw_headers), opened at run time
 #   PMIX             Open MPI's programs under dlaunch; headers only (cohort::pmix_headers), opened at run time
-#   PYTHON           the package dlaunch; headers only, of CPython 3.11 or newer
+#   PYTHON           the package dlaunch; headers only, of CPython 3.11 or newer; it runs with 3.9 or newer
 #
 # ON and missing is an error that names the remedy; AUTO and missing is a line of the summary. A folder chooses the
 # source or the stub file by COHORT_HAVE_<X>; no shared code has an #ifdef.

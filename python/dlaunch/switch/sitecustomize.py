@@ -104,7 +104,7 @@ def _register():
         from dlaunch.torch.registration import register
     except ImportError as error:
         raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the package dlaunch cannot be imported by {sys.executable} "
-                           f"({sys.version.split()[0]}): {error}. It wants Python 3.11 or later; use one, or leave out "
+                           f"({sys.version.split()[0]}): {error}. It wants Python 3.9 or later; use one, or leave out "
                            "--torch-backend cohort") from error
     register()
 
