@@ -1,6 +1,18 @@
 # cohort_program: see the head of CohortLibrary.cmake.
 include_guard(GLOBAL)
 
+# Set by `tools/dev wheel`: tools/wheel/link.py with its first arguments.
+set(COHORT_WHEEL_LINKER "" CACHE STRING "Links the programs and the module of the wheel; empty: as the others are")
+mark_as_advanced(COHORT_WHEEL_LINKER)
+
+# cohort_link_for_wheel(<target>...)
+function(cohort_link_for_wheel)
+  if(COHORT_WHEEL_LINKER)
+    set_target_properties(${ARGN} PROPERTIES RULE_LAUNCH_LINK "${COHORT_WHEEL_LINKER}"
+      LINK_DEPENDS "${PROJECT_SOURCE_DIR}/tools/wheel/link.py;${PROJECT_SOURCE_DIR}/tools/wheel/old_glibc.c")
+  endif()
+endfunction()
+
 function(cohort_program)
   cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL;PREFER_ARCHIVES" "NAME" "SRCS;DEPS")
   cohort_check_arguments("cohort_program")
