@@ -154,9 +154,9 @@ void FrontEnd::On(const AgentProcesses::Message& event) {
   if (message.has_report()) return OnReport(message.report());
   if (!message.has_listening()) {
     news_.OnMessage(event.index, message);
-    if (!message.has_output()) return;
-    silent_seconds_ = 0;
-    return PauseIfFull();
+    if (message.has_output() || message.has_trace()) silent_seconds_ = 0;
+    if (message.has_output()) PauseIfFull();
+    return;
   }
   if (host_->OnListening(event.index, message.listening())) return;
   rendezvous_address_ = message.listening();

@@ -233,8 +233,10 @@ absl::Status ReadOptions(const CommandParser& parser, Options* options) {
   options->log_directory = raw.log_directory;
   if (parser.Has("--trace") && raw.trace.empty()) problems.Add(Invalid("--trace '': give the path of a file"));
   options->trace = raw.trace;
-  ReadTimeOf(parser, "--trace-last", raw.trace_last, &problems,
-             [&](std::chrono::milliseconds time) { options->trace_last = time; });
+  ReadTimeOf(parser, "--trace-last", raw.trace_last, &problems, [&](std::chrono::milliseconds time) {
+    options->trace_last = time;
+    if (time.count() == 0) problems.Add(Invalid("--trace-last 0 would keep nothing; give a time such as 60s"));
+  });
   if (parser.Has("--trace-last") && raw.trace.empty()) {
     problems.Add(Invalid("--trace-last belongs to a trace; give --trace FILE too"));
   }

@@ -108,7 +108,8 @@ TraceFile::~TraceFile() {
 bool TraceFile::Put(Piece piece) {
   MutexLock lock(shared_->mutex);
   const size_t bytes = piece.bytes.size() + 1;
-  if (!shared_->problem.ok() || shared_->waiting + bytes > kMostWaiting) return false;
+  const bool is_end = piece.kind == Kind::kJoinParts;  // it comes once, and the file is not whole without it
+  if (!shared_->problem.ok() || (!is_end && shared_->waiting + bytes > kMostWaiting)) return false;
   shared_->waiting += bytes;
   shared_->pieces.push_back(std::move(piece));
   shared_->changed.NotifyAll();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "cohort/launcher/trace/compressed.h"
 #include "cohort/runtime/segment/call_names.h"
@@ -39,8 +40,12 @@ std::pair<uint64_t, bool> TracePackets::Texts::Find(const std::string& text) {
 }
 
 void TracePackets::Begin(uint64_t steady_ns, uint64_t unix_ns) {
-  names_ = argument_names_ = argument_values_ = Texts();
-  described_.clear();
+  // Readers skip what stands before the cleared state: what was added before the first file follows it.
+  const std::string added_before = begun_ ? "" : std::exchange(packets_, {});
+  if (std::exchange(begun_, true)) {
+    names_ = argument_names_ = argument_values_ = Texts();
+    described_.clear();
+  }
   v1::TracePacket packet;
   packet.set_trusted_packet_sequence_id(kSequence);
   packet.set_sequence_flags(kStateCleared);
@@ -51,6 +56,7 @@ void TracePackets::Begin(uint64_t steady_ns, uint64_t unix_ns) {
   clock->set_clock_id(kRealTime);
   clock->set_timestamp(unix_ns);
   Append(packet);
+  packets_ += added_before;
 }
 
 v1::TracePacket TracePackets::Packet(uint64_t ns) const {

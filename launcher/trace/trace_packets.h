@@ -22,7 +22,8 @@ class TracePackets {
   // Calls of one rank may overlap, where it does not wait for each. Each overlapping one is on a line of its own.
   static constexpr size_t kMostLines = 64;
 
-  // Begins a file: nothing of what was written before counts any more. The clocks tell the day of times.
+  // Begins a file: nothing that an earlier one holds counts any more. What was added before the first one stands in it.
+  // The clocks tell the day of times.
   void Begin(uint64_t steady_ns, uint64_t unix_ns);
 
   // A call by node 0's clock. `causes`: flows that begin at it, since others waited for it; `waited`: the flow that
@@ -67,6 +68,7 @@ class TracePackets {
   void AddNumber(const char* name, uint64_t number, v1::TracePacket* packet);
 
   std::string packets_;  // fields of a TraceFile
+  bool begun_ = false;
   Texts names_, argument_names_, argument_values_;
   std::set<uint64_t> described_;                                   // tracks, by uuid
   std::unordered_map<uint32_t, std::vector<uint64_t>> line_ends_;  // by rank: when the latest call of each line ends

@@ -72,7 +72,11 @@ class ReadTrace {
   };
 
   void Read(const v1::TracePacket& packet) {
-    if ((packet.sequence_flags() & 1) != 0) names_ = keys_ = values_ = {};
+    if ((packet.sequence_flags() & 1) != 0) {
+      names_ = keys_ = values_ = {};
+      valid_ = true;
+    }
+    if ((packet.sequence_flags() & 2) != 0 && !valid_) problems.push_back("a packet before the state that it needs");
     for (const auto& text : packet.interned_data().event_names()) names_[text.iid()] = text.text();
     for (const auto& text : packet.interned_data().debug_annotation_names()) keys_[text.iid()] = text.text();
     for (const auto& text : packet.interned_data().debug_annotation_string_values()) values_[text.iid()] = text.text();
@@ -114,6 +118,7 @@ class ReadTrace {
     open.pop_back();
   }
 
+  bool valid_ = false;  // readers skip what needs a state until one begins
   std::map<uint64_t, std::string> names_, keys_, values_;
   std::map<uint64_t, v1::TrackDescriptor> tracks_;
   std::vector<std::pair<uint64_t, Event>> events_;

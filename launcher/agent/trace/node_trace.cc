@@ -55,7 +55,10 @@ void NodeTrace::Obey(const v1::TraceOrder& order) {
   if (on_ && order.on()) return;
   number_ = order.number();
   if (!order.on()) {
-    for (size_t i = 0; i < ranks_.size() && on_; ++i) ReadLast(i);
+    for (size_t i = 0; i < ranks_.size() && on_; ++i) {
+      ReadLast(i);
+      if (gathered_calls_ >= kCallsToSend) Send();  // a message has a bound
+    }
     on_ = false;
     loop_->Cancel(std::exchange(timer_, 0));
     return Send(/*last=*/true);
@@ -101,13 +104,12 @@ void NodeTrace::Schedule() {
 }
 
 void NodeTrace::Read() {
-  if (!surroundings_.full()) {
-    const size_t most = std::max<size_t>(kCallsAtOnce / std::max<size_t>(ranks_.size(), 1), 16);
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-      if (!ranks_[i].reader) continue;
-      AddMissed(i, ranks_[i].reader->Read(BoxOf(static_cast<int>(i)), most,
-                                          [this, i](const CallRecord& call) { Add(i, call); }));
-    }
+  if (surroundings_.full()) return;
+  const size_t most = std::max<size_t>(kCallsAtOnce / std::max<size_t>(ranks_.size(), 1), 16);
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].reader) continue;
+    AddMissed(i, ranks_[i].reader->Read(BoxOf(static_cast<int>(i)), most,
+                                        [this, i](const CallRecord& call) { Add(i, call); }));
   }
   if (gathered_calls_ >= kCallsToSend || EventLoop::Clock::now() - sent_ >= kSendEvery) Send();
 }

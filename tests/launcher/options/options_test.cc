@@ -107,6 +107,7 @@ TEST(Options, ReadsTheAddressOfMetrics) {
   EXPECT_FALSE(Parse({"--trace", "", "train"}).ok());
   EXPECT_EQ(ParseOk({"--trace", "a", "--trace-last", "60s", "train"}).trace_last, std::chrono::minutes(1));
   EXPECT_FALSE(Parse({"--trace-last", "60s", "train"}).ok());
+  EXPECT_FALSE(Parse({"--trace", "a", "--trace-last", "0", "train"}).ok());
   EXPECT_EQ(ParseOk({"train"}).metrics, "");
   EXPECT_EQ(ParseOk({"--metrics", "9400", "train"}).metrics, "127.0.0.1:9400");
   EXPECT_EQ(ParseOk({"--metrics", "0", "train"}).metrics, "127.0.0.1:0");
