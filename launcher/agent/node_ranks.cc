@@ -314,6 +314,7 @@ void NodeRanks::FinishIfAllGone() {
   if (staying.empty()) owner_.cgroup->Kill(kSweepLimit);
   const bool nothing_left =
       Sweep("COHORT_AGENT=" + owner_.address, {{owner_.sentinel->pid()}, staying}, true, kSweepLimit);
+  spawned_.OnSwept();
   swept_ = nothing_left && staying.empty();
   owner_.sentinel->ForgetEmptyGroups();
   processes_.streams().Drain();

@@ -107,7 +107,6 @@ absl::Status SpawnedWorlds::Check(const SpawnRequest& request) const {
 
 void SpawnedWorlds::Spawn(const Asker& asker, MpiWay way, const SpawnRequest& request, StoredValues* store,
                           SpawnDone done) {
-  Forget();
   World* const world = worlds_.emplace_back(std::make_unique<World>()).get();
   world->number = next_++;
   world->asker = asker;
@@ -235,13 +234,16 @@ void SpawnedWorlds::FinishStart(World* world, const absl::Status& status) {
   callbacks_.on_notice("MPI_Comm_spawn of " + NameOfRank(world->asker.local_rank) +
                        " starts nothing: " + std::string(status.message()));
   Kill(world);
+  ForgetLater();
   done(status);
 }
 
 void SpawnedWorlds::Kill(World* world) {
   for (Process& process : world->processes) {
     process.told = true;
-    if (process.lives) ::kill(-process.process.pid, SIGKILL);
+    if (!process.lives) continue;
+    ::kill(-process.process.pid, SIGKILL);
+    ::kill(process.process.pid, SIGKILL);  // it may not have a group of its own yet
   }
 }
 
@@ -261,25 +263,40 @@ void SpawnedWorlds::Fail(World* world, size_t index, const std::string& what, st
 }
 
 bool SpawnedWorlds::OnChildEnded(pid_t pid, int wait_status) {
-  for (const auto& world : worlds_) {
-    for (size_t i = 0; i < world->processes.size(); ++i) {
-      Process& process = world->processes[i];
-      if (!process.lives || process.process.pid != pid) continue;
-      LookAtStart(world.get(), i);  // its end has told
-      process.lives = false;
-      sentinel_->LeaderEnded(pid);
-      process.output->Drain(true);
-      world->mpi->OnEnded(static_cast<int>(i));
-      if (wait_status != 0) {
-        const bool by_code = WIFEXITED(wait_status);
-        Fail(world.get(), i, EndOf(wait_status), by_code ? std::optional(WEXITSTATUS(wait_status)) : std::nullopt);
-      }
-      if (wait_status == 0) LookForInit(world->number, i);
-      if (!any_lives()) callbacks_.on_all_ended();
-      return true;
+  World* world = nullptr;
+  size_t index = 0;
+  for (const auto& each : worlds_) {
+    for (size_t i = 0; i < each->processes.size(); ++i) {
+      if (!each->processes[i].lives || each->processes[i].process.pid != pid) continue;
+      world = each.get();
+      index = i;
     }
   }
-  return false;
+  if (world == nullptr) return false;
+  LookAtStart(world, index);  // its end has told
+  sentinel_->LeaderEnded(pid);
+  world->processes[index].output->Drain(true);
+  world->processes[index].lives = false;
+  world->mpi->OnEnded(static_cast<int>(index));
+  if (wait_status != 0) {
+    const bool by_code = WIFEXITED(wait_status);
+    Fail(world, index, EndOf(wait_status), by_code ? std::optional(WEXITSTATUS(wait_status)) : std::nullopt);
+  } else {
+    LookForInit(world->number, index);
+  }
+  ForgetLater();
+  if (!any_lives()) callbacks_.on_all_ended();
+  return true;
+}
+
+void SpawnedWorlds::OnSwept() {
+  for (const auto& world : worlds_) {
+    for (Process& process : world->processes) {
+      if (!std::exchange(process.lives, false)) continue;
+      sentinel_->LeaderEnded(process.process.pid);
+      process.output->Drain(true);
+    }
+  }
 }
 
 // MPI_Comm_spawn waits for it. What it had said may still be on its way, and another cause shows first.
@@ -331,7 +348,13 @@ void SpawnedWorlds::Resume() {
   }
 }
 
-// Called before a new world is made, so that nothing of these is in use.
+// What calls it may be one of those worlds: its process has just ended.
+void SpawnedWorlds::ForgetLater() {
+  loop_->After(std::chrono::milliseconds(0), [this, lives = lives_] {
+    if (*lives) Forget();
+  });
+}
+
 void SpawnedWorlds::Forget() {
   const auto ended = [](const std::unique_ptr<World>& world) {
     return !world->done && std::none_of(world->processes.begin(), world->processes.end(),

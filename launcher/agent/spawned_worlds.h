@@ -67,6 +67,8 @@ class SpawnedWorlds {
   void Spawn(const Asker& asker, MpiWay way, const SpawnRequest& request, StoredValues* store, SpawnDone done);
   // A child process has ended. False when it is none of these.
   bool OnChildEnded(pid_t pid, int wait_status);
+  // All have been killed and waited for.
+  void OnSwept();
   bool any_lives() const;
   // SIGTERM to all, and SIGKILL after `grace`.
   void Stop(std::chrono::milliseconds grace);
@@ -109,6 +111,7 @@ class SpawnedWorlds {
   std::string NameOf(const World& world, size_t index) const;
   std::string NameOfRank(int local_rank) const;
   void LookForInit(uint64_t number, size_t index);
+  void ForgetLater();
   void Forget();
 
   EventLoop* const loop_;

@@ -6,8 +6,9 @@ fill_root() {
   local root=$1 suite=$2 mirror file packages=ca-certificates
   shift 2
   for package; do packages+=,$package; done
-  mirror=$(sed -nE 's/^URIs: *([^ ]*).*/\1/p; s/^deb +(\[[^]]*\] *)?([^ ]*) .*/\2/p' \
-    /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null | head -n 1)
+  # One of the two files may be missing.
+  mirror=$(cat /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null |
+    sed -nE 's/^URIs: *([^ ]*).*/\1/p; s/^deb +(\[[^]]*\] *)?([^ ]*) .*/\2/p' | sed -n 1p) || true
   debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
     { tail -n 5 "$root.log" >&2 && return 1; }
   rm -f "$root.log"

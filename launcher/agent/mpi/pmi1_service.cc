@@ -218,11 +218,11 @@ void Pmi1Service::Do(const Pmi1Node::NameCall& call) {
 }
 
 void Pmi1Service::Do(const Pmi1Node::Spawn& spawn) {
-  int count = 0;
+  int64_t count = 0;  // not checked yet
   for (const SpawnedProgram& program : spawn.request.programs) count += program.count;
   callbacks_.on_spawn(spawn.local_rank, spawn.request,
                       [answer = AnswerLater(spawn.local_rank), count](const absl::StatusOr<std::string>& world) {
-                        answer(Pmi1Node::SpawnAnswer(world.status(), count));
+                        answer(Pmi1Node::SpawnAnswer(world.status(), world.ok() ? static_cast<int>(count) : 0));
                       });
 }
 

@@ -170,15 +170,14 @@ pmix_status_t OnPublish(const pmix_proc_t* rank, const pmix_info_t* info, size_t
 
 pmix_status_t OnLookUp(const pmix_proc_t* rank, char** names, const pmix_info_t* info, size_t count,
                        pmix_lookup_cbfunc_t done, void* argument) {
-  constexpr std::chrono::hours kForever{24 * 365};
+  constexpr std::chrono::seconds kForever{24 * 365 * 3600};
   if (names == nullptr || names[0] == nullptr) return PMIX_ERR_BAD_PARAM;
   if (names[1] != nullptr) return PMIX_ERR_NOT_SUPPORTED;
   PmixEndpoint::LookUp look_up;
   look_up.name = names[0];
   if (Contains(info, count, PMIX_WAIT)) {
     const int64_t seconds = NumberIn(info, count, PMIX_TIMEOUT, 0);
-    look_up.wait =
-        seconds > 0 ? std::min<std::chrono::milliseconds>(std::chrono::seconds(seconds), kForever) : kForever;
+    look_up.wait = seconds > 0 ? std::min(std::chrono::seconds(seconds), kForever) : kForever;
   }
   const bool known = WithServer(rank->nspace, [&](auto* server) {
     look_up.number = server->Await({.with_found = done, .argument = argument});

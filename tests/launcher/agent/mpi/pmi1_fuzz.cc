@@ -52,6 +52,10 @@ class Side {
   void On(const Pmi1Node::Abandoned& abandoned) { FuzzCheck(node_.in_mpi(abandoned.local_rank)); }
   void On(const Pmi1Node::Nested& nested) { FuzzCheck(node_.in_mpi(nested.local_rank)); }
   void On(const Pmi1Node::Left& left) { FuzzCheck(left.by >= 0 && left.by < 2 * kRanks); }
+  void On(const Pmi1Node::NameCall& call) { FuzzCheck(call.local_rank >= 0 && call.local_rank < kRanks); }
+  void On(const Pmi1Node::Spawn& spawn) {
+    FuzzCheck(spawn.local_rank >= 0 && spawn.local_rank < kRanks && !spawn.request.programs.empty());
+  }
   void On(const Pmi1Node::Aborted& aborted) { FuzzCheck(aborted.local_rank >= 0 && aborted.local_rank < kRanks); }
 
   Pmi1Node node_;
@@ -60,7 +64,7 @@ class Side {
 };
 
 std::string LineOf(FuzzInput* input) {
-  switch (input->Below(8)) {
+  switch (input->Below(15)) {
     case 0:
       return "cmd=init pmi_version=1 pmi_subversion=1";
     case 1:
@@ -72,6 +76,18 @@ std::string LineOf(FuzzInput* input) {
       return "cmd=get kvsname=job key=" + input->Text();
     case 5:
       return "cmd=finalize";
+    case 6:
+      return "cmd=publish_name service=" + input->Text() + " port=" + input->Text();
+    case 7:
+      return "cmd=lookup_name service=" + input->Text();
+    case 8:
+      return "mcmd=spawn";
+    case 9:
+      return "nprocs=" + std::to_string(input->Below(3));
+    case 10:
+      return "execname=" + input->Text();
+    case 11:
+      return "endcmd";
     default:
       return input->Text();
   }
