@@ -348,7 +348,7 @@ void SpawnedWorlds::Resume() {
   }
 }
 
-// What calls it may be one of those worlds: its process has just ended.
+// Its caller may be one of those worlds, whose process has just ended.
 void SpawnedWorlds::ForgetLater() {
   loop_->After(std::chrono::milliseconds(0), [this, lives = lives_] {
     if (*lives) Forget();
