@@ -21,7 +21,6 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --nproc-per-node 4 train.py              four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
-  dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
   dlaunch join|status|top|stacks|trace|kill|doctor|completion --help    each command by itself
 A name without a slash is looked up in PATH, the working directory, then beside dlaunch. A .py file is run by python3 -u. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
@@ -107,7 +106,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   app->set_help_flag("-h,--help", "Show this and exit")->group("");  // in the first line
   app->footer(kExamples);
   AddOption(app.get(), "nnodes", &raw->nodes, "N|MIN:MAX",
-            "Nodes of the job (1); MIN:MAX: as many as are there, fewer after a loss");
+            "Nodes of the job (1); a terminal shows the line to run on the others; MIN:MAX: as many as are there, "
+            "fewer after a loss");
   AddOption(app.get(), "spares", &raw->spares, "K", "More nodes, held idle to take the places of lost ones (0)");
   AddOption(app.get(), "standby", &raw->standbys, "K",
             "Nodes that can take over when the first one is lost, which gathers the others (0)");
