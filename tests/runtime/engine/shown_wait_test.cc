@@ -193,13 +193,18 @@ TEST_F(ShownWaitTest, AWaitIsNotBoundWhileAListenerMayMakeCalls) {
 }
 
 TEST_F(ShownWaitTest, AWaitGetsAnotherNumberWhenSomethingMoves) {
+  // It moves seldom: the engine polls without a pause, and shows no wait, for a while after each time.
   class Source final : public ProgressSource {
    public:
-    bool Poll() override { return ++polls_ % 100 == 0; }
+    bool Poll() override {
+      if (!rest_.passed()) return false;
+      rest_ = Deadline::After(std::chrono::milliseconds(200));
+      return true;
+    }
     bool Active() const override { return true; }
 
    private:
-    int polls_ = 0;
+    Deadline rest_ = Deadline::After(std::chrono::milliseconds(200));
   };
   Start([](Rank& rank) {
     Source source;
