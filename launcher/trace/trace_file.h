@@ -1,5 +1,5 @@
 // The file of a trace, written by a thread of its own: a disk that takes nothing must not keep dlaunch from its job.
-// What waits for the disk is bounded. Pieces are written whole or not at all, so that the file can be read at any time.
+// The queue to the disk is bounded. Pieces are written whole or not at all, so that the file can be read at any time.
 #pragma once
 
 #include <cstddef>
