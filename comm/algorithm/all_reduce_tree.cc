@@ -18,7 +18,7 @@
 namespace cohort::comm {
 namespace {
 
-Plan Build(const PlanRequest& request, int radix) {
+Plan AllReduceTree(const PlanRequest& request, int radix) {
   PlanBuilder builder(request);
   const TreePlace place = PlaceInTree(request.size, request.rank, 0, radix);
   Slice sum = builder.In();
@@ -50,9 +50,9 @@ AlgorithmCost Cost(const CostQuery& query, int radix) {
 
 }  // namespace
 
-Plan BuildAllReduceBinomial(const PlanRequest& request) { return Build(request, 2); }
+Plan BuildAllReduceBinomial(const PlanRequest& request) { return AllReduceTree(request, 2); }
 AlgorithmCost CostOfAllReduceBinomial(const CostQuery& query) { return Cost(query, 2); }
-Plan BuildAllReduceKnomial4(const PlanRequest& request) { return Build(request, 4); }
+Plan BuildAllReduceKnomial4(const PlanRequest& request) { return AllReduceTree(request, 4); }
 AlgorithmCost CostOfAllReduceKnomial4(const CostQuery& query) { return Cost(query, 4); }
 
 }  // namespace cohort::comm

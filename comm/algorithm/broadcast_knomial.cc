@@ -19,7 +19,7 @@
 namespace cohort::comm {
 namespace {
 
-Plan Build(const PlanRequest& request, int radix) {
+Plan BroadcastKnomial(const PlanRequest& request, int radix) {
   PlanBuilder builder(request);
   const TreePlace place = PlaceInTree(request.size, request.rank, request.root, radix);
   const bool root = place.parent < 0;
@@ -42,11 +42,11 @@ AlgorithmCost Cost(const CostQuery& query, int radix) {
 
 }  // namespace
 
-Plan BuildBroadcastBinomial(const PlanRequest& request) { return Build(request, 2); }
+Plan BuildBroadcastBinomial(const PlanRequest& request) { return BroadcastKnomial(request, 2); }
 AlgorithmCost CostOfBroadcastBinomial(const CostQuery& query) { return Cost(query, 2); }
-Plan BuildBroadcastKnomial4(const PlanRequest& request) { return Build(request, 4); }
+Plan BuildBroadcastKnomial4(const PlanRequest& request) { return BroadcastKnomial(request, 4); }
 AlgorithmCost CostOfBroadcastKnomial4(const CostQuery& query) { return Cost(query, 4); }
-Plan BuildBroadcastKnomial8(const PlanRequest& request) { return Build(request, 8); }
+Plan BuildBroadcastKnomial8(const PlanRequest& request) { return BroadcastKnomial(request, 8); }
 AlgorithmCost CostOfBroadcastKnomial8(const CostQuery& query) { return Cost(query, 8); }
 
 }  // namespace cohort::comm

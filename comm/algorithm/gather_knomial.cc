@@ -17,7 +17,7 @@
 namespace cohort::comm {
 namespace {
 
-Plan Build(const PlanRequest& request, int radix) {
+Plan GatherKnomial(const PlanRequest& request, int radix) {
   PlanBuilder builder(request);
   const TreeBlocks blocks(builder, request, radix, BufferId::kOut, builder.In());
   const TreePlace& place = blocks.place();
@@ -34,11 +34,11 @@ Plan Build(const PlanRequest& request, int radix) {
 
 }  // namespace
 
-Plan BuildGatherBinomial(const PlanRequest& request) { return Build(request, 2); }
+Plan BuildGatherBinomial(const PlanRequest& request) { return GatherKnomial(request, 2); }
 AlgorithmCost CostOfGatherBinomial(const CostQuery& query) { return TreeBlocksCost(query, 2); }
-Plan BuildGatherKnomial4(const PlanRequest& request) { return Build(request, 4); }
+Plan BuildGatherKnomial4(const PlanRequest& request) { return GatherKnomial(request, 4); }
 AlgorithmCost CostOfGatherKnomial4(const CostQuery& query) { return TreeBlocksCost(query, 4); }
-Plan BuildGatherKnomial8(const PlanRequest& request) { return Build(request, 8); }
+Plan BuildGatherKnomial8(const PlanRequest& request) { return GatherKnomial(request, 8); }
 AlgorithmCost CostOfGatherKnomial8(const CostQuery& query) { return TreeBlocksCost(query, 8); }
 
 }  // namespace cohort::comm

@@ -17,7 +17,7 @@
 namespace cohort::comm {
 namespace {
 
-Plan Build(const PlanRequest& request, int radix) {
+Plan ReduceKnomial(const PlanRequest& request, int radix) {
   PlanBuilder builder(request);
   const TreePlace place = PlaceInTree(request.size, request.rank, request.root, radix);
   const bool root = place.parent < 0;
@@ -45,11 +45,11 @@ AlgorithmCost Cost(const CostQuery& query, int radix) {
 
 }  // namespace
 
-Plan BuildReduceBinomial(const PlanRequest& request) { return Build(request, 2); }
+Plan BuildReduceBinomial(const PlanRequest& request) { return ReduceKnomial(request, 2); }
 AlgorithmCost CostOfReduceBinomial(const CostQuery& query) { return Cost(query, 2); }
-Plan BuildReduceKnomial4(const PlanRequest& request) { return Build(request, 4); }
+Plan BuildReduceKnomial4(const PlanRequest& request) { return ReduceKnomial(request, 4); }
 AlgorithmCost CostOfReduceKnomial4(const CostQuery& query) { return Cost(query, 4); }
-Plan BuildReduceKnomial8(const PlanRequest& request) { return Build(request, 8); }
+Plan BuildReduceKnomial8(const PlanRequest& request) { return ReduceKnomial(request, 8); }
 AlgorithmCost CostOfReduceKnomial8(const CostQuery& query) { return Cost(query, 8); }
 
 }  // namespace cohort::comm

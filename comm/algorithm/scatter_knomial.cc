@@ -17,7 +17,7 @@
 namespace cohort::comm {
 namespace {
 
-Plan Build(const PlanRequest& request, int radix) {
+Plan ScatterKnomial(const PlanRequest& request, int radix) {
   PlanBuilder builder(request);
   const TreeBlocks blocks(builder, request, radix, BufferId::kIn, builder.Out());
   const TreePlace& place = blocks.place();
@@ -33,11 +33,11 @@ Plan Build(const PlanRequest& request, int radix) {
 
 }  // namespace
 
-Plan BuildScatterBinomial(const PlanRequest& request) { return Build(request, 2); }
+Plan BuildScatterBinomial(const PlanRequest& request) { return ScatterKnomial(request, 2); }
 AlgorithmCost CostOfScatterBinomial(const CostQuery& query) { return TreeBlocksCost(query, 2); }
-Plan BuildScatterKnomial4(const PlanRequest& request) { return Build(request, 4); }
+Plan BuildScatterKnomial4(const PlanRequest& request) { return ScatterKnomial(request, 4); }
 AlgorithmCost CostOfScatterKnomial4(const CostQuery& query) { return TreeBlocksCost(query, 4); }
-Plan BuildScatterKnomial8(const PlanRequest& request) { return Build(request, 8); }
+Plan BuildScatterKnomial8(const PlanRequest& request) { return ScatterKnomial(request, 8); }
 AlgorithmCost CostOfScatterKnomial8(const CostQuery& query) { return TreeBlocksCost(query, 8); }
 
 }  // namespace cohort::comm

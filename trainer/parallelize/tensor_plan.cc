@@ -19,7 +19,7 @@
 namespace cohort::trainer {
 namespace {
 
-constexpr const char* kWho = "parallelize";
+constexpr const char* kParallelize = "parallelize";
 
 using Style = std::variant<ColwiseParallel, RowwiseParallel>;
 
@@ -174,19 +174,20 @@ void Install(const Chosen& chosen, const std::shared_ptr<Layer>& parallel) {
 void CheckKind(const Chosen& chosen, const TensorAxis& axis) {
   const bool column = std::holds_alternative<ColwiseParallel>(*chosen.style);
   const bool embedding = dynamic_cast<const nn::EmbeddingImpl*>(chosen.module.get()) != nullptr;
-  TORCH_CHECK(!embedding || !column, kWho, ": ", chosen.name, " is an embedding, whose rows are cut: RowwiseParallel");
+  TORCH_CHECK(!embedding || !column, kParallelize, ": ", chosen.name,
+              " is an embedding, whose rows are cut: RowwiseParallel");
   if (const auto* layer = dynamic_cast<const nn::AdaptableLayer*>(chosen.module.get());
       layer != nullptr && (embedding || dynamic_cast<const nn::LinearImpl*>(chosen.module.get()) != nullptr)) {
-    TORCH_CHECK(axis.size() == 1 || layer->adapter() == nullptr, kWho, ": ", chosen.name,
+    TORCH_CHECK(axis.size() == 1 || layer->adapter() == nullptr, kParallelize, ": ", chosen.name,
                 " has an adapter, which is not cut: call CutLayers before Lora");
     return;
   }
   const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(chosen.module.get());
-  TORCH_CHECK(linear != nullptr && chosen.sequential != nullptr, kWho, ": ", chosen.name, " of type ",
+  TORCH_CHECK(linear != nullptr && chosen.sequential != nullptr, kParallelize, ": ", chosen.name, " of type ",
               chosen.module->name(),
               " can't be cut: C++ replaces no typed member. Declare it as cohort::trainer::nn::Linear or Embedding, or "
               "put torch::nn::Linear into a Sequential");
-  TORCH_CHECK(linear->weight.is_leaf(), kWho, ": ", chosen.name,
+  TORCH_CHECK(linear->weight.is_leaf(), kParallelize, ": ", chosen.name,
               " computes with a weight that is made from others (Lora's): call CutLayers before");
 }
 
@@ -209,7 +210,8 @@ std::vector<Chosen> Choose(torch::nn::Module& model, const TensorPlan& plan, con
     }
   }
   for (size_t i = 0; i < plan.size(); ++i) {
-    TORCH_CHECK(used.contains(i), kWho, ": no module of the model has a name that fits \"", plan[i].first, "\"");
+    TORCH_CHECK(used.contains(i), kParallelize, ": no module of the model has a name that fits \"", plan[i].first,
+                "\"");
   }
   return chosen;
 }
@@ -220,7 +222,7 @@ void MakeLayers(std::vector<Chosen>& chosen, const TensorAxis& axis) {
   for (Chosen& each : chosen) {
     const auto [at, first] = made.emplace(each.module.get(), &each);
     each.first = first;
-    TORCH_CHECK(first || at->second->style == each.style, kWho, ": ", at->second->name, " and ", each.name,
+    TORCH_CHECK(first || at->second->style == each.style, kParallelize, ": ", at->second->name, " and ", each.name,
                 " are one module, and the plan cuts it in two ways");
     each.parallel = first ? LayerLike(*each.module, *each.style, axis) : at->second->parallel;
   }
@@ -258,7 +260,7 @@ void CheckShared(const torch::nn::Module& model, const std::vector<Chosen>& chos
         const auto placement =
             std::visit([&name = name](const auto& layer) { return Placements().OrWhole(Registered::Of(*layer)[name]); },
                        found->second->parallel);
-        TORCH_CHECK(axis.size() == 1 || Placements().OrWhole(parameter)->whole(), kWho, ": ", use.name,
+        TORCH_CHECK(axis.size() == 1 || Placements().OrWhole(parameter)->whole(), kParallelize, ": ", use.name,
                     " is cut already");
         use.changes = !placement->whole() || placement->use(axis.axis().name) == AxisUse::kPartial;
         use.placement = placement->Describe();
@@ -272,7 +274,7 @@ void CheckShared(const torch::nn::Module& model, const std::vector<Chosen>& chos
     for (const Use& use : of_one) {
       if (!use.changes) continue;
       for (const Use& other : of_one) {
-        TORCH_CHECK(other.placement == use.placement, kWho, ": ", use.name, " and ", other.name,
+        TORCH_CHECK(other.placement == use.placement, kParallelize, ": ", use.name, " and ", other.name,
                     " are one parameter, and the plan ",
                     other.placement.empty() ? "names only the first: name both, or share nothing"
                                             : "cuts them in different ways: cut both alike, or share nothing");
