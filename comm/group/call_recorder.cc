@@ -5,8 +5,11 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <string_view>
 
+#include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/group/mix_hash.h"
+#include "cohort/comm/group/transport_set.h"
 #include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm {
@@ -44,6 +47,21 @@ void FillUserOp(const UserReduceOp& op, runtime::CallRecord* record) {
   uint64_t hash = op.commutative ? 1 : 2;
   for (const char c : op.name) hash = MixHash(hash, static_cast<unsigned char>(c));
   record->signature.tuning ^= hash;
+}
+
+// "ring", or "single_copy, or ring" where members may find out together that they need the other one.
+void NameAlgorithm(const ServicePlan& plan, runtime::CallService* service) {
+  size_t used = 0;
+  const auto append = [&](std::string_view text) {
+    used += text.copy(service->algorithm + used, sizeof service->algorithm - 1 - used);
+  };
+  const AlgorithmInfo* const chosen = FindAlgorithm(plan.algorithm);
+  const AlgorithmInfo* const fallback = plan.fallback == 0 ? nullptr : FindAlgorithm(plan.fallback);
+  if (chosen == nullptr) return;
+  append(chosen->name);
+  if (fallback == nullptr) return;
+  append(", or ");
+  append(fallback->name);
 }
 
 }  // namespace
@@ -122,6 +140,40 @@ void CallRecorder::Describe(const CollectiveRequest& request, runtime::CallRecor
   record->group_size = group_.size;
   record->device = static_cast<int16_t>(request.memory == MemoryKind::kCuda ? request.device : -1);
   NameSite(request.site, record);
+}
+
+const CallRecorder::Neighbours& CallRecorder::FindNeighbours() {
+  if (neighbours_.has_value()) return *neighbours_;
+  Neighbours& found = neighbours_.emplace();
+  const runtime::Runtime& runtime = *group_.runtime;
+  for (const int member : group_.members) {
+    if (member == runtime.rank()) continue;
+    (runtime.node_of(member) == runtime.node_of(runtime.rank()) ? found.near : found.far) = member;
+  }
+  return found;
+}
+
+runtime::CallService CallRecorder::ServiceOf(const CollectiveRequest& request, const Provider& provider,
+                                             const ServicePlan& plan) {
+  runtime::CallService service;
+  if (plan.algorithm != 0) NameAlgorithm(plan, &service);
+  if (runtime::IsKnownTransport(provider.name())) {
+    service.transports = runtime::TransportBit(provider.name());
+    return service;
+  }
+  const auto add = [&](int world_rank) {
+    if (world_rank < 0 || world_rank == group_.runtime->rank()) return;
+    const std::string_view name = TransportSet::Of(*group_.runtime).Expected(world_rank, group_.transports);
+    if (!name.empty()) service.transports |= runtime::TransportBit(name);
+  };
+  if (IsPointToPoint(request.kind)) {
+    add(group_.members[request.peer]);
+    return service;
+  }
+  const Neighbours& neighbours = FindNeighbours();
+  add(neighbours.near);
+  add(neighbours.far);
+  return service;
 }
 
 void CallRecorder::NameSite(const std::source_location& site, runtime::CallRecord* record) {

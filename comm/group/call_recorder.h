@@ -5,11 +5,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <source_location>
 #include <vector>
 
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
@@ -29,6 +31,8 @@ class CallRecorder {
   void Number(const CollectiveRequest& request, uint64_t beyond_sequence, runtime::CallRecord* record);
   // Fills in all the rest.
   void Describe(const CollectiveRequest& request, runtime::CallRecord* record);
+  // How `provider` serves a call by `plan`. With engine ownership.
+  runtime::CallService ServiceOf(const CollectiveRequest& request, const Provider& provider, const ServicePlan& plan);
   // Writes the site of a call into its record: "train.cc:88".
   void NameSite(const std::source_location& site, runtime::CallRecord* record);
 
@@ -41,6 +45,14 @@ class CallRecorder {
   };
   static constexpr size_t kSites = 64;  // a power of two
 
+  // World ranks of a member on this node and of one on another node, the caller aside; -1: there is none. Transports
+  // reach all members of either kind alike.
+  struct Neighbours {
+    int near = -1;
+    int far = -1;
+  };
+
+  const Neighbours& FindNeighbours();
   void NumberMessage(const CollectiveRequest& request, runtime::CallRecord* record);
   const SiteMemo& SiteOf(const std::source_location& site);
 
@@ -49,7 +61,8 @@ class CallRecorder {
   uint64_t chain_ = 0;          // ChainSignature of all collectives so far
   std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
   std::vector<uint64_t> received_;
-  std::vector<SiteMemo> sites_;  // made when first needed
+  std::vector<SiteMemo> sites_;           // made when first needed
+  std::optional<Neighbours> neighbours_;  // the same
 };
 
 }  // namespace cohort::comm

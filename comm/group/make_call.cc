@@ -24,7 +24,7 @@ absl::Status ChooseService(const GroupContext& group, GroupProviders& providers,
   recorder.Sign(request, made->service, &made->record);
   recorder.Describe(request, &made->record);
   made->beyond_sequence = runtime::HashBeyondSequence(made->record.signature);
-  made->description = {};
+  made->description = {.service = recorder.ServiceOf(request, *provider, made->service)};
   return absl::OkStatus();
 }
 

@@ -66,10 +66,15 @@ absl::StatusOr<std::string> TransportSet::Get(std::string_view key, runtime::Dea
   return runtime_.Get(key, deadline);
 }
 
-TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
+TransportSet::Made* TransportSet::FindMade(const TransportEntry& entry) {
   for (size_t i = added_; i < made_.size(); ++i) {
-    if (made_[i]->name == entry.name) return *made_[i];
+    if (made_[i]->name == entry.name) return made_[i].get();
   }
+  return nullptr;
+}
+
+TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
+  if (Made* const known = FindMade(entry); known != nullptr) return *known;
   auto made = std::make_unique<Made>();
   made->name = std::string(entry.name);
   absl::StatusOr<std::unique_ptr<Transport>> transport = entry.make(runtime_, *this);
@@ -139,6 +144,16 @@ std::string TransportSet::Names() const {
   return names;
 }
 
+absl::StatusOr<std::string_view> TransportSet::WhyUnused(const TransportEntry& entry, const std::string& options,
+                                                         const std::string& allowed) {
+  if (!Allows(allowed, entry.name)) {
+    return options.empty() ? "not in COHORT_TRANSPORTS" : "not in CommunicatorOptions::transports";
+  }
+  COHORT_ASSIGN_OR_RETURN(const bool may_carry, MayCarryData(entry));
+  if (!may_carry) return kDoesNotEncrypt;
+  return allowed.empty() ? std::string_view(WhyUnfit(entry)) : "";
+}
+
 absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& options) {
   COHORT_ASSIGN_OR_RETURN(const std::string allowed, Allowed(options));
   std::string tried;
@@ -151,17 +166,9 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
     note(made_[i]->name, "does not reach it");
   }
   for (const TransportEntry& entry : entries_) {
-    if (!Allows(allowed, entry.name)) {
-      note(entry.name, options.empty() ? "not in COHORT_TRANSPORTS" : "not in CommunicatorOptions::transports");
-      continue;
-    }
-    COHORT_ASSIGN_OR_RETURN(const bool may_carry, MayCarryData(entry));
-    if (!may_carry) {
-      note(entry.name, kDoesNotEncrypt);
-      continue;
-    }
-    if (allowed.empty() && !WhyUnfit(entry).empty()) {
-      note(entry.name, WhyUnfit(entry));
+    COHORT_ASSIGN_OR_RETURN(const std::string_view unused, WhyUnused(entry, options, allowed));
+    if (!unused.empty()) {
+      note(entry.name, std::string(unused));
       continue;
     }
     Made& made = MakeIfNeeded(entry);
@@ -174,6 +181,26 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
     }
   }
   return NoTransport(world_rank, options, tried);
+}
+
+std::string_view TransportSet::Expected(int world_rank, const std::string& options) {
+  const absl::StatusOr<std::string> allowed = Allowed(options);
+  if (!allowed.ok()) return "";
+  for (size_t i = 0; i < added_; ++i) {
+    if (Allows(*allowed, made_[i]->name) && made_[i]->transport->Reaches(world_rank)) return made_[i]->name;
+  }
+  const bool on_this_node = runtime_.node_of(world_rank) == runtime_.node_of(runtime_.rank());
+  for (const TransportEntry& entry : entries_) {
+    const absl::StatusOr<std::string_view> unused = WhyUnused(entry, options, *allowed);
+    if (!unused.ok() || !unused->empty()) continue;
+    const Made* const made = FindMade(entry);
+    const bool stays_on_host = entry.encryption == Encryption::kNotNeeded;
+    if (made == nullptr ? stays_on_host == on_this_node
+                        : made->transport != nullptr && made->transport->Reaches(world_rank)) {
+      return entry.name;
+    }
+  }
+  return "";
 }
 
 void TransportSet::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {

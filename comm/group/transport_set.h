@@ -58,6 +58,10 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   // `allowed` names nothing that there is, or COHORT_TRANSPORTS something that there is not.
   absl::StatusOr<Transport*> For(int world_rank, const std::string& allowed);
 
+  // The name of the transport that For gives, made or not. Makes none, so that one which then can't be made is named
+  // too. Empty: none reaches the rank.
+  std::string_view Expected(int world_rank, const std::string& allowed);
+
   // How many communicators of the whole world were made of this runtime, this one included.
   uint64_t NextWorld() { return ++worlds_; }
 
@@ -76,7 +80,13 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   // The job's store as transports see it. Any thread.
   absl::Status Put(std::string_view key, std::string_view value) override;
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
+  // Null: nothing has asked for it yet.
+  Made* FindMade(const TransportEntry& entry);
   Made& MakeIfNeeded(const TransportEntry& entry);
+  // Why the entry is not used, whatever it reaches; empty: it may be. `options` is the `allowed` of For, and `allowed`
+  // what Allowed made of it.
+  absl::StatusOr<std::string_view> WhyUnused(const TransportEntry& entry, const std::string& options,
+                                             const std::string& allowed);
   // False: the job's data are to be encrypted, and the transport can't do so.
   absl::StatusOr<bool> MayCarryData(const TransportEntry& entry);
   // TransportEntry::fits, asked once.

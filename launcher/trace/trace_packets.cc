@@ -159,6 +159,8 @@ bool TracePackets::Add(const Slice& slice) {
   Name(std::string(runtime::CallKindName(static_cast<uint16_t>(shape.kind()))), &packet);
   AddText("call", shape.call(), &packet);
   if (!shape.site().empty()) AddText("site", shape.site(), &packet);
+  if (!shape.algorithm().empty()) AddText("algorithm", shape.algorithm(), &packet);
+  if (!shape.transports().empty()) AddText("transports", shape.transports(), &packet);
   AddNumber("bytes", shape.bytes(), &packet);
   AddText("group", Hexadecimal(shape.group()), &packet);
   AddNumber("group size", static_cast<uint64_t>(shape.group_size()), &packet);

@@ -39,19 +39,38 @@ bool HasZeroByte(uint64_t word) { return ((word - 0x0101010101010101u) & ~word &
 
 BlackBoxSlot& SlotOf(BlackBoxMemory* memory, uint64_t ticket) { return memory->slots[ticket % kBlackBoxRecords]; }
 
-// A consistent copy of a description; nothing when the box no longer holds it.
-std::optional<CallRecord> ReadDescription(const BlackBoxMemory* memory, uint64_t id) {
+template <size_t N>
+void StoreWords(const void* from, std::atomic<uint64_t> (&words)[N]) {
+  const auto* bytes = static_cast<const std::byte*>(from);
+  for (size_t i = 0; i < N; ++i) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i * 8, sizeof word);
+    words[i].store(word, std::memory_order_relaxed);
+  }
+}
+
+template <size_t N>
+std::array<uint64_t, N> LoadWords(const std::atomic<uint64_t> (&words)[N]) {
+  std::array<uint64_t, N> loaded;
+  for (size_t i = 0; i < N; ++i) loaded[i] = words[i].load(std::memory_order_relaxed);
+  return loaded;
+}
+
+// A consistent copy of a description; nothing when the box no longer holds it. `service` may be null.
+std::optional<CallRecord> ReadDescription(const BlackBoxMemory* memory, uint64_t id, CallService* service) {
   const size_t place = PlaceOf(id);
   if (place >= kBlackBoxDescriptions) return std::nullopt;
   const DescriptionSlot& slot = memory->descriptions[place];
   const uint64_t version = slot.version.load(std::memory_order_acquire);
   if (version != 2 * GenerationOf(id)) return std::nullopt;
-  uint64_t words[kRecordWords];
-  for (int i = 0; i < kRecordWords; ++i) words[i] = slot.words[i].load(std::memory_order_relaxed);
+  const std::array<uint64_t, kRecordWords> words = LoadWords(slot.words);
+  std::array<uint64_t, kServiceWords> served{};
+  if (service != nullptr) served = LoadWords(slot.service);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (slot.version.load(std::memory_order_relaxed) != version) return std::nullopt;
   CallRecord record;
-  std::memcpy(static_cast<void*>(&record), words, sizeof record);
+  std::memcpy(static_cast<void*>(&record), words.data(), sizeof record);
+  if (service != nullptr) std::memcpy(static_cast<void*>(service), served.data(), sizeof *service);
   // Behind its end the string holds what earlier descriptions left there.
   const size_t length = strnlen(record.site, sizeof record.site - 1);
   std::memset(record.site + length, 0, sizeof record.site - length);
@@ -59,8 +78,9 @@ std::optional<CallRecord> ReadDescription(const BlackBoxMemory* memory, uint64_t
 }
 
 // A consistent copy of the record in `slot` and its ticket; nothing when it is empty, being written, or was left half
-// written by a rank that died.
-std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxSlot& slot, uint64_t* ticket) {
+// written by a rank that died. `service` may be null.
+std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxSlot& slot, uint64_t* ticket,
+                                   CallService* service = nullptr) {
   for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
     const uint64_t version = slot.version.load(std::memory_order_acquire);
     if (version == 0) return std::nullopt;
@@ -73,7 +93,7 @@ std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxS
     const uint64_t tag = slot.tag.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (version % 2 != 0 || slot.version.load(std::memory_order_relaxed) != version) continue;
-    std::optional<CallRecord> record = ReadDescription(memory, description);
+    std::optional<CallRecord> record = ReadDescription(memory, description, service);
     if (!record.has_value()) continue;  // 512 calls have been made since
     record->signature.sequence = sequence;
     record->signature.tuning ^= TagHash(record->tag) ^ TagHash(tag);  // the description is an earlier call's
@@ -163,14 +183,14 @@ uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* descri
   if (description->id != 0 && use.generation == GenerationOf(description->id)) {
     use.ticket = ticket;
   } else {
-    description->id = Describe(record, ticket);
+    description->id = Describe(record, description->service, ticket);
   }
   WriteStart(memory_, ticket, description->id, record, now);
   return ticket;
 }
 
 // In a place that none of the ring's records refers to.
-uint64_t BlackBoxWriter::Describe(const CallRecord& record, uint64_t ticket) {
+uint64_t BlackBoxWriter::Describe(const CallRecord& record, const CallService& service, uint64_t ticket) {
   const auto referred_to = [ticket](const Use& use) {
     return use.ticket != 0 && use.ticket + kBlackBoxRecords >= ticket;
   };
@@ -195,6 +215,7 @@ uint64_t BlackBoxWriter::Describe(const CallRecord& record, uint64_t ticket) {
     slot.words[i].store(word, std::memory_order_relaxed);
     if (i >= kSiteWord && HasZeroByte(word)) break;
   }
+  StoreWords(&service, slot.service);
   slot.version.store(2 * use.generation, std::memory_order_release);
   return IdOf(next_, use.generation);
 }
@@ -261,9 +282,9 @@ std::optional<CallRecord> BlackBoxReader::LatestOf(uint64_t group, uint32_t epoc
   return result;
 }
 
-std::optional<CallRecord> BlackBoxReader::At(uint64_t ticket) const {
+std::optional<CallRecord> BlackBoxReader::At(uint64_t ticket, CallService* service) const {
   uint64_t found = 0;
-  std::optional<CallRecord> record = ReadSlot(memory_, memory_->slots[ticket % kBlackBoxRecords], &found);
+  std::optional<CallRecord> record = ReadSlot(memory_, memory_->slots[ticket % kBlackBoxRecords], &found, service);
   if (found != ticket) record.reset();
   return record;
 }

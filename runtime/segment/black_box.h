@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "cohort/runtime/base/clock.h"
@@ -18,10 +19,18 @@ inline constexpr int kBlackBoxRecords = 512;  // a power of two
 
 struct BlackBoxMemory;  // its layout, in layout.h
 
+// How a call is served, for people. It stands in the box beside the call's record, and members do not compare it.
+struct CallService {
+  char algorithm[46] = {};  // "ring", "leader:flat+ring", "single_copy, or ring"; empty: none; NUL-terminated, cut
+  uint16_t transports = 0;  // TransportBit (call_names.h) of each that connects this rank with the call's members
+};
+static_assert(sizeof(CallService) == 48 && std::is_trivially_copyable_v<CallService>);
+
 // The slot in which a box holds what the records of repeated calls have in common. Its owner renews it when a call
 // differs from the last user in more than its sequence, tag and wire signature.
 struct CallDescription {
-  uint64_t id = 0;  // 0: not written yet
+  uint64_t id = 0;      // 0: not written yet
+  CallService service;  // written with it
 };
 
 // The owner's side. One call at a time writes (the engine's owner); not thread-safe beyond that.
@@ -55,7 +64,7 @@ class BlackBoxWriter {
   };
   uint64_t StartSlowly(const CallRecord& record, CallDescription* description);
   void FinishWithClock(uint64_t ticket, CallState state);
-  uint64_t Describe(const CallRecord& record, uint64_t ticket);
+  uint64_t Describe(const CallRecord& record, const CallService& service, uint64_t ticket);
   void NoteCaller();
 
   BlackBoxMemory* memory_;
@@ -86,8 +95,8 @@ class BlackBoxReader {
   std::optional<CallRecord> LatestOf(uint64_t group, uint32_t epoch) const;
   // All records, oldest first.
   std::vector<CallRecord> All() const;
-  // The record with this ticket, if the ring still holds it.
-  std::optional<CallRecord> At(uint64_t ticket) const;
+  // The record with this ticket, if the ring still holds it. `service`, if not null, is filled where it does.
+  std::optional<CallRecord> At(uint64_t ticket, CallService* service = nullptr) const;
   // The latest ticket, which is the number of calls that were made.
   uint64_t latest() const;
 

@@ -1,7 +1,9 @@
 #include "cohort/runtime/segment/call_names.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace cohort::runtime {
 namespace {
@@ -17,6 +19,8 @@ constexpr std::string_view kTypes[] = {"?",        "int8",    "uint8",   "int16"
 constexpr std::string_view kOps[] = {"?",    "sum", "product", "min",       "max", "avg",
                                      "band", "bor", "bxor",    "premulsum", "user"};
 constexpr std::string_view kLevels[] = {"?", "fast", "reproducible", "order_invariant"};
+constexpr std::string_view kTransports[] = {"shm", "ucx", "tcp", "nccl", "another"};
+constexpr auto kAnother = std::prev(std::end(kTransports));
 constexpr uint16_t kBarrier = 9;
 constexpr uint16_t kSend = 10;
 constexpr uint16_t kRecv = 11;
@@ -25,15 +29,6 @@ static_assert(kKinds[kShrinkCall] == "shrink");
 
 constexpr uint8_t kUserOp = 10;
 constexpr uint8_t kFast = 1;
-
-// It may go to a terminal, and come from anywhere.
-std::string Printable(const char* text, size_t room) {
-  std::string printable(text, strnlen(text, room));
-  for (char& c : printable) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return printable;
-}
 
 std::string TagText(uint64_t tag) {
   return tag == 0 ? "" : "tag " + std::to_string(tag >> 32) + "/" + std::to_string(tag & 0xffffffffu);
@@ -50,6 +45,29 @@ std::string_view CallKindName(uint16_t kind) { return NameIn(kKinds, kind); }
 std::string_view DataTypeName(uint16_t dtype) { return NameIn(kTypes, dtype); }
 std::string_view ReduceOpName(uint16_t op) { return NameIn(kOps, op); }
 
+uint16_t TransportBit(std::string_view name) {
+  return static_cast<uint16_t>(1u << (std::find(std::begin(kTransports), kAnother, name) - std::begin(kTransports)));
+}
+std::string TransportNames(uint16_t transports) {
+  std::string names;
+  for (const std::string_view& name : kTransports) {
+    if ((transports & TransportBit(name)) == 0) continue;
+    if (!names.empty()) names += "+";
+    names += name;
+  }
+  return names;
+}
+bool IsKnownTransport(std::string_view name) { return TransportBit(name) != TransportBit(*kAnother); }
+
+// It may go to a terminal.
+std::string PrintableText(const char* text, size_t room) {
+  std::string printable(text, strnlen(text, room));
+  for (char& c : printable) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return printable;
+}
+
 bool IsPointToPoint(uint16_t kind) { return kind == kSend || kind == kRecv; }
 
 std::string DescribeArguments(const CallRecord& record) {
@@ -59,7 +77,7 @@ std::string DescribeArguments(const CallRecord& record) {
   if (call.kind == kBarrier) return text + "(" + TagText(record.tag) + ")";
   text += "(";
   if (call.op != 0) text.append(ReduceOpName(call.op));
-  if (call.op == kUserOp) text += ":" + Printable(record.user_op, sizeof record.user_op);
+  if (call.op == kUserOp) text += ":" + PrintableText(record.user_op, sizeof record.user_op);
   if (call.op != 0) text += ", ";
   text.append(DataTypeName(call.dtype)).append(", ");
   if (call.kind >= kGatherV) {  // its count is a hash, or nothing that all ranks know
@@ -87,7 +105,7 @@ std::string DescribeCall(const CallRecord& record) {
          (checks.nan ? checks.results ? "nan,results" : "nan" : "results");
 }
 
-std::string SiteOf(const CallRecord& record) { return Printable(record.site, sizeof record.site); }
+std::string SiteOf(const CallRecord& record) { return PrintableText(record.site, sizeof record.site); }
 
 std::string DescribeCallAndSite(const CallRecord& record) {
   const std::string site = SiteOf(record);

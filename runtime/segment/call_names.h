@@ -2,6 +2,7 @@
 // here because agents print records without knowing comm.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,9 +21,19 @@ std::string_view DataTypeName(uint16_t dtype);
 // "sum", ...
 std::string_view ReduceOpName(uint16_t op);
 
+// The bit of a transport in CallService::transports (black_box.h), or of a provider that moves data itself: "shm",
+// "ucx", "tcp", "nccl". Names that are none of these have one bit together.
+uint16_t TransportBit(std::string_view name);
+// The names of several bits: "shm+tcp". Empty: none.
+std::string TransportNames(uint16_t transports);
+// Whether TransportBit has a bit for this name alone.
+bool IsKnownTransport(std::string_view name);
+
 // True for send and receive, whose sequence counts per direction and peer.
 bool IsPointToPoint(uint16_t kind);
 
+// A text in memory of `room` bytes, up to its NUL, without control characters, whatever the memory holds.
+std::string PrintableText(const char* text, size_t room);
 // The call in words: "all_reduce(sum, float32, 1024)", "broadcast(float32, 1024, root 0)", "barrier()",
 // "send(float32, 16, to 3)". Under checks "barrier() with --check nan,results".
 std::string DescribeCall(const CallRecord& record);

@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 9;
+inline constexpr uint32_t kSegmentVersion = 10;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -53,11 +53,14 @@ struct alignas(64) BlackBoxSlot {
   std::atomic<uint64_t> tag;
 };
 static_assert(sizeof(BlackBoxSlot) == 64);
-// A whole CallRecord, of which the fields above don't count. `version` is 2 * generation, odd while it is written.
+// A whole CallRecord, of which the fields above don't count, and its CallService. `version` is 2 * generation, odd
+// while it is written.
 inline constexpr int kRecordWords = sizeof(CallRecord) / 8;
+inline constexpr int kServiceWords = sizeof(CallService) / 8;
 struct alignas(64) DescriptionSlot {
   std::atomic<uint64_t> version;
   std::atomic<uint64_t> words[kRecordWords];
+  std::atomic<uint64_t> service[kServiceWords];
 };
 // More than there are records: one that no record refers to is always found.
 inline constexpr int kBlackBoxDescriptions = kBlackBoxRecords + 64;
@@ -100,8 +103,9 @@ struct alignas(kPage) RankPart {
 };
 static_assert(sizeof(RankPart) % kPage == 0);
 // If one of these fails, the layout has changed: kSegmentVersion changes with it.
-static_assert(kSegmentVersion == 9 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
-static_assert(sizeof(CallRecord) == 200 && sizeof(DescriptionSlot) == 256 && sizeof(BlackBoxMemory) == 188480);
+static_assert(kSegmentVersion == 10 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
+static_assert(sizeof(CallRecord) == 200 && sizeof(CallService) == 48 && sizeof(DescriptionSlot) == 256 &&
+              sizeof(BlackBoxMemory) == 188480);
 static_assert(sizeof(NoticeMemory) == 13632 && sizeof(RankPart) == 733184);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
 

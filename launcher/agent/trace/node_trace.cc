@@ -13,14 +13,16 @@ namespace cohort::launcher {
 namespace {
 
 using runtime::CallRecord;
+using runtime::CallService;
 
-v1::CallShape ShapeOf(const CallRecord& call) {
+v1::CallShape ShapeOf(const CallRecord& call, const CallService& service) {
   v1::CallShape shape;
   shape.set_group(call.signature.group);
   shape.set_epoch(call.signature.epoch);
   shape.set_kind(call.signature.kind);
   shape.set_bytes(call.bytes);
-  shape.set_algorithm(call.signature.algorithm);
+  shape.set_algorithm(runtime::PrintableText(service.algorithm, sizeof service.algorithm));
+  shape.set_transports(runtime::TransportNames(service.transports));
   shape.set_root(call.signature.root);
   shape.set_group_rank(call.group_rank);
   shape.set_group_size(call.group_size);
@@ -32,11 +34,12 @@ v1::CallShape ShapeOf(const CallRecord& call) {
 }
 
 // The part that repeated calls share, as bytes.
-std::string SharedBytes(CallRecord call) {
+std::string SharedBytes(CallRecord call, const CallService& service) {
   call.signature.sequence = call.wire_signature = call.start_ns = call.end_ns = 0;
   call.state = runtime::CallState::kEmpty;
   call.result = 0;
-  return {reinterpret_cast<const char*>(&call), sizeof call};
+  std::string bytes(reinterpret_cast<const char*>(&call), sizeof call);
+  return bytes.append(reinterpret_cast<const char*>(&service), sizeof service);
 }
 
 }  // namespace
@@ -92,7 +95,9 @@ void NodeTrace::ReadLast(size_t local_rank) {
   std::optional<RingReader>& reader = ranks_[local_rank].reader;
   if (!reader) return;
   AddMissed(local_rank, reader->Finish(BoxOf(static_cast<int>(local_rank)),
-                                       [this, local_rank](const CallRecord& call) { Add(local_rank, call); }));
+                                       [this, local_rank](const CallRecord& call, const CallService& service) {
+                                         Add(local_rank, call, service);
+                                       }));
   reader.reset();
 }
 
@@ -108,8 +113,9 @@ void NodeTrace::Read() {
   const size_t most = std::max<size_t>(kCallsAtOnce / std::max<size_t>(ranks_.size(), 1), 16);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].reader) continue;
-    AddMissed(i, ranks_[i].reader->Read(BoxOf(static_cast<int>(i)), most,
-                                        [this, i](const CallRecord& call) { Add(i, call); }));
+    AddMissed(i, ranks_[i].reader->Read(
+                     BoxOf(static_cast<int>(i)), most,
+                     [this, i](const CallRecord& call, const CallService& service) { Add(i, call, service); }));
   }
   if (gathered_calls_ >= kCallsToSend || EventLoop::Clock::now() - sent_ >= kSendEvery) Send();
 }
@@ -125,11 +131,12 @@ v1::RankCalls& NodeTrace::CallsOf(size_t local_rank) {
   return *rank.calls;
 }
 
-void NodeTrace::Add(size_t local_rank, const CallRecord& call) {
+void NodeTrace::Add(size_t local_rank, const CallRecord& call, const CallService& service) {
   v1::RankCalls& calls = CallsOf(local_rank);
   Rank& rank = ranks_[local_rank];
-  const auto [shape, fresh] = rank.shapes.emplace(SharedBytes(call), static_cast<uint32_t>(calls.shapes_size()));
-  if (fresh) *calls.add_shapes() = ShapeOf(call);
+  const auto [shape, fresh] =
+      rank.shapes.emplace(SharedBytes(call, service), static_cast<uint32_t>(calls.shapes_size()));
+  if (fresh) *calls.add_shapes() = ShapeOf(call, service);
   calls.add_shape(shape->second);
   calls.add_sequence(call.signature.sequence);
   calls.add_start_ns(static_cast<int64_t>(call.start_ns - std::exchange(rank.last_start_ns, call.start_ns)));

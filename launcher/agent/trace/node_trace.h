@@ -66,7 +66,7 @@ class NodeTrace {
   void Schedule();
   runtime::BlackBoxReader BoxOf(int local_rank) const;
   v1::RankCalls& CallsOf(size_t local_rank);
-  void Add(size_t local_rank, const runtime::CallRecord& call);
+  void Add(size_t local_rank, const runtime::CallRecord& call, const runtime::CallService& service);
   void AddMissed(size_t local_rank, uint64_t missed);
 
   EventLoop* const loop_;

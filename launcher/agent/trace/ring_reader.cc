@@ -7,6 +7,7 @@
 namespace cohort::launcher {
 
 using runtime::CallRecord;
+using runtime::CallService;
 using runtime::CallState;
 
 uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const OnCall& on_call) {
@@ -18,9 +19,10 @@ uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const
       ++missed;
       return true;
     }
-    const std::optional<CallRecord> call = box.At(ticket);
+    CallService service;
+    const std::optional<CallRecord> call = box.At(ticket, &service);
     if (!call.has_value() || call->state == CallState::kStarted) return false;
-    on_call(*call);
+    on_call(*call, service);
     return true;
   });
   if (latest > read_ + runtime::kBlackBoxRecords) {
@@ -29,9 +31,10 @@ uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const
   }
   for (; read_ < latest && most > 0; --most) {
     const uint64_t ticket = ++read_;
-    const std::optional<CallRecord> call = box.At(ticket);
+    CallService service;
+    const std::optional<CallRecord> call = box.At(ticket, &service);
     if (call.has_value() && call->state != CallState::kStarted) {
-      on_call(*call);
+      on_call(*call, service);
     } else {
       pending_.push_back(ticket);  // it runs, or is being written, or was overwritten: the next look tells
     }
@@ -42,9 +45,10 @@ uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const
 uint64_t RingReader::Finish(const runtime::BlackBoxReader& box, const OnCall& on_call) {
   uint64_t missed = Read(box, std::numeric_limits<size_t>::max(), on_call);
   for (const uint64_t ticket : pending_) {
-    const std::optional<CallRecord> call = box.At(ticket);
+    CallService service;
+    const std::optional<CallRecord> call = box.At(ticket, &service);
     if (call.has_value()) {
-      on_call(*call);
+      on_call(*call, service);
     } else {
       ++missed;
     }

@@ -14,7 +14,7 @@ namespace cohort::launcher {
 
 class RingReader {
  public:
-  using OnCall = std::function<void(const runtime::CallRecord& call)>;
+  using OnCall = std::function<void(const runtime::CallRecord& call, const runtime::CallService& service)>;
 
   // Reads the calls after the one with ticket `after`.
   explicit RingReader(uint64_t after) : read_(after) {}

@@ -81,6 +81,16 @@ TEST_F(Trace, TheFileHasExactlyTheCallsOfTheBlackBoxes) {
            site != slice.arguments.end() && site->second.starts_with("trace_ranks.cc:");
   };
   EXPECT_EQ(std::count_if(trace.slices.begin(), trace.slices.end(), ours), 4 * 400);
+  for (const ReadSlice& slice : trace.slices) {
+    const auto algorithm = slice.arguments.find("algorithm");
+    const bool is_message = slice.name == "send" || slice.name == "recv";
+    EXPECT_EQ(algorithm == slice.arguments.end(), is_message) << slice.name;
+    const auto transports = slice.arguments.find("transports");
+    ASSERT_NE(transports, slice.arguments.end()) << slice.name;
+    // Rank 0 sends to rank 1 of its node, rank 1 to rank 2 of the other one.
+    const bool near = is_message && (slice.name == "send") == (slice.track == "rank 0" || slice.track == "rank 2");
+    EXPECT_EQ(transports->second, near ? "shm" : is_message ? "tcp" : "shm+tcp") << slice.name << " of " << slice.track;
+  }
   // In each sixteenth call one rank comes three milliseconds late, and the others wait for it. On a busy machine clocks
   // are known less closely, and fewer of these waits are arrows.
   const auto waits_long = [](const ReadSlice& slice) {

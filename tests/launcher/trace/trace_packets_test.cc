@@ -28,6 +28,8 @@ TracedCall Call(uint32_t rank, uint64_t sequence, uint64_t start_ns, uint64_t en
   shape->set_device(-1);
   shape->set_call("all_reduce(sum, float32, 1024)");
   shape->set_site("train.cc:88");
+  shape->set_algorithm("leader:flat+ring");
+  shape->set_transports("shm+tcp");
   return {
       .rank = rank, .node = 1, .shape = std::move(shape), .sequence = sequence, .start_ns = start_ns, .end_ns = end_ns};
 }
@@ -52,6 +54,8 @@ TEST_F(TracePacketsTest, ACallIsASliceOnTheTrackOfItsRank) {
   EXPECT_EQ(slice.end_ns, 7000u);
   EXPECT_EQ(slice.arguments.at("call"), "all_reduce(sum, float32, 1024)");
   EXPECT_EQ(slice.arguments.at("site"), "train.cc:88");
+  EXPECT_EQ(slice.arguments.at("algorithm"), "leader:flat+ring");
+  EXPECT_EQ(slice.arguments.at("transports"), "shm+tcp");
   EXPECT_EQ(slice.arguments.at("bytes"), "4096");
   EXPECT_EQ(slice.arguments.at("group"), "00000000000000ab");
   EXPECT_EQ(slice.arguments.at("sequence"), "42");

@@ -153,6 +153,26 @@ TEST_F(BlackBoxTest, ARecordMayHoldItsResult) {
   EXPECT_EQ(reader.Find(5, 1, 1)->result, 0xfedcba98u);
 }
 
+TEST_F(BlackBoxTest, ARecordSaysHowItsCallIsServed) {
+  BlackBoxWriter& writer = rank_->black_box();
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  CallDescription ring;
+  std::strncpy(ring.service.algorithm, "ring", sizeof ring.service.algorithm - 1);
+  ring.service.transports = static_cast<uint16_t>(TransportBit("tcp") | TransportBit("shm"));
+  const uint64_t first = writer.Start(Record(5, 1), &ring);
+  const uint64_t plain = writer.Start(Record(5, 2));
+  const uint64_t again = writer.Start(Record(5, 3), &ring);
+  CallService service;
+  for (const uint64_t ticket : {first, again}) {
+    ASSERT_TRUE(reader.At(ticket, &service).has_value());
+    EXPECT_STREQ(service.algorithm, "ring");
+    EXPECT_EQ(TransportNames(service.transports), "shm+tcp");
+  }
+  ASSERT_TRUE(reader.At(plain, &service).has_value());
+  EXPECT_STREQ(service.algorithm, "");
+  EXPECT_EQ(TransportNames(service.transports), "");
+}
+
 TEST_F(BlackBoxTest, SendsAreNotMistakenForCollectives) {
   CallRecord send = Record(5, 9);
   send.signature.kind = 10;

@@ -42,5 +42,26 @@ TEST(CallNamesTest, NamesOfCallsAgreeWithComm) {
   EXPECT_FALSE(IsPointToPoint(static_cast<uint16_t>(comm::CollectiveKind::kBarrier)));
 }
 
+TEST(CallNamesTest, TransportsHaveABitEach) {
+  uint16_t all = 0;
+  for (const char* name : {"shm", "ucx", "tcp", "nccl"}) {
+    EXPECT_TRUE(IsKnownTransport(name)) << name;
+    EXPECT_EQ(all & TransportBit(name), 0) << name;
+    all = static_cast<uint16_t>(all | TransportBit(name));
+    EXPECT_EQ(TransportNames(TransportBit(name)), name);
+  }
+  EXPECT_FALSE(IsKnownTransport("pigeon"));
+  EXPECT_FALSE(IsKnownTransport("another"));
+  EXPECT_EQ(all & TransportBit("pigeon"), 0);
+  EXPECT_EQ(TransportNames(all), "shm+ucx+tcp+nccl");
+}
+
+TEST(CallNamesTest, TextFromElsewhereIsBoundedAndPrintable) {
+  const char text[4] = {'a', '\n', '\x7f', 'b'};
+  EXPECT_EQ(PrintableText(text, sizeof text), "a??b");
+  EXPECT_EQ(PrintableText("ring", 5), "ring");
+  EXPECT_EQ(TransportNames(0xffff), "shm+ucx+tcp+nccl+another");
+}
+
 }  // namespace
 }  // namespace cohort::runtime

@@ -88,6 +88,8 @@ TEST_F(NodeTraceTest, SendsTheCallsOfRanks) {
   EXPECT_EQ(calls.shapes(0).call(), "all_reduce(sum, float32, 1024)");
   EXPECT_EQ(calls.shapes(0).site(), "train.cc:88");
   EXPECT_EQ(calls.shapes(0).bytes(), 4096u);
+  EXPECT_EQ(calls.shapes(0).algorithm(), "ring");
+  EXPECT_EQ(calls.shapes(0).transports(), "shm");
 }
 
 TEST_F(NodeTraceTest, BeginsWithTheCallsAfterTheOrder) {

@@ -30,7 +30,9 @@ class RingReaderTest : public ::testing::Test {
   TracedRank rank_{&writer_};
   RingReader reader_{0};
   std::vector<CallRecord> calls_;
-  const RingReader::OnCall on_call_ = [this](const CallRecord& call) { calls_.push_back(call); };
+  const RingReader::OnCall on_call_ = [this](const CallRecord& call, const runtime::CallService&) {
+    calls_.push_back(call);
+  };
 };
 
 TEST_F(RingReaderTest, GivesEachCallOnce) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::launcher {
@@ -27,10 +28,13 @@ inline runtime::CallRecord MakeCall(uint64_t sequence) {
 // A rank that makes calls.
 class TracedRank {
  public:
-  explicit TracedRank(runtime::BlackBoxWriter* writer) : writer_(writer) {}
+  explicit TracedRank(runtime::BlackBoxWriter* writer) : writer_(writer) {
+    std::strncpy(description_.service.algorithm, "ring", sizeof description_.service.algorithm - 1);
+    description_.service.transports = runtime::TransportBit("shm");
+  }
 
   // Begins a call. Returns its ticket.
-  uint64_t Start() { return writer_->Start(MakeCall(++sequence_)); }
+  uint64_t Start() { return writer_->Start(MakeCall(++sequence_), &description_); }
   void Finish(uint64_t ticket) { writer_->Finish(ticket, runtime::CallState::kDone); }
   void Call(int times = 1) {
     for (int i = 0; i < times; ++i) Finish(Start());
@@ -39,6 +43,7 @@ class TracedRank {
  private:
   runtime::BlackBoxWriter* const writer_;
   uint64_t sequence_ = 0;
+  runtime::CallDescription description_;
 };
 
 }  // namespace cohort::launcher
