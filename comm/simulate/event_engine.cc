@@ -17,7 +17,7 @@ int64_t TransferTime(double bytes, double gigabytes_s) {
 
 }  // namespace
 
-EventEngine::EventEngine(const Network& network, int64_t timed, double chunk_bytes, bool fanout)
+EventEngine::EventEngine(const Network& network, int64_t timed, double chunk_bytes, bool fanout, OnStep on_step)
     : network_(network),
       ranks_(network.ranks()),
       timed_(timed),
@@ -25,7 +25,8 @@ EventEngine::EventEngine(const Network& network, int64_t timed, double chunk_byt
       chunk_bytes_(chunk_bytes),
       local_further_(Femtoseconds(network.local.message_us)),
       remote_further_(Femtoseconds(network.remote.message_us)),
-      fanout_(fanout) {
+      fanout_(fanout),
+      on_step_(std::move(on_step)) {
   for (int64_t rank = 0; rank < ranks_; ++rank) node_of_.push_back(static_cast<uint32_t>(network.NodeOf(rank)));
   for (int64_t node = 0; node < network.nodes; ++node) {
     leaf_of_.push_back(static_cast<uint32_t>(node / network.nodes_per_leaf));
@@ -138,15 +139,38 @@ void EventEngine::Advance(uint32_t index) {
         return;
       }
       const size_t rank = RankOf(index);
+      const Time reached = actor.clock;
       if (actor.last == OpKind::kRecv) actor.clock += Further(node_of_[rank] == node_of_[Peer(rank, op.offset)]);
       const uint32_t message = Pop(arrived);
       actor.clock = std::max(actor.clock, messages_[message].time);
+      if (on_step_ != nullptr) {
+        Tell(index, {.kind = SimulatedStep::Kind::kReceive,
+                     .peer = static_cast<int64_t>(Peer(rank, op.offset)),
+                     .number = messages_[message].index,
+                     .bytes = op.chunks * chunk_bytes_,
+                     .begin = reached});
+      }
       messages_[message].next = std::exchange(free_message_, message);
     }
-    actor.clock += TransferTime(op.combined * chunk_bytes_, network_.reduce_gigabytes_s);
+    Combine(index, op);
     if (op.kind != OpKind::kWork) actor.last = op.kind == OpKind::kPublish ? OpKind::kSend : op.kind;
     ++actor.at;
   }
+}
+
+void EventEngine::Combine(uint32_t index, const Op& op) {
+  if (op.combined == 0) return;
+  Actor& actor = actors_[index];
+  const Time begin = actor.clock;
+  actor.clock += TransferTime(op.combined * chunk_bytes_, network_.reduce_gigabytes_s);
+  if (on_step_ != nullptr) Tell(index, {.bytes = op.combined * chunk_bytes_, .begin = begin});
+}
+
+void EventEngine::Tell(uint32_t index, SimulatedStep step) const {
+  step.rank = static_cast<int64_t>(RankOf(index));
+  step.lane = index % lanes_;
+  step.end = actors_[index].clock;
+  on_step_(step);
 }
 
 void EventEngine::Post(uint32_t index, const Op& op) {
@@ -158,7 +182,15 @@ void EventEngine::Post(uint32_t index, const Op& op) {
   for (int64_t i = 0; i < copies; ++i) {
     const auto offset = static_cast<int32_t>(single ? op.offset : 1 + i);
     const size_t to = Peer(rank, offset);
+    const Time begin = actor.clock;
     if (actor.last == OpKind::kSend || i > 0) actor.clock += Further(node_of_[rank] == node_of_[to]);
+    if (on_step_ != nullptr) {
+      Tell(index, {.kind = SimulatedStep::Kind::kSend,
+                   .peer = publish && fanout_ ? -1 : static_cast<int64_t>(to),
+                   .number = actor.posted,
+                   .bytes = op.chunks * chunk_bytes_,
+                   .begin = begin});
+    }
     const uint32_t number = NewMessage();
     messages_[number] = {.time = actor.clock,
                          .actor = index,

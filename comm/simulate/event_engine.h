@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -18,8 +19,11 @@ namespace cohort::comm {
 
 class EventEngine {
  public:
+  using OnStep = std::function<void(const SimulatedStep& step)>;
+
   // Times ranks [0, timed) of network.ranks(); with fewer than all of them, rank r stands for r, r + timed, ...
-  EventEngine(const Network& network, int64_t timed, double chunk_bytes, bool fanout);
+  // `on_step` may be null.
+  EventEngine(const Network& network, int64_t timed, double chunk_bytes, bool fanout, OnStep on_step = nullptr);
 
   // The programs of a rank's lanes; outlive the run. Ranks in order; those that do the same may share them.
   void AddRank(const std::vector<Program>& programs);
@@ -103,6 +107,9 @@ class EventEngine {
   uint32_t ChannelOf(const Actor& reader, size_t op) const { return reader.first_channel + reader.peers->of_op[op]; }
   Route RouteOf(size_t from, size_t to) const;
   void Advance(uint32_t actor);
+  void Combine(uint32_t actor, const Op& op);
+  // Tells `on_step_`, which there is, of a step that ends at the actor's clock.
+  void Tell(uint32_t actor, SimulatedStep step) const;
   bool FenceOpen(Actor& actor, const Op& op);
   void Post(uint32_t actor, const Op& op);
   void Take(uint32_t reader);
@@ -130,6 +137,7 @@ class EventEngine {
   std::vector<uint32_t> leaf_of_;              // by node
   size_t link_nodes_ = 0, link_leaves_ = 0;    // that have links of their own: those of the ranks that are timed
   const bool fanout_;
+  const OnStep on_step_;
   size_t lanes_ = 1;
   std::vector<Actor> actors_;
   std::vector<Message> messages_;

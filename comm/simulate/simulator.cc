@@ -46,8 +46,9 @@ absl::StatusOr<SimulationReport> Simulate(const AlgorithmInfo& algorithm, int64_
   request.pieces = options.pieces > 0 ? options.pieces : PartsOf(algorithm, size, placement.shape());
   const double chunk = static_cast<double>(bytes) / request.pieces;
   const bool fanout = network.nodes == 1 && chunk <= static_cast<double>(Tuning().fanout_bytes);
-  const int64_t timed = RanksToTime(algorithm, network, options.shortcuts);
-  EventEngine engine(network, timed, chunk, fanout);
+  const bool shortcuts = options.shortcuts && options.on_step == nullptr;
+  const int64_t timed = RanksToTime(algorithm, network, shortcuts);
+  EventEngine engine(network, timed, chunk, fanout, options.on_step);
   std::deque<std::vector<Program>> programs;
   std::vector<Repetition> repetitions;
   int64_t operations = 0;
@@ -66,7 +67,7 @@ absl::StatusOr<SimulationReport> Simulate(const AlgorithmInfo& algorithm, int64_
     }
     engine.AddRank(programs.back());
   }
-  const bool alike = algorithm.traits.rotation && options.shortcuts && programs.back().size() == 1;
+  const bool alike = algorithm.traits.rotation && shortcuts && programs.back().size() == 1;
   if (alike) repetitions = FindRepetitions(programs.back()[0], kLeastRepetition);
   return engine.Run(repetitions);
 }

@@ -15,13 +15,29 @@
 // plan is skipped at that pace.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/statusor.h"
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/simulate/network.h"
 
 namespace cohort::comm {
+
+// A step of a rank as it was timed. Times are femtoseconds from the beginning of the call.
+struct SimulatedStep {
+  enum class Kind : uint8_t { kSend, kReceive, kReduce };
+
+  Kind kind = Kind::kReduce;
+  int64_t rank = 0;
+  size_t lane = 0;
+  int64_t peer = -1;   // of a message
+  int64_t number = 0;  // of a message among those that its sender's lane has sent; a publish has one for all readers
+  double bytes = 0;
+  int64_t begin = 0;  // a receive: when the rank comes to it
+  int64_t end = 0;    // a receive: when its message is there
+};
 
 struct SimulateOptions {
   int root = 0;
@@ -30,6 +46,8 @@ struct SimulateOptions {
   bool shortcuts = true;
   // Plans with more operations than this are refused.
   int64_t most_operations = int64_t{200} * 1000 * 1000;
+  // Is told of every step; those of a lane come in order. No shortcut is taken then.
+  std::function<void(const SimulatedStep& step)> on_step = nullptr;
 };
 
 struct SimulationReport {

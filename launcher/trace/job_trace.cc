@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "cohort/launcher/base/unix_time.h"
-#include "cohort/launcher/trace/compressed.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/perfetto/compressed.h"
 
 namespace cohort::launcher {
 namespace {
@@ -73,7 +73,7 @@ bool JobTrace::OnTrace(size_t agent, const v1::NodeTrace& trace) {
   if (!taking_ || trace.number() != number_) return true;  // of one that has ended
   if (trace.steady_ns() != 0) taking_->clocks.OnWallClock(agent, trace.steady_ns(), trace.unix_ns());
   if (!trace.calls().empty()) {
-    const std::optional<std::string> bytes = Uncompress(trace.calls(), kMostBytes);
+    const std::optional<std::string> bytes = runtime::Uncompress(trace.calls(), kMostBytes);
     v1::TracedCalls calls;
     if (!bytes || !calls.ParseFromString(*bytes)) return false;
     for (const v1::RankCalls& rank : calls.ranks()) {

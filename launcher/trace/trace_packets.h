@@ -4,15 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "cohort/launcher/trace/call_meetings.h"
-#include "cohort/v1/trace_file.pb.h"
+#include "cohort/runtime/perfetto/perfetto_packets.h"
 
 namespace cohort::launcher {
 
@@ -22,9 +20,8 @@ class TracePackets {
   // Calls of one rank may overlap, where it does not wait for each. Each overlapping one is on a line of its own.
   static constexpr size_t kMostLines = 64;
 
-  // Begins a file: nothing that an earlier one holds counts any more. What was added before the first one stands in it.
-  // The clocks tell the day of times.
-  void Begin(uint64_t steady_ns, uint64_t unix_ns);
+  // PerfettoPackets::Begin.
+  void Begin(uint64_t steady_ns, uint64_t unix_ns) { packets_.Begin(steady_ns, unix_ns); }
 
   // A call by node 0's clock. `causes`: flows that begin at it, since others waited for it; `waited`: the flow that
   // ends at it, 0 for none, and the rank that it waited for. False: more calls of the rank overlap than there are
@@ -47,30 +44,14 @@ class TracePackets {
   // Bytes of packets that wait for Take.
   size_t size() const { return packets_.size(); }
   // The packets as one compressed packet; empty: there were none.
-  std::string Take();
+  std::string Take() { return packets_.Take(); }
 
  private:
-  struct Texts {
-    std::unordered_map<std::string, uint64_t> known;
-    // The text's number, and whether it is new.
-    std::pair<uint64_t, bool> Find(const std::string& text);
-  };
-
-  v1::TracePacket Packet(uint64_t ns) const;
-  void Append(const v1::TracePacket& packet);
-  void Describe(uint64_t uuid, const std::string& name, uint64_t parent, int32_t order, bool has_children = false);
   uint64_t JobTrack();
   uint64_t NodeTrack(size_t node, std::string_view name);
   uint64_t RankTrack(uint32_t rank, size_t node, std::string_view node_name, size_t line);
-  void Name(const std::string& name, v1::TracePacket* packet);
-  v1::DebugAnnotation* Annotate(const char* name, v1::TracePacket* packet);
-  void AddText(const char* name, const std::string& text, v1::TracePacket* packet);
-  void AddNumber(const char* name, uint64_t number, v1::TracePacket* packet);
 
-  std::string packets_;  // fields of a TraceFile
-  bool begun_ = false;
-  Texts names_, argument_names_, argument_values_;
-  std::set<uint64_t> described_;                                   // tracks, by uuid
+  runtime::PerfettoPackets packets_;
   std::unordered_map<uint32_t, std::vector<uint64_t>> line_ends_;  // by rank: when the latest call of each line ends
 };
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/perfetto/compressed.h"
 #include "cohort/v1/trace_file.pb.h"
 
 namespace cohort::launcher {
@@ -28,13 +28,16 @@ struct ReadSlice {
 
 class ReadTrace {
  public:
+  // Whether slices of a track may lie in each other. Those of calls do not.
+  enum class Slices : uint8_t { kApart, kNested };
+
   // A trace in which something is wrong has `problems`. A packet that is cut off at the end is one.
-  explicit ReadTrace(const std::string& bytes) {
+  explicit ReadTrace(const std::string& bytes, Slices expected = Slices::kApart) : expected_(expected) {
     v1::TraceFile file;
     if (!file.ParseFromString(bytes)) problems.push_back("no packets");
     for (const v1::TracePacket& packet : file.packet()) {
       v1::TraceFile inside;
-      const std::optional<std::string> text = Uncompress(packet.compressed_packets(), 1u << 30);
+      const std::optional<std::string> text = runtime::Uncompress(packet.compressed_packets(), 1u << 30);
       if (!text || !inside.ParseFromString(*text)) problems.push_back("a damaged packet");
       for (const v1::TracePacket& one : inside.packet()) Read(one);
     }
@@ -46,9 +49,9 @@ class ReadTrace {
       if (!open.empty()) problems.push_back("a slice without an end");
     }
   }
-  static ReadTrace Of(const std::string& path) {
+  static ReadTrace Of(const std::string& path, Slices expected = Slices::kApart) {
     std::ifstream file(path, std::ios::binary);
-    return ReadTrace({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+    return ReadTrace({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}, expected);
   }
 
   size_t CountOf(const std::string& track) const {
@@ -107,7 +110,7 @@ class ReadTrace {
     std::vector<ReadSlice>& open = open_[event.track];
     if (event.type == v1::TrackEvent::TYPE_INSTANT) instants.push_back(event.slice);
     if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
-      if (!open.empty()) problems.push_back("slices that overlap");
+      if (!open.empty() && expected_ == Slices::kApart) problems.push_back("slices that overlap");
       open.push_back(event.slice);
     }
     if (event.type != v1::TrackEvent::TYPE_SLICE_END) return;
@@ -118,6 +121,7 @@ class ReadTrace {
     open.pop_back();
   }
 
+  const Slices expected_;
   bool valid_ = false;  // readers skip what needs a state until one begins
   std::map<uint64_t, std::string> names_, keys_, values_;
   std::map<uint64_t, v1::TrackDescriptor> tracks_;

@@ -10,7 +10,7 @@ ALLOWED = {
     "proto": (),
     "runtime": ("proto",),
     "comm": ("runtime",),
-    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/process", "runtime/segment"),
+    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/perfetto", "runtime/process", "runtime/segment"),
     "trainer": ("runtime", "comm"),
     "python": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
@@ -19,7 +19,7 @@ ALLOWED = {
 
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
-    "runtime": ("manual", "base", "process", "segment", "engine", "bootstrap", ""),
+    "runtime": ("manual", "base", "perfetto", "process", "segment", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "check", "run", "nccl/library", "nccl", "group", "", "c", "c/examples", "examples"),

@@ -35,6 +35,7 @@ constexpr const char* kExamples =
     "  plan check --sizes 1-64\n"
     "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
     "  plan simulate all_reduce ring --bytes 268435456 --network fat-tree:nodes=8192,oversubscription=2\n"
+    "  plan simulate all_reduce ring --bytes 64K --network host:ranks-per-node=4 --trace job.pftrace\n"
     "\n"
     "Across hosts any two algorithms can be composed: SCHEME:INNER+OUTER is INNER inside each host and OUTER between\n"
     "them. With the scheme leader one rank of each host takes part between them; with shared all do, each with a\n"
@@ -325,7 +326,7 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
   CLI::App* simulate = app.add_subcommand("simulate", "Time algorithms on a described network");
   AddKind(simulate, true, options);
   SimulateCommand& command = options.simulate;
-  simulate->add_option("algorithm", command.algorithm, "such as ring; all unless given");
+  CLI::Option* const algorithm = simulate->add_option("algorithm", command.algorithm, "such as ring; all unless given");
   simulate->footer(SimulateFooter());
   simulate->add_option("--network", command.network, "PRESET or PRESET:name=value,... (below)")->required();
   simulate->add_option("--bytes", command.bytes, "size of the block, such as 65536 or 64K")
@@ -337,6 +338,12 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
   simulate->add_option("--root", command.root, "root rank")->check(Whole(0, INT32_MAX))->capture_default_str();
   simulate->add_flag("!--no-shortcuts", command.shortcuts, "time every rank and every operation by itself");
   simulate->add_flag("--json", command.json, "print JSON instead of a table");
+  simulate
+      ->add_option("--trace", command.trace,
+                   "write the steps of all ranks for ui.perfetto.dev; below the run's, if FILE is a trace of dlaunch")
+      ->check(NotEmpty("the name of a file"))
+      ->needs(algorithm)
+      ->type_name("FILE");
   return simulate;
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,10 +15,13 @@
 #include "cohort/comm/simulate/network.h"
 #include "cohort/comm/simulate/simulator.h"
 #include "tools/plan/nodes.h"
+#include "tools/plan/predicted_call.h"
 #include "tools/program/program.h"
 
 namespace cohort::tools {
 namespace {
+
+constexpr int64_t kMostTracedOperations = 1000 * 1000;
 
 struct Row {
   std::string algorithm;
@@ -198,6 +202,17 @@ int RunSimulate(const SimulateCommand& command) {
                  command.algorithm.c_str(), command.kind.c_str());
     return 1;
   }
+  std::optional<PredictedCall> traced;
+  if (!command.trace.empty()) {
+    auto opened = PredictedCall::Open(command.trace, *asked[0], command.bytes, *network);
+    if (!opened.ok()) {
+      std::fprintf(stderr, "plan: --trace: %s\n", Escaped(Text(opened.status().message())).c_str());
+      return 1;
+    }
+    traced.emplace(*std::move(opened));
+    options.on_step = [&traced](const comm::SimulatedStep& step) { traced->Add(step); };
+    options.most_operations = kMostTracedOperations;
+  }
   if (!command.json) PrintHead(command, *network);
   FlushOutput("plan");
   std::vector<Row> rows;
@@ -217,7 +232,16 @@ int RunSimulate(const SimulateCommand& command) {
     rows.push_back(std::move(row));
   }
   if (command.json) PrintJson(command, *network, rows);
-  return right ? 0 : 1;
+  if (!right) return 1;
+  if (!traced.has_value()) return 0;
+  if (const absl::Status written = traced->Write(); !written.ok()) {
+    std::fprintf(stderr, "plan: %s\n", Escaped(Text(written.message())).c_str());
+    return 1;
+  }
+  if (!traced->place().empty()) {
+    std::fprintf(stderr, "plan: the prediction begins %s\n", Escaped(traced->place()).c_str());
+  }
+  return 0;
 }
 
 }  // namespace cohort::tools

@@ -15,6 +15,7 @@ struct SimulateCommand {
   int root = 0;
   bool shortcuts = true;
   bool json = false;
+  std::string trace;  // the file for a trace of the prediction; empty: none is written
 };
 
 // Explains the columns and the networks of `plan simulate`, for its --help.

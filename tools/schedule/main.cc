@@ -17,6 +17,7 @@
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
 #include "tools/program/arguments.h"
 #include "tools/program/program.h"
+#include "tools/schedule/predicted_schedule.h"
 #include "tools/schedule/proofs.h"
 
 namespace cohort::tools {
@@ -40,6 +41,7 @@ constexpr const char* kExamples =
     "  schedule check zbv --ranks 1-32 --micro-batches 64\n"
     "  schedule check --file mine.csv\n"
     "  schedule simulate zb_h1 --ranks 8 --micro-batches 32 --message 1\n"
+    "  schedule simulate 1f1b --ranks 4 --forward 700 --backward 1500 --trace job.pftrace\n"
     "  schedule parse mine.csv\n"
     "\n"
     "Text has a line for each rank and a cell for each action, as PyTorch's tables: 0F3 is the forward pass of\n"
@@ -61,6 +63,7 @@ struct Options {
   std::string micro_batch_range = "1-64";
   int stages_per_rank = 0;
   Costs costs;
+  std::string trace;  // a file; empty: none is written
 };
 
 int Fail(const std::string& message) {
@@ -197,6 +200,11 @@ int Simulate(const Options& options) {
   if (!report.ok()) return PrintProof(*schedule) ? 0 : 1;
   const absl::StatusOr<Timing> timing = SimulateSchedule(*schedule, options.costs);
   if (!timing.ok()) return Fail(timing.status());
+  if (!options.trace.empty()) {
+    const absl::StatusOr<std::string> place = TraceSchedule(options.trace, *schedule, *timing);
+    if (!place.ok()) return Fail("--trace: " + std::string(place.status().message()));
+    if (!place->empty()) std::fprintf(stderr, "schedule: the prediction begins %s\n", Escaped(*place).c_str());
+  }
   const ScheduleInfo* const info = options.file.empty() ? trainer::FindSchedule(options.name) : nullptr;
   const ScheduleRequest request{schedule->ranks, schedule->stages, schedule->micro_batches};
   const std::optional<Share> formula = info == nullptr ? std::nullopt : info->idle(request);
@@ -273,6 +281,12 @@ int Main(int argc, char** argv) {
   AddSource(simulate, options);
   AddSizes(simulate, options);
   AddCosts(simulate, options);
+  simulate
+      ->add_option("--trace", options.trace,
+                   "write the passes for ui.perfetto.dev, a unit a microsecond; below the run's, if FILE is a trace of "
+                   "dlaunch")
+      ->check(NotEmpty("the name of a file"))
+      ->type_name("FILE");
   CLI::App* parse = app.add_subcommand("parse", "Read a schedule as text, complete and prove it, print it as text");
   parse->add_option("file", options.file, "- is the standard input")
       ->required()

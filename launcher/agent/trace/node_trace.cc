@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "cohort/launcher/base/unix_time.h"
-#include "cohort/launcher/trace/compressed.h"
 #include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/perfetto/compressed.h"
 #include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::launcher {
@@ -159,7 +159,7 @@ void NodeTrace::Send(bool last) {
   trace.set_steady_ns(runtime::SteadyNow());
   trace.set_unix_ns(UnixTimeNs());
   trace.set_last(last);
-  if (!gathered_.ranks().empty()) trace.set_calls(Compress(gathered_.SerializeAsString()));
+  if (!gathered_.ranks().empty()) trace.set_calls(runtime::Compress(gathered_.SerializeAsString()));
   gathered_.Clear();
   gathered_calls_ = 0;
   for (Rank& rank : ranks_) rank.calls = nullptr;

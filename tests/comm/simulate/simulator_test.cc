@@ -1,8 +1,11 @@
 // The simulator: closed formulas where they are exact, and shortcuts that change nothing.
 #include "cohort/comm/simulate/simulator.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "cohort/comm/select/selector.h"
 #include "cohort/comm/simulate/program.h"
@@ -132,6 +135,41 @@ TEST(SimulatorTest, AlgorithmsWithTheRotationTraitHaveEqualPrograms) {
           ASSERT_EQ(ProgramsOf(*plan), first) << Name(algorithm.kind) << " " << algorithm.name << " rank " << rank;
         }
       }
+    }
+  }
+}
+
+// Every message is sent before it is there, the steps of a lane follow each other, and the last one ends with the call.
+TEST(SimulatorTest, TellsOfEveryStep) {
+  using Kind = SimulatedStep::Kind;
+  for (const char* network : {"host:ranks-per-node=6", "flat:nodes=6", "fat-tree:nodes=4,ranks-per-node=2"}) {
+    for (const char* name : {"ring", "flat", "recursive_doubling", "direct"}) {
+      SCOPED_TRACE(std::string(name) + " on " + network);
+      std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, int64_t> sent;  // lane, from, number, to: when
+      std::map<std::pair<int64_t, size_t>, int64_t> ends;
+      int64_t received = 0, last = 0;
+      SimulateOptions options;
+      options.on_step = [&](const SimulatedStep& step) {
+        int64_t& end = ends[{step.rank, step.lane}];
+        EXPECT_GE(step.begin, end);
+        EXPECT_GE(step.end, step.begin);
+        end = step.end;
+        last = std::max(last, end);
+        if (step.kind == Kind::kSend) sent[{step.lane, step.rank, step.number, step.peer}] = step.end;
+        if (step.kind != Kind::kReceive) return;
+        ++received;
+        auto from = sent.find({step.lane, step.peer, step.number, step.rank});
+        if (from == sent.end()) from = sent.find({step.lane, step.peer, step.number, -1});  // a publish
+        ASSERT_NE(from, sent.end());
+        EXPECT_LE(from->second, step.end);
+      };
+      const AlgorithmInfo& algorithm = Algorithm(CollectiveKind::kAllReduce, name);
+      const auto report = Simulate(algorithm, 4096, Parsed(network), options);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(static_cast<double>(last) * 1e-9, report->microseconds);
+      EXPECT_GE(received, report->messages);
+      EXPECT_EQ(report->ranks_timed, Parsed(network).ranks());
+      EXPECT_EQ(report->microseconds, Microseconds(algorithm, 4096, Parsed(network)));
     }
   }
 }

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/trace/compressed.h"
 #include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/perfetto/compressed.h"
 #include "tests/support/read_trace.h"
 
 namespace cohort::launcher {
@@ -74,7 +74,7 @@ class JobTraceTest : public ::testing::Test {
   }
   bool Send(size_t agent, const v1::TracedCalls& calls) {
     v1::NodeTrace trace = From(agent);
-    trace.set_calls(Compress(calls.SerializeAsString()));
+    trace.set_calls(runtime::Compress(calls.SerializeAsString()));
     return trace_.OnTrace(agent, trace);
   }
 
@@ -196,7 +196,7 @@ TEST_F(JobTraceTest, DamagedMessagesAreRefused) {
   calls.mutable_ranks(0)->add_state(2);
   EXPECT_FALSE(Send(0, calls));
   trace = From(0);
-  trace.set_calls(Compress("these bytes mean nothing"));
+  trace.set_calls(runtime::Compress("these bytes mean nothing"));
   EXPECT_FALSE(trace_.OnTrace(0, trace));
 }
 

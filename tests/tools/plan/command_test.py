@@ -3,9 +3,11 @@
   command_test.py <plan>
 """
 
+import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import unittest
 
 PLAN = sys.argv[1]
@@ -127,6 +129,29 @@ class Plan(unittest.TestCase):
                       run("simulate", "barrier", "--network", "none").stderr)
         for line in head.splitlines():
             self.assertLessEqual(len(line), 120, line)
+
+    def test_a_trace_of_the_prediction(self):
+        simulate = ["simulate", "all_reduce", "ring", "--network", "host:ranks-per-node=4"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "predicted.pftrace")
+            for size in (0, 1):  # alone, then behind the first
+                before = os.path.getsize(path) if size else 0
+                done = run(*simulate, "--trace", path)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual("the prediction begins at the beginning" in done.stderr, size == 1, done.stderr)
+                self.assertGreater(os.path.getsize(path), before)
+            self.assertEqual(run(*simulate).stdout.splitlines()[3].split()[:2], done.stdout.splitlines()[3].split()[:2])
+            text = os.path.join(folder, "text")
+            with open(text, "w", encoding="utf-8") as file:
+                file.write("no trace\n")
+            for arguments, status, why in (([*simulate, "--trace", text], 1, "is no trace"),
+                                           ([*simulate, "--trace", folder + "/no/x"], 1, "No such file"),
+                                           ([*simulate, "--trace", ""], 2, "the name of a file"),
+                                           (["simulate", "all_reduce", "--network", "flat", "--trace", path], 2,
+                                            "algorithm")):
+                done = run(*arguments)
+                self.assertEqual(done.returncode, status, done.stderr)
+                self.assertIn(why, done.stderr)
 
     def test_numbers(self):
         for value in ("nan", "inf", "0", "x", "1e999", "9" * 309):

@@ -3,8 +3,10 @@
   command_test.py <schedule>
 """
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -50,6 +52,17 @@ class Schedule(unittest.TestCase):
         interleaved = run("simulate", "interleaved", "--ranks", "4", "--stages", "8", "--micro-batches", "8")
         self.assertIn("idle 3/19 (15.8 %), formula 3/19", interleaved.stdout)
         self.assertIn("formula -", run("simulate", "interleaved", "--ranks", "4", "--micro-batches", "7").stdout)
+
+    def test_a_trace_of_the_passes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "predicted.pftrace")
+            done = run("simulate", "1f1b", "--trace", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("33 units", done.stdout)
+            self.assertGreater(os.path.getsize(path), 1000)
+            done = run("simulate", "1f1b", "--trace", folder + "/no/x")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--trace: ", done.stderr)
 
     def test_own_text_is_completed_and_proved(self):
         text = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"

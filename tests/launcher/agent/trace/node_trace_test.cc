@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/perfetto/compressed.h"
 #include "cohort/runtime/segment/segment.h"
 #include "tests/launcher/agent/trace/traced_call.h"
 
@@ -45,7 +45,7 @@ class NodeTraceTest : public ::testing::Test {
       EXPECT_NE(trace.steady_ns(), 0u);
       if (trace.calls().empty()) continue;
       v1::TracedCalls calls;
-      EXPECT_TRUE(calls.ParseFromString(Uncompress(trace.calls(), 1u << 20).value_or("?")));
+      EXPECT_TRUE(calls.ParseFromString(runtime::Uncompress(trace.calls(), 1u << 20).value_or("?")));
       for (const v1::RankCalls& rank : calls.ranks()) all.MergeFrom(rank);
     }
     return all;

@@ -1,10 +1,10 @@
-#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/perfetto/compressed.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace cohort::launcher {
+namespace cohort::runtime {
 namespace {
 
 TEST(CompressedTest, GivesBackWhatItWasGiven) {
@@ -28,4 +28,4 @@ TEST(CompressedTest, RefusesDamagedBytes) {
 }
 
 }  // namespace
-}  // namespace cohort::launcher
+}  // namespace cohort::runtime

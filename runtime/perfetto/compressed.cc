@@ -1,4 +1,4 @@
-#include "cohort/launcher/trace/compressed.h"
+#include "cohort/runtime/perfetto/compressed.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "google/protobuf/io/gzip_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
-namespace cohort::launcher {
+namespace cohort::runtime {
 namespace {
 
 using google::protobuf::io::ArrayInputStream;
@@ -50,4 +50,4 @@ std::optional<std::string> Uncompress(const std::string& compressed, size_t most
   return bytes;
 }
 
-}  // namespace cohort::launcher
+}  // namespace cohort::runtime

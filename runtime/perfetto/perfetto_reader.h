@@ -1,0 +1,55 @@
+// Reads what PerfettoPackets has written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "cohort/v1/trace_file.pb.h"
+
+namespace cohort::runtime {
+
+// Not thread-safe.
+class PerfettoReader {
+ public:
+  struct Track {
+    std::string name;
+    uint64_t parent = 0;  // 0: none
+  };
+  struct Event {
+    v1::TrackEvent::Type type = v1::TrackEvent::TYPE_UNSPECIFIED;
+    uint64_t track = 0;
+    uint64_t ns = 0;
+    std::string name;                              // empty at the end of a slice
+    std::map<std::string, std::string> arguments;  // numbers as text
+  };
+  using OnEvent = std::function<void(const Event& event)>;
+
+  // Reads the file from its beginning, in the order in which it was written; what is cut off at its end is left out.
+  // kNotFound: it can't be opened. kInvalidArgument: it is no trace that this project writes.
+  absl::Status Read(const std::string& path, const OnEvent& on_event);
+
+  // Bytes of the file up to what is cut off.
+  uint64_t whole_bytes() const { return whole_bytes_; }
+  // The tracks that were described, by uuid.
+  const std::map<uint64_t, Track>& tracks() const { return tracks_; }
+
+ private:
+  static constexpr size_t kMostPacketBytes = 64u << 20;         // in the file
+  static constexpr size_t kMostUncompressedBytes = 256u << 20;  // of such a packet
+
+  using Texts = std::unordered_map<uint64_t, std::string>;
+  // False: a packet holds what is no packets.
+  bool Take(const v1::TracePacket& packet, const OnEvent& on_event);
+  Event EventOf(const v1::TracePacket& packet) const;
+
+  uint64_t whole_bytes_ = 0;
+  Texts names_, argument_names_, argument_values_;
+  std::map<uint64_t, Track> tracks_;
+};
+
+}  // namespace cohort::runtime
