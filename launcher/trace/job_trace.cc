@@ -33,9 +33,12 @@ bool IsWellFormed(const v1::RankCalls& calls) {
 JobTrace::JobTrace(EventLoop* loop, Surroundings surroundings)
     : loop_(loop), surroundings_(std::move(surroundings)), agents_(surroundings_.names.size(), false) {}
 
-absl::Status JobTrace::Start(const Wish& wish) {
+absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
   if (taking_) return absl::FailedPreconditionError("a trace is being taken already, to " + taking_->file->path());
-  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Open(wish.path));
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Begin(wish.path));
+  const bool first = opening == Opening::kFirst;
+  const absl::Status opened = file->AwaitOpen(runtime::Deadline::After(first ? kOpensFirstWithin : kOpensAtOnceWithin));
+  if (!opened.ok() && (first || !absl::IsDeadlineExceeded(opened))) return opened;
   taking_ = std::make_unique<Taking>(surroundings_.names.size(), [this](const std::vector<TracedCall>& calls,
                                                                         bool complete) { OnMet(calls, complete); });
   taking_->file = std::move(file);
@@ -287,7 +290,7 @@ void JobTrace::Finish(runtime::Deadline deadline) {
 v1::TraceState JobTrace::Answer(const v1::TraceRequest& request) {
   if (request.number() != 0 || request.file().empty()) return state_;
   const absl::Status started =
-      Start({.path = request.file(), .length = std::chrono::milliseconds(request.milliseconds())});
+      Start({.path = request.file(), .length = std::chrono::milliseconds(request.milliseconds())}, Opening::kMeanwhile);
   if (started.ok()) return state_;
   v1::TraceState refused;
   refused.set_refused(std::string(started.message()));

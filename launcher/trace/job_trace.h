@@ -40,8 +40,12 @@ class JobTrace {
     std::chrono::milliseconds length{0};  // 0: to the end of the job
     std::chrono::milliseconds keep{0};    // of the latest, at least; 0: all
   };
+  // kFirst: waits until the file is open, before there is a job. kMeanwhile: does not wait for a file system that does
+  // not answer; the trace ends if the file can't be opened.
+  enum class Opening : uint8_t { kFirst, kMeanwhile };
   // Begins a trace. kInvalidArgument: the file can't be written. kFailedPrecondition: one is being taken.
-  absl::Status Start(const Wish& wish);
+  // kDeadlineExceeded: its file system does not answer.
+  absl::Status Start(const Wish& wish, Opening opening = Opening::kFirst);
   // An agent has got its start, and may be told of the trace.
   void OnAgentStarted(size_t agent);
   // False: the message is none that an agent sends.
@@ -55,10 +59,12 @@ class JobTrace {
 
  private:
   static constexpr std::chrono::milliseconds kWriteEvery{100};
-  static constexpr std::chrono::seconds kAgentsSendWithin{2};  // the rest, when a trace is to end
-  static constexpr std::chrono::seconds kFirstNodeWithin{2};   // its clocks
-  static constexpr std::chrono::seconds kDiskTakesWithin{5};   // the rest, then
-  static constexpr size_t kMostBytes = 64u << 20;              // of a message, uncompressed
+  static constexpr std::chrono::milliseconds kOpensFirstWithin{5000};
+  static constexpr std::chrono::milliseconds kOpensAtOnceWithin{20};  // the loop's time
+  static constexpr std::chrono::seconds kAgentsSendWithin{2};         // the rest, when a trace is to end
+  static constexpr std::chrono::seconds kFirstNodeWithin{2};          // its clocks
+  static constexpr std::chrono::seconds kDiskTakesWithin{5};          // the rest, then
+  static constexpr size_t kMostBytes = 64u << 20;                     // of a message, uncompressed
   static constexpr size_t kPieceBytes = 256u << 10;
 
   struct Event {

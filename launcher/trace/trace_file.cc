@@ -51,7 +51,6 @@ absl::StatusOr<runtime::FileDescriptor> OpenLocked(const std::string& path) {
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Cannot(path, "another trace is being written there; give another file");
   }
-  if (::ftruncate(fd.get(), 0) != 0) return Cannot(path, std::strerror(errno));
   return fd;
 }
 
@@ -82,25 +81,34 @@ struct TraceFile::Shared {
   CondVar changed;
   std::deque<Piece> pieces COHORT_GUARDED_BY(mutex);
   size_t waiting COHORT_GUARDED_BY(mutex) = 0;  // bytes, and one more for each piece; of the one being written too
-  bool ended COHORT_GUARDED_BY(mutex) = false;
+  State state COHORT_GUARDED_BY(mutex) = State::kOpening;
   absl::Status problem COHORT_GUARDED_BY(mutex);
 };
 
-absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Begin(const std::string& path) {
   auto shared = std::make_shared<Shared>();
   shared->path = path;
-  COHORT_ASSIGN_OR_RETURN(shared->fd, OpenLocked(path));
   try {
     std::thread([shared] { Run(shared); }).detach();
   } catch (const std::system_error& error) {
-    return Cannot(path, "no thread for it: " + error.code().message());
+    return absl::ResourceExhaustedError("no trace can be written to " + path +
+                                        ": no thread for it: " + error.code().message());
   }
   return std::unique_ptr<TraceFile>(new TraceFile(path, std::move(shared)));
 }
 
+absl::Status TraceFile::AwaitOpen(runtime::Deadline deadline) {
+  MutexLock lock(shared_->mutex);
+  while (shared_->state == State::kOpening && shared_->problem.ok()) {
+    if (shared_->changed.Wait(shared_->mutex, deadline)) continue;
+    return absl::DeadlineExceededError("no trace can be written to " + path_ + ": its file system does not answer");
+  }
+  return shared_->problem;
+}
+
 TraceFile::~TraceFile() {
   MutexLock lock(shared_->mutex);
-  shared_->ended = true;
+  shared_->state = State::kClosed;
   shared_->pieces.clear();
   shared_->changed.NotifyAll();
 }
@@ -146,7 +154,7 @@ int TraceFile::Perform(Shared* shared, const Piece& piece) {
   if (piece.kind == Kind::kBeginPart) {
     if (::rename(shared->path.c_str(), before.c_str()) != 0) return errno;
     absl::StatusOr<runtime::FileDescriptor> next = OpenLocked(shared->path);
-    if (!next.ok()) return errno == 0 ? EIO : errno;
+    if (!next.ok() || ::ftruncate(next->get(), 0) != 0) return errno == 0 ? EIO : errno;
     shared->fd = *std::move(next);
     shared->written = 0;
     shared->has_part_before = true;
@@ -158,13 +166,30 @@ int TraceFile::Perform(Shared* shared, const Piece& piece) {
   return ::rename(before.c_str(), shared->path.c_str()) == 0 ? 0 : errno;
 }
 
+bool TraceFile::OpenFile(Shared* shared) {
+  absl::StatusOr<runtime::FileDescriptor> fd = OpenLocked(shared->path);
+  {
+    MutexLock lock(shared->mutex);
+    if (shared->state == State::kClosed) return false;  // it was given up: its contents stay
+  }
+  if (fd.ok() && ::ftruncate(fd->get(), 0) != 0) fd = Cannot(shared->path, std::strerror(errno));
+  MutexLock lock(shared->mutex);
+  shared->changed.NotifyAll();
+  shared->problem = fd.status();
+  if (!fd.ok() || shared->state == State::kClosed) return false;
+  shared->fd = *std::move(fd);
+  shared->state = State::kOpen;
+  return true;
+}
+
 void TraceFile::Run(const std::shared_ptr<Shared>& shared) {
+  if (!OpenFile(shared.get())) return;
   for (;;) {
     Piece piece;
     {
       MutexLock lock(shared->mutex);
-      while (!shared->ended && shared->pieces.empty()) shared->changed.Wait(shared->mutex);
-      if (shared->ended) return;
+      while (shared->state == State::kOpen && shared->pieces.empty()) shared->changed.Wait(shared->mutex);
+      if (shared->state == State::kClosed) return;
       piece = std::move(shared->pieces.front());
       shared->pieces.pop_front();
     }

@@ -1,8 +1,10 @@
-// The file of a trace, written by a thread of its own: a disk that takes nothing must not keep dlaunch from its job.
-// The queue to the disk is bounded. Pieces are written whole or not at all, so that the file can be read at any time.
+// The file of a trace, opened and written by a thread of its own: a file system that does not answer must not keep
+// dlaunch from its job. The queue to the disk is bounded. Pieces are written whole or not at all, so that the file can
+// be read at any time.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,15 +19,17 @@ class TraceFile {
  public:
   static constexpr size_t kMostWaiting = 16u << 20;  // bytes
 
-  // Empties the file, or makes it. kInvalidArgument names what is wrong, such as another trace that is written there.
-  // Blocks while the file system opens it.
-  static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path);
+  // Begins to empty the file, or to make it. Does not block. kResourceExhausted: there can't be a thread.
+  static absl::StatusOr<std::unique_ptr<TraceFile>> Begin(const std::string& path);
   // Gives up what is not written yet.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
   const std::string& path() const { return path_; }
+  // Waits until the file is open, until the deadline at the most. kInvalidArgument names what is wrong, such as another
+  // trace that is written there. kDeadlineExceeded: its file system has not answered yet.
+  absl::Status AwaitOpen(runtime::Deadline deadline);
   // False: the piece is left out, since the disk does not keep up or has failed.
   bool Write(std::string piece);
   // Begins another part. The file holds it and the part before, and none of earlier ones: until
@@ -37,7 +41,8 @@ class TraceFile {
   absl::Status Finish(runtime::Deadline deadline);
 
  private:
-  enum class Kind { kWrite, kBeginPart, kJoinParts };
+  enum class State : uint8_t { kOpening, kOpen, kClosed };  // each may follow those before it
+  enum class Kind : uint8_t { kWrite, kBeginPart, kJoinParts };
   struct Piece {
     Kind kind = Kind::kWrite;
     std::string bytes;
@@ -47,6 +52,8 @@ class TraceFile {
   TraceFile(std::string path, std::shared_ptr<Shared> shared) : path_(std::move(path)), shared_(std::move(shared)) {}
   bool Put(Piece piece);
   static int Perform(Shared* shared, const Piece& piece);
+  // False: it can't be opened, or is not wanted any more.
+  static bool OpenFile(Shared* shared);
   static void Run(const std::shared_ptr<Shared>& shared);
 
   const std::string path_;

@@ -14,7 +14,7 @@ namespace cohort::runtime {
 namespace {
 
 constexpr uint32_t kPacketTag = 1 << 3 | 2;  // TraceFile::packet
-constexpr uint32_t kStateCleared = 1;
+constexpr uint32_t kClearsTexts = 1;  // TracePacket::sequence_flags
 
 std::string TextOf(const std::unordered_map<uint64_t, std::string>& texts, uint64_t number) {
   const auto at = texts.find(number);
@@ -55,7 +55,7 @@ bool PerfettoReader::Take(const v1::TracePacket& packet, const OnEvent& on_event
     }
     return true;
   }
-  if ((packet.sequence_flags() & kStateCleared) != 0) names_ = argument_names_ = argument_values_ = {};
+  if ((packet.sequence_flags() & kClearsTexts) != 0) names_ = argument_names_ = argument_values_ = {};
   const v1::InternedData& texts = packet.interned_data();
   for (const v1::InternedText& text : texts.event_names()) names_[text.iid()] = text.text();
   for (const v1::InternedText& text : texts.debug_annotation_names()) argument_names_[text.iid()] = text.text();

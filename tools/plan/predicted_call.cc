@@ -14,7 +14,7 @@ namespace {
 using comm::SimulatedStep;
 using Kind = SimulatedStep::Kind;
 
-constexpr int64_t kMostRanks = 16384;
+constexpr int64_t kMostTracedRanks = 16384;
 
 uint64_t Nanoseconds(int64_t femtoseconds) { return static_cast<uint64_t>(femtoseconds) / 1'000'000; }
 
@@ -67,8 +67,8 @@ std::string NameOf(const SimulatedStep& step) {
 
 absl::StatusOr<PredictedCall> PredictedCall::Open(const std::string& path, const comm::AlgorithmInfo& algorithm,
                                                   int64_t bytes, const comm::Network& network) {
-  if (network.ranks() > kMostRanks) {
-    return absl::InvalidArgumentError("a trace has at most " + std::to_string(kMostRanks) + " ranks, and the network " +
+  if (network.ranks() > kMostTracedRanks) {
+    return absl::InvalidArgumentError("a trace has at most " + std::to_string(kMostTracedRanks) + " ranks, and the network " +
                                       std::to_string(network.ranks()));
   }
   const std::string kind(comm::Name(algorithm.kind));

@@ -1,6 +1,7 @@
 // The ranks of trace_test.cc: make calls, and print how many their black box has counted.
-//   COUNT PAUSE_US   that many all-reduces, in each sixteenth of which a rank comes late if there is a pause, and a
-//   message to the next rank die COUNT        the same, and rank 1 ends by SIGKILL half-way
+//   COUNT PAUSE_US   that many all-reduces, and a message to the next rank. If there is a pause, a rank comes to each
+//                    sixteenth of them 3 ms after all others of its node.
+//   die COUNT        the same, and rank 1 ends by SIGKILL half-way
 #include <unistd.h>
 
 #include <chrono>
@@ -28,6 +29,19 @@ struct Wanted {
   bool dies = false;
 };
 
+// Waits until all other ranks of this node are in a call more than this rank has made.
+void AwaitNeighbours(runtime::Runtime& runtime) {
+  runtime::Segment& segment = runtime.segment();
+  const uint64_t own = segment.black_box().latest();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (int rank = 0; rank < segment.local_ranks(); ++rank) {
+    while (rank != runtime.local_rank() && segment.black_box_of(rank).latest() <= own &&
+           std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(microseconds(50));
+    }
+  }
+}
+
 absl::Status Run(const Wanted& wanted) {
   COHORT_ASSIGN_OR_RETURN(const auto runtime, runtime::Runtime::Init());
   COHORT_ASSIGN_OR_RETURN(const auto world, comm::Communicator::World(*runtime));
@@ -36,8 +50,10 @@ absl::Status Run(const Wanted& wanted) {
   std::fflush(stdout);
   for (int i = 0; i < wanted.count; ++i) {
     if (wanted.pause.count() > 0) std::this_thread::sleep_for(wanted.pause);  // as if it computed
-    if (wanted.pause.count() > 0 && i % 16 == 0 && i / 16 % world->size() == world->rank())
+    if (wanted.pause.count() > 0 && i % 16 == 0 && i / 16 % world->size() == world->rank()) {
+      AwaitNeighbours(*runtime);
       std::this_thread::sleep_for(microseconds(3000));
+    }
     if (wanted.dies && i == wanted.count / 2 && world->rank() == 1) ::raise(SIGKILL);
     COHORT_RETURN_IF_ERROR(world->AllReduce(data, data, comm::ReduceOp::kMax).Wait());
   }

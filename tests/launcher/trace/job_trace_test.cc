@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/perfetto/compressed.h"
 #include "tests/support/read_trace.h"
+#include "tests/support/slow_folder.h"
 
 namespace cohort::launcher {
 namespace {
@@ -153,6 +155,24 @@ TEST_F(JobTraceTest, ASecondTraceIsRefused) {
   request.set_milliseconds(1000);
   EXPECT_THAT(trace_.Answer(request).refused(), HasSubstr("a trace is being taken already, to " + path_));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/other"));
+}
+
+TEST_F(JobTraceTest, AFileServerThatIsSilentDoesNotHoldTheJobUp) {
+  std::ofstream(path_) << "what was there before";
+  v1::TraceRequest request;
+  request.set_file(path_);
+  request.set_milliseconds(60'000);
+  {
+    const testing::SlowFolder slow(folder_);
+    if (!slow.works()) GTEST_SKIP() << slow.why_not();
+    EXPECT_TRUE(trace_.Answer(request).running());
+    slow.AwaitOpening();
+    for (size_t i = 0; i < 2; ++i) trace_.OnAgentStarted(i);
+    EXPECT_TRUE(Send(0, Calls(0, 5)) && Send(1, Calls(1, 5)));
+  }
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  EXPECT_EQ(ReadTrace::Of(path_).CountOf("rank 0"), 5u);
+  EXPECT_THAT(said_[0], HasSubstr("10 calls"));
 }
 
 TEST_F(JobTraceTest, ATraceEndsAfterItsTime) {

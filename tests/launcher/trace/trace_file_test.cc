@@ -1,8 +1,10 @@
 #include "cohort/launcher/trace/trace_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -13,10 +15,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "cohort/runtime/base/deadline.h"
+#include "tests/support/slow_folder.h"
 
 namespace cohort::launcher {
 namespace {
@@ -34,6 +39,14 @@ class TraceFileTest : public ::testing::Test {
     folder_ = ::mkdtemp(name.data());
   }
   ~TraceFileTest() override { std::filesystem::remove_all(folder_); }
+  // A file that is open, or why it is not.
+  static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const string& path) {
+    absl::StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Begin(path);
+    if (!file.ok()) return file;
+    const absl::Status opened = (*file)->AwaitOpen(Deadline::After(kLimit));
+    if (!opened.ok()) return opened;
+    return file;
+  }
   static string TextOf(const string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -45,7 +58,7 @@ class TraceFileTest : public ::testing::Test {
 TEST_F(TraceFileTest, WritesPiecesInTheirOrder) {
   const string path = folder_ + "/trace";
   std::ofstream(path) << "what was there before";
-  auto file = TraceFile::Open(path);
+  auto file = Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   string all;
   for (int i = 0; i < 100; ++i) {
@@ -58,27 +71,27 @@ TEST_F(TraceFileTest, WritesPiecesInTheirOrder) {
 
 TEST_F(TraceFileTest, TwoTracesDoNotShareAFile) {
   const string path = folder_ + "/trace";
-  auto first = TraceFile::Open(path);
+  auto first = Open(path);
   ASSERT_TRUE(first.ok());
   EXPECT_TRUE((*first)->Write("of the first"));
   EXPECT_TRUE((*first)->Finish(Deadline::After(kLimit)).ok());
-  const auto second = TraceFile::Open(path);
+  const auto second = Open(path);
   EXPECT_THAT(string(second.status().message()), HasSubstr("another trace is being written there"));
   EXPECT_EQ(TextOf(path), "of the first");
 }
 
 TEST_F(TraceFileTest, NamesWhatIsWrongWithThePath) {
-  EXPECT_THAT(string(TraceFile::Open(folder_ + "/none/trace").status().message()),
+  EXPECT_THAT(string(Open(folder_ + "/none/trace").status().message()),
               HasSubstr(folder_ + "/none/trace: No such file or directory"));
-  EXPECT_FALSE(TraceFile::Open(folder_).ok());
-  EXPECT_THAT(string(TraceFile::Open("/dev/null").status().message()), HasSubstr("no plain file"));
+  EXPECT_FALSE(Open(folder_).ok());
+  EXPECT_THAT(string(Open("/dev/null").status().message()), HasSubstr("no plain file"));
   ASSERT_EQ(::mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
-  EXPECT_FALSE(TraceFile::Open(folder_ + "/pipe").ok());  // without waiting for a reader
-  if (::geteuid() == 0) return;                           // root may write anywhere
+  EXPECT_FALSE(Open(folder_ + "/pipe").ok());  // without waiting for a reader
+  if (::geteuid() == 0) return;                // root may write anywhere
   const string path = folder_ + "/read-only";
   std::ofstream(path) << "";
   ::chmod(path.c_str(), 0400);
-  EXPECT_THAT(string(TraceFile::Open(path).status().message()), HasSubstr("Permission denied"));
+  EXPECT_THAT(string(Open(path).status().message()), HasSubstr("Permission denied"));
 }
 
 // In a child with a file system of its own, of 64 KiB. Its exit status.
@@ -87,7 +100,7 @@ int WriteToFullDisk(const string& folder) {
   if (::unshare(CLONE_NEWNS | (root ? 0 : CLONE_NEWUSER)) != 0) return 77;
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 && root) return 77;
   if (::mount("none", folder.c_str(), "tmpfs", 0, "size=64k") != 0) return 77;
-  auto file = TraceFile::Open(folder + "/trace");
+  auto file = TraceFile::Begin(folder + "/trace");
   if (!file.ok()) return 1;
   const string piece(10'000, 'x');
   if (!(*file)->Write(piece)) return 2;
@@ -113,7 +126,7 @@ TEST_F(TraceFileTest, HoldsWholePiecesWhereTheDiskIsFull) {
 
 TEST_F(TraceFileTest, KeepsThePartBefore) {
   const string path = folder_ + "/trace";
-  auto file = TraceFile::Open(path);
+  auto file = Open(path);
   ASSERT_TRUE(file.ok());
   for (const string part : {"first ", "second ", "third "}) {
     EXPECT_TRUE((*file)->Write(part));
@@ -124,8 +137,47 @@ TEST_F(TraceFileTest, KeepsThePartBefore) {
   EXPECT_FALSE(std::filesystem::exists(path + ".before"));
 }
 
+TEST_F(TraceFileTest, AFileServerThatIsSilentBlocksTheThreadAlone) {
+  const string path = folder_ + "/trace";
+  std::ofstream(path) << "what was there before";
+  std::unique_ptr<TraceFile> file;
+  {
+    const testing::SlowFolder slow(folder_);
+    if (!slow.works()) GTEST_SKIP() << slow.why_not();
+    auto begun = TraceFile::Begin(path);
+    ASSERT_TRUE(begun.ok());
+    file = *std::move(begun);
+    slow.AwaitOpening();
+    const absl::Status opened = file->AwaitOpen(Deadline::After(std::chrono::milliseconds(10)));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(opened)) << opened;
+    EXPECT_THAT(string(opened.message()), HasSubstr(path + ": its file system does not answer"));
+    EXPECT_TRUE(file->Write("before it is open"));
+    EXPECT_TRUE(file->problem().ok());
+  }
+  EXPECT_TRUE(file->AwaitOpen(Deadline::After(kLimit)).ok());
+  EXPECT_TRUE(file->Finish(Deadline::After(kLimit)).ok());
+  EXPECT_EQ(TextOf(path), "before it is open");
+}
+
+TEST_F(TraceFileTest, AFileThatWasGivenUpIsLeftAsItIs) {
+  const string path = folder_ + "/trace";
+  std::ofstream(path) << "what was there before";
+  {
+    const testing::SlowFolder slow(folder_);
+    if (!slow.works()) GTEST_SKIP() << slow.why_not();
+    auto file = TraceFile::Begin(path);
+    ASSERT_TRUE(file.ok());
+    slow.AwaitOpening();
+  }
+  // The thread's lock on the file is gone when it has ended.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  EXPECT_EQ(TextOf(path), "what was there before");
+  ::close(fd);
+}
+
 TEST_F(TraceFileTest, WaitingBytesAreBounded) {
-  auto file = TraceFile::Open(folder_ + "/trace");
+  auto file = Open(folder_ + "/trace");
   ASSERT_TRUE(file.ok());
   EXPECT_FALSE((*file)->Write(string(TraceFile::kMostWaiting + 1, 'x')));
   EXPECT_TRUE((*file)->problem().ok());
