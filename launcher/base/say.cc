@@ -17,7 +17,7 @@ int Refuse(const std::string& text, int exit_code) {
   return exit_code;
 }
 
-int Refuse(const absl::Status& status, int exit_code) { return Refuse(std::string(status.message()), exit_code); }
+int Refuse(const absl::Status& status, int exit_code) { return Refuse(TextOf(status), exit_code); }
 
 int Answer(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return 0;

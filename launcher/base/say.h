@@ -13,6 +13,7 @@ namespace cohort::launcher {
 void Say(const std::string& text);
 // As Say; returns `exit_code`, for a process that ends with it.
 int Refuse(const std::string& text, int exit_code);
+// The same with TextOf(status).
 int Refuse(const absl::Status& status, int exit_code);
 
 // Prints what was asked for, the text and nothing else, on the standard output. Returns 0, or kExitLauncher with a

