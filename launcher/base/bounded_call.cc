@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
@@ -29,7 +30,9 @@ BoundedCall::BoundedCall(std::function<absl::Status()> call) : shared_(std::make
   try {
     thread_ = std::thread([shared = shared_, call = std::move(call)] { shared->Return(call()); });
   } catch (const std::system_error& error) {
-    shared_->Return(absl::ResourceExhaustedError("no thread for it (" + error.code().message() + "); raise ulimit -u"));
+    shared_->Return(
+        WithRemedy(Remedy::kProcessLimit,
+                   absl::ResourceExhaustedError("no thread for it (" + error.code().message() + "); raise ulimit -u")));
   }
 }
 

@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -18,7 +21,8 @@ uint64_t Pack(int fd, uint32_t generation) { return (uint64_t{generation} << 32)
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_.valid() || !wake_.valid()) {  // before anything has begun
-    std::fprintf(stderr, "dlaunch: no descriptors for an event loop: %s; raise ulimit -n\n", std::strerror(errno));
+    const std::string error = std::string("no descriptors for an event loop: ") + std::strerror(errno);
+    std::fprintf(stderr, "dlaunch: %s\n", WithRemedy(Remedy::kDescriptorLimit, error + "; raise ulimit -n").c_str());
     std::_Exit(125);
   }
   Watch(wake_.get(), EPOLLIN, [this](uint32_t) {

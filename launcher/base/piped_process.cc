@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/process/open_descriptors.h"
 
 namespace cohort::launcher {
@@ -49,7 +50,9 @@ namespace {
 absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, const PipedProcessOptions& options) {
   Pipe input, output, error;
   if (!input.Open() || !output.Open() || (options.error_pipe && !error.Open())) {
-    return absl::ResourceExhaustedError(std::string("no descriptors: ") + std::strerror(errno) + "; raise ulimit -n");
+    return WithRemedy(
+        Remedy::kDescriptorLimit,
+        absl::ResourceExhaustedError(std::string("no descriptors: ") + std::strerror(errno) + "; raise ulimit -n"));
   }
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -63,7 +66,8 @@ absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, cons
              argv.data());
   }
   if (pid < 0) {
-    return absl::ResourceExhaustedError(std::string("no process: ") + std::strerror(errno) + "; raise ulimit -u");
+    return WithRemedy(Remedy::kProcessLimit, absl::ResourceExhaustedError(std::string("no process: ") +
+                                                                          std::strerror(errno) + "; raise ulimit -u"));
   }
   ::setpgid(pid, pid);
   return PipedProcess{pid, std::move(input.write_end), std::move(output.read_end), std::move(error.read_end)};

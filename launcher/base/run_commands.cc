@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cohort/launcher/base/piped_process.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/process/process_watch.h"
 
 namespace cohort::launcher {
@@ -71,7 +72,7 @@ class CommandRunner {
     const size_t index = next_++;
     auto started = StartPiped(commands_[index], {.error_pipe = true, .death_signal = SIGKILL});
     if (!started.ok()) {
-      results_[index].error = std::string(started.status().message());
+      results_[index].error = TextOf(started.status());
       return Tell(index);
     }
     started->input.Close();

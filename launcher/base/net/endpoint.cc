@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -19,9 +20,10 @@ namespace {
 absl::Status ReadScope(const std::string& text, const std::string& scope, sockaddr_in6* address) {
   if (scope.empty() && text.find('%') == std::string::npos) {
     if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr) == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("'" + text +
-                                      "' is a link-local address, which needs the interface of this "
-                                      "machine behind it, as in [fe80::1%eth0]:4711; or give another address");
+    return InvalidArgumentError(Remedy::kLinkLocal,
+                                "'" + text +
+                                    "' is a link-local address, which needs the interface of this "
+                                    "machine behind it, as in [fe80::1%eth0]:4711; or give another address");
   }
   address->sin6_scope_id = ::if_nametoindex(scope.c_str());
   if (address->sin6_scope_id != 0) return absl::OkStatus();
