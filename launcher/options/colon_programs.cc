@@ -10,6 +10,7 @@
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/python_program.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -19,8 +20,7 @@ std::string Form() { return std::string("dlaunch -n 1 ./server : -n 3 ./client (
 
 // For an error in the part of a line that begins behind a ':'.
 absl::Status InPlace(const std::string& where, const absl::Status& status) {
-  if (status.ok() || where.empty()) return status;
-  return {status.code(), where + ": " + std::string(status.message())};
+  return where.empty() ? status : Prefixed(where + ": ", status);
 }
 
 // The words of one program, and those behind the ':' after it.
@@ -59,12 +59,14 @@ absl::Status CheckCommand(const std::vector<std::string>& command, const std::st
     return absl::InvalidArgumentError(where + " is missing: one stands before and behind each ':', as in " + Form());
   }
   if (command.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
+        Remedy::kNoProgram,
         "no program given; use: dlaunch [options] [--] program [arguments] (dlaunch --help has examples)");
   }
   if (!command[0].empty()) return absl::OkStatus();
   const std::string name = where.empty() ? "the program's name" : "the name of " + where;
-  return absl::InvalidArgumentError(name + " is empty; use: dlaunch [options] [--] program [arguments]");
+  return InvalidArgumentError(Remedy::kEmptyProgram,
+                              name + " is empty; use: dlaunch [options] [--] program [arguments]");
 }
 
 // The options behind a ':'.
@@ -72,9 +74,10 @@ absl::Status ReadPart(const CommandParser& parser, RankProgram* program) {
   static constexpr const char* kOwn[] = {"--np", "--env", "--module"};
   for (const std::string& option : parser.Given()) {
     if (std::find(std::begin(kOwn), std::end(kOwn), option) != std::end(kOwn)) continue;
-    return absl::InvalidArgumentError(option +
-                                      " is for the whole job: give it before the first program; behind a ':' stand -n, "
-                                      "--env and -m alone");
+    return InvalidArgumentError(Remedy::kWholeJobOption,
+                                option +
+                                    " is for the whole job: give it before the first program; behind a ':' stand -n, "
+                                    "--env and -m alone");
   }
   if (parser.Has("--np")) {
     COHORT_RETURN_IF_ERROR(ReadCount("np", parser.raw().ranks, kMaxNodes * kMaxRanksPerNode, &program->count));
@@ -82,9 +85,10 @@ absl::Status ReadPart(const CommandParser& parser, RankProgram* program) {
   COHORT_RETURN_IF_ERROR(ReadEnvironment(parser.raw().environment, &program->environment));
   for (const auto& [name, value] : program->environment) {
     if (!IsJobVariable(name)) continue;
-    return absl::InvalidArgumentError("--env " + name +
-                                      " is for the whole job: give it before the first program, since all ranks must "
-                                      "have the same");
+    return InvalidArgumentError(Remedy::kWholeJobOption,
+                                "--env " + name +
+                                    " is for the whole job: give it before the first program, since all ranks must "
+                                    "have the same");
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/build_info.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/manual/describe.h"
@@ -167,7 +168,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
 }
 
 absl::Status ValueMissing(const std::string& option) {
-  return absl::InvalidArgumentError(option + " has no value: give it one (dlaunch --help lists them)");
+  return InvalidArgumentError(Remedy::kOptionWithoutValue,
+                              option + " has no value: give it one (dlaunch --help lists them)");
 }
 
 }  // namespace
@@ -179,13 +181,15 @@ CommandParser::~CommandParser() = default;
 absl::Status CommandParser::UnknownOption(const std::string& word) const {
   const std::string name = word.substr(0, word.find('='));
   const std::string instead = InsteadOfOption(name);
-  if (!instead.empty()) return absl::InvalidArgumentError("option '" + word + "' is none of dlaunch's: " + instead);
+  if (!instead.empty())
+    return InvalidArgumentError(Remedy::kOptionOfAnotherLauncher,
+                                "option '" + word + "' is none of dlaunch's: " + instead);
   std::vector<OptionNames> known;
   for (const CLI::Option* const option : app_->get_options()) known.push_back(option->get_lnames());
   const std::string meant = MeantOption(name, known);
-  return absl::InvalidArgumentError("unknown option '" + word + "'" +
-                                    (meant.empty() ? "" : "; did you mean " + meant + "?") +
-                                    " (dlaunch --help lists the options; options of the program follow its name)");
+  return InvalidArgumentError(Remedy::kOptionUnknown,
+                              "unknown option '" + word + "'" + (meant.empty() ? "" : "; did you mean " + meant + "?") +
+                                  " (dlaunch --help lists the options; options of the program follow its name)");
 }
 
 // Writes all forms of -n as --np, and refuses what CLI11 would misread before the program: a word after one dash
@@ -220,9 +224,9 @@ absl::StatusOr<std::optional<std::string>> CommandParser::Parse(std::vector<std:
     // CLI11 does not name an option that --help does not list. Without a value it is the last word.
     const std::string name = what.starts_with(':') ? words.back() : what.substr(0, what.find(':'));
     if (what.ends_with(" missing")) return ValueMissing(name);
-    const bool twice = what.find("required but received") != std::string::npos;
-    return absl::InvalidArgumentError((twice ? what.substr(0, what.find(':')) + " is given twice" : what) +
-                                      "; give each option once, with its value (dlaunch --help lists them)");
+    const std::string once = "; give each option once, with its value (dlaunch --help lists them)";
+    if (what.find("required but received") == std::string::npos) return absl::InvalidArgumentError(what + once);
+    return InvalidArgumentError(Remedy::kOptionGivenTwice, what.substr(0, what.find(':')) + " is given twice" + once);
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(std::string(error.what()) + " (dlaunch --help lists the options)");
   }

@@ -10,6 +10,7 @@
 #include "cohort/launcher/base/whole_number.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/python_program.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -120,7 +121,8 @@ absl::StatusOr<RankProgram> ReadLine(std::string_view line, const std::string& w
   }
   if (reader.in_quote()) return WrongFile(where, "a quote is not closed; close it, or put a \\ before it");
   if (program.command.empty() || program.command[0].empty()) {
-    return WrongFile(where, "there is no program behind the ranks " + ranks + "; give one, or leave the line out");
+    return InvalidArgumentError(Remedy::kLineWithoutProgram, where + ": there is no program behind the ranks " + ranks +
+                                                                 "; give one, or leave the line out");
   }
   program.command[0] = Typed(std::move(program.command[0]));
   program.command = AsPythonProgram(std::move(program.command), /*is_module=*/false);
@@ -135,7 +137,8 @@ absl::Status CheckTwice(const std::vector<RankProgram>& programs) {
     for (const RankSpan& span : program.ranks) spans.emplace_back(span, &program.where);
     if (!program.takes_others) continue;
     if (others != nullptr) {
-      return WrongFile(program.where, "* stands for all other ranks already in " + *others + "; leave one of them out");
+      return InvalidArgumentError(Remedy::kOthersTwice, program.where + ": * stands for all other ranks already in " +
+                                                            *others + "; leave one of them out");
     }
     others = &program.where;
   }
@@ -143,8 +146,9 @@ absl::Status CheckTwice(const std::vector<RankProgram>& programs) {
                    [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
   for (size_t i = 1; i < spans.size(); ++i) {
     if (spans[i].first.first > spans[i - 1].first.last) continue;
-    return WrongFile(*spans[i].second, "rank " + std::to_string(spans[i].first.first) + " has its program by " +
-                                           *spans[i - 1].second + " already; name each rank once");
+    return InvalidArgumentError(Remedy::kRankTwice, *spans[i].second + ": rank " +
+                                                        std::to_string(spans[i].first.first) + " has its program by " +
+                                                        *spans[i - 1].second + " already; name each rank once");
   }
   return absl::OkStatus();
 }
@@ -153,7 +157,8 @@ absl::Status CheckTwice(const std::vector<RankProgram>& programs) {
 
 absl::StatusOr<std::vector<RankProgram>> ReadMultiProg(const std::string& text, const std::string& file) {
   if (text.find('\0') != std::string::npos)
-    return WrongFile(file, "it is no text; give a file of lines such as 0-2 ./client");
+    return InvalidArgumentError(Remedy::kMultiProgNoText,
+                                file + ": it is no text; give a file of lines such as 0-2 ./client");
   std::vector<RankProgram> programs;
   int number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -174,7 +179,8 @@ absl::StatusOr<std::vector<RankProgram>> ReadMultiProg(const std::string& text, 
     programs.push_back(std::move(program));
   }
   if (programs.empty()) {
-    return WrongFile(file, "it names no program; give lines such as 0 ./server and 1-3 ./client");
+    return InvalidArgumentError(Remedy::kMultiProgEmpty,
+                                file + ": it names no program; give lines such as 0 ./server and 1-3 ./client");
   }
   COHORT_RETURN_IF_ERROR(CheckTwice(programs));
   return programs;

@@ -12,8 +12,13 @@
 
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
+
+absl::Status WrongValue(const std::string& option, const std::string& value, const std::string& instead) {
+  return InvalidArgumentError(Remedy::kWrongValue, option + " '" + value + "': " + instead);
+}
 
 absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, const std::string& text) {
   static constexpr std::pair<std::string_view, double> kUnits[] = {
@@ -27,8 +32,7 @@ absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, co
     if (value >= 0 && value * milliseconds <= kMost)
       return std::chrono::milliseconds(std::llround(value * milliseconds));
   }
-  return absl::InvalidArgumentError(option + " '" + text +
-                                    "': give a time up to a day, such as 2.5 (seconds), 500ms, 10m or 1h");
+  return WrongValue(option, text, "give a time up to a day, such as 2.5 (seconds), 500ms, 10m or 1h");
 }
 
 absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out, int min) {
@@ -36,8 +40,8 @@ absl::Status ReadCount(const std::string& option, const std::string& text, int m
     *out = value;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("--" + option + " '" + text + "': give a whole number from " + std::to_string(min) +
-                                    " to " + std::to_string(max));
+  return WrongValue("--" + option, text,
+                    "give a whole number from " + std::to_string(min) + " to " + std::to_string(max));
 }
 
 absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
@@ -50,13 +54,13 @@ absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
     good = second == std::errc() && stop == end;
   }
   if (!good || range.first < 1 || range.last < range.first || range.last > 65535) {
-    return absl::InvalidArgumentError("--port-range '" + text +
-                                      "': give the first and the last TCP port, such as 29400:29499");
+    return WrongValue("--port-range", text, "give the first and the last TCP port, such as 29400:29499");
   }
   if (range.first == range.last) {
-    return absl::InvalidArgumentError("--port-range '" + text +
-                                      "': one port is too few, since dlaunch listens itself and MASTER_PORT is "
-                                      "another; give at least two, such as 29400:29401");
+    return InvalidArgumentError(Remedy::kOnePort,
+                                "--port-range '" + text +
+                                    "': one port is too few, since dlaunch listens itself and MASTER_PORT is "
+                                    "another; give at least two, such as 29400:29401");
   }
   *out = range;
   return absl::OkStatus();
@@ -71,8 +75,7 @@ absl::Status ReadRate(const std::string& text, uint64_t* out) {
   if (unit != end && power > 0) ++unit;
   constexpr uint64_t kMost = uint64_t{1} << 40;
   if (error != std::errc() || unit != end || value < 1 || value > kMost || (value << (10 * power)) > kMost) {
-    return absl::InvalidArgumentError("--log-rate '" + text +
-                                      "': give bytes a second, at most 1024G, such as 64K or 1M");
+    return WrongValue("--log-rate", text, "give bytes a second, at most 1024G, such as 64K or 1M");
   }
   *out = value << (10 * power);
   return absl::OkStatus();
@@ -83,7 +86,7 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts,
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError("--env '" + text + "': give NAME=VALUE, such as --env OMP_NUM_THREADS=2");
+      return WrongValue("--env", text, "give NAME=VALUE, such as --env OMP_NUM_THREADS=2");
     }
     const std::string name = text.substr(0, equals);
     if (name.starts_with("COHORT_AGENT") || name == "COHORT_LOCAL_RANK" || name == "COHORT_JOB_ID") {
@@ -95,8 +98,8 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts,
         "TORCHELASTIC_MAX_RESTARTS", "COHORT_RANK",  "COHORT_WORLD_SIZE"};
     if (IsRankVariable(name) ||
         std::find(std::begin(kOfTheEpoch), std::end(kOfTheEpoch), name) != std::end(kOfTheEpoch)) {
-      return absl::InvalidArgumentError("--env '" + text + "': dlaunch sets " + name +
-                                        " itself, for each rank its own; leave it out");
+      return InvalidArgumentError(Remedy::kRankVariable, "--env '" + text + "': dlaunch sets " + name +
+                                                             " itself, for each rank its own; leave it out");
     }
     environment->emplace_back(name, text.substr(equals + 1));
   }
@@ -110,9 +113,9 @@ absl::Status ReadPassedVariables(const std::string& text, std::vector<std::strin
     const size_t star = name.find('*');
     if (name.empty() || name == "*" || name.find('=') != std::string::npos ||
         (star != std::string::npos && star + 1 != name.size())) {
-      return absl::InvalidArgumentError("--env-pass '" + text +
-                                        "': give names separated by commas, such as HOME,XDG_* (the values are "
-                                        "this shell's; --env NAME=VALUE sets another)");
+      return WrongValue("--env-pass", text,
+                        "give names separated by commas, such as HOME,XDG_* (the values are "
+                        "this shell's; --env NAME=VALUE sets another)");
     }
     names->push_back(name);
     begin = comma + 1;
@@ -130,9 +133,8 @@ absl::Status ReadMetrics(const std::string& text, std::string* address) {
   const bool known = ::inet_pton(bracketed ? AF_INET6 : AF_INET,
                                  (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &unused) == 1;
   if (!known || !number) {
-    return absl::InvalidArgumentError(
-        "--metrics '" + text +
-        "': give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
+    return WrongValue("--metrics", text,
+                      "give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
   }
   *address = host + ":" + std::to_string(*number);
   return absl::OkStatus();
@@ -143,8 +145,7 @@ absl::Status ReadRankOrder(const std::string& text, Options* options) {
   if (text == "natural") options->rank_order = RankOrder::kNatural;
   if (text == "given" || text == "natural") return absl::OkStatus();
   if (!text.starts_with(kFile) || text.size() == kFile.size()) {
-    return absl::InvalidArgumentError("--rank-order '" + text +
-                                      "': give given, natural or file: and the path of a list of hosts");
+    return WrongValue("--rank-order", text, "give given, natural or file: and the path of a list of hosts");
   }
   options->rank_order = RankOrder::kFile;
   options->rank_order_file = text.substr(kFile.size());
@@ -159,7 +160,7 @@ absl::Status ReadBind(const std::string& text, Bind* bind) {
     *bind = choice;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("--bind '" + text + "': give core, numa or none");
+  return WrongValue("--bind", text, "give core, numa or none");
 }
 
 std::string WithLongCount(std::string argument) {
@@ -174,7 +175,7 @@ std::string WithLongCount(std::string argument) {
 
 absl::Status ReadStopped(const std::string& text, Stopped* stopped) {
   if (text != "kill" && text != "wait") {
-    return absl::InvalidArgumentError("--stopped '" + text + "': give kill or wait");
+    return WrongValue("--stopped", text, "give kill or wait");
   }
   *stopped = text == "wait" ? Stopped::kWait : Stopped::kKill;
   return absl::OkStatus();
@@ -188,7 +189,7 @@ absl::Status ReadMpi(const std::string& text, Mpi* mpi) {
     *mpi = how;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("--mpi '" + text + "': give auto, pmi1, pmix or none");
+  return WrongValue("--mpi", text, "give auto, pmi1, pmix or none");
 }
 
 namespace {
@@ -198,8 +199,8 @@ absl::Status AddVariable(const std::string& option, const std::string& variable,
                          std::vector<std::pair<std::string, std::string>>* environment) {
   for (const auto& [name, value] : *environment) {
     if (name == variable && value != text) {
-      return absl::InvalidArgumentError(option + " " + text + " and --env " + name + "=" + value +
-                                        " contradict each other; leave one out");
+      return InvalidArgumentError(Remedy::kContradictingOptions, option + " " + text + " and --env " + name + "=" +
+                                                                     value + " contradict each other; leave one out");
     }
   }
   environment->emplace_back(variable, text);
@@ -210,14 +211,14 @@ absl::Status AddVariable(const std::string& option, const std::string& variable,
 
 absl::Status ReadTorchBackend(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {
   if (text != "cohort" && text != "torch") {
-    return absl::InvalidArgumentError("--torch-backend '" + text + "': give cohort or torch");
+    return WrongValue("--torch-backend", text, "give cohort or torch");
   }
   return AddVariable("--torch-backend", "COHORT_TORCH_BACKEND", text, environment);
 }
 
 absl::Status ReadCheck(const std::string& text, std::vector<std::pair<std::string, std::string>>* environment) {
   if (text != "nan" && text != "results" && text != "nan,results" && text != "results,nan") {
-    return absl::InvalidArgumentError("--check '" + text + "': give nan, results or nan,results");
+    return WrongValue("--check", text, "give nan, results or nan,results");
   }
   return AddVariable("--check", "COHORT_CHECK", text == "results,nan" ? "nan,results" : text, environment);
 }

@@ -15,6 +15,9 @@
 
 namespace cohort::launcher {
 
+// The error of a value that means nothing to an option: "--bind 'x': give core, numa or none".
+absl::Status WrongValue(const std::string& option, const std::string& value, const std::string& instead);
+
 // Every option that is a time, of dlaunch and its subcommands: "10", "2.5s", "500ms", "10m", "1h", from 0 to a day;
 // seconds where no unit is given.
 absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, const std::string& text);

@@ -13,6 +13,7 @@
 #include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -20,43 +21,51 @@ namespace {
 
 constexpr char kEncryptData[] = "COHORT_ENCRYPT_DATA";
 
-absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
-
 // "4", "2:4"
 absl::Status ReadNodes(const std::string& text, Options* options) {
   const size_t colon = text.find(':');
   if (colon == std::string::npos) return ReadCount("nnodes", text, kMaxNodes, &options->nodes);
   if (!ReadCount("nnodes", text.substr(0, colon), kMaxNodes, &options->min_nodes).ok() ||
       !ReadCount("nnodes", text.substr(colon + 1), kMaxNodes, &options->nodes).ok()) {
-    return Invalid("--nnodes '" + text + "': give a whole number from 1 to " + std::to_string(kMaxNodes) +
-                   ", or the least and the most, such as 2:5");
+    return WrongValue(
+        "--nnodes", text,
+        "give a whole number from 1 to " + std::to_string(kMaxNodes) + ", or the least and the most, such as 2:5");
   }
   if (*options->min_nodes <= *options->nodes) return absl::OkStatus();
-  return Invalid("--nnodes '" + text + "': give the least and the most nodes, such as " + text.substr(colon + 1) + ":" +
-                 text.substr(0, colon));
+  return WrongValue(
+      "--nnodes", text,
+      "give the least and the most nodes, such as " + text.substr(colon + 1) + ":" + text.substr(0, colon));
 }
 
 // Refuses what a loss of nodes could not be handled with, and what can't be had together.
 absl::Status CheckElasticity(const Options& options) {
   if (options.spares > 0 && options.max_restarts == 0) {
-    return Invalid("--spares " + std::to_string(options.spares) +
-                   ": a spare node takes a lost one's place when the job is restarted; add --max-restarts 3");
+    return InvalidArgumentError(
+        Remedy::kSparesNeedRestarts,
+        "--spares " + std::to_string(options.spares) +
+            ": a spare node takes a lost one's place when the job is restarted; add --max-restarts 3");
   }
   if (options.standbys > 0 && options.on_failure == OnFailure::kEnd) {
-    return Invalid("--standby " + std::to_string(options.standbys) +
-                   ": the ranks of a lost node are lost with it, which ends the job; add --max-restarts 3, or "
-                   "--on-failure continue");
+    return InvalidArgumentError(
+        Remedy::kStandbyWithoutRestarts,
+        "--standby " + std::to_string(options.standbys) +
+            ": the ranks of a lost node are lost with it, which ends the job; add --max-restarts 3, or "
+            "--on-failure continue");
   }
   if (options.standbys > 0 && options.max_restarts > 0 && options.spares == 0 && !options.min_nodes) {
-    return Invalid("--standby " + std::to_string(options.standbys) +
-                   ": nothing would take the lost node's place; add --spares 1, or let the job go on with fewer nodes: "
-                   "--nnodes MIN:MAX");
+    return InvalidArgumentError(
+        Remedy::kStandbyWithoutReplacement,
+        "--standby " + std::to_string(options.standbys) +
+            ": nothing would take the lost node's place; add --spares 1, or let the job go on with fewer nodes: "
+            "--nnodes MIN:MAX");
   }
   if (options.min_nodes && options.ranks) {
-    return Invalid("-n " + std::to_string(*options.ranks) +
-                   " fixes the number of ranks, and --nnodes MIN:MAX lets it change with the nodes; use "
-                   "--nproc-per-node, or --nnodes " +
-                   std::to_string(*options.nodes));
+    return InvalidArgumentError(
+        Remedy::kElasticRanks,
+        "-n " + std::to_string(*options.ranks) +
+            " fixes the number of ranks, and --nnodes MIN:MAX lets it change with the nodes; use "
+            "--nproc-per-node, or --nnodes " +
+            std::to_string(*options.nodes));
   }
   return absl::OkStatus();
 }
@@ -65,7 +74,8 @@ absl::Status CheckElasticity(const Options& options) {
 absl::Status EncryptData(Options* options) {
   for (const auto& [name, value] : options->environment) {
     if (name == kEncryptData && value != "1") {
-      return Invalid("--encrypt-data and --env " + name + "=" + value + " contradict each other; leave one out");
+      return InvalidArgumentError(Remedy::kContradictingOptions, "--encrypt-data and --env " + name + "=" + value +
+                                                                     " contradict each other; leave one out");
     }
   }
   options->environment.emplace_back(kEncryptData, "1");
@@ -75,21 +85,26 @@ absl::Status EncryptData(Options* options) {
 absl::Status ReadHosts(const CommandParser& parser, Options* options) {
   const RawOptions& raw = parser.raw();
   const bool hosts = parser.Has("--hosts"), file = parser.Has("--hostfile");
-  if (hosts && file) return Invalid("--hosts and --hostfile contradict each other; leave one out");
+  if (hosts && file)
+    return InvalidArgumentError(Remedy::kContradictingOptions,
+                                "--hosts and --hostfile contradict each other; leave one out");
   if ((hosts || file) && parser.Has("--launcher") && raw.launcher != "ssh" && raw.launcher != "auto") {
-    return Invalid(std::string(hosts ? "--hosts" : "--hostfile") + " and --launcher " + raw.launcher +
-                   " contradict each other: those hosts are reached by ssh; leave one out");
+    return InvalidArgumentError(Remedy::kContradictingOptions,
+                                std::string(hosts ? "--hosts" : "--hostfile") + " and --launcher " + raw.launcher +
+                                    " contradict each other: those hosts are reached by ssh; leave one out");
   }
   if ((hosts || file) && parser.Has("--simulate-nodes")) {
-    return Invalid("--simulate-nodes lets this machine stand for nodes; leave it or the list of hosts out");
+    return InvalidArgumentError(
+        Remedy::kSimulatedAndHosts,
+        "--simulate-nodes lets this machine stand for nodes; leave it or the list of hosts out");
   }
-  if (hosts && raw.hosts.empty()) return Invalid("--hosts '': give names separated by commas, such as a,b");
-  if (file && raw.host_file.empty()) return Invalid("--hostfile '': give the path of a file");
+  if (hosts && raw.hosts.empty()) return WrongValue("--hosts", "", "give names separated by commas, such as a,b");
+  if (file && raw.host_file.empty()) return WrongValue("--hostfile", "", "give the path of a file");
   if (parser.Has("--ssh") && raw.ssh_command.find_first_not_of(' ') == std::string::npos) {
-    return Invalid("--ssh '': give a command, such as \"ssh -p 2222\"");
+    return WrongValue("--ssh", "", "give a command, such as \"ssh -p 2222\"");
   }
   if (parser.Has("--agent-path") && !raw.agent_path.starts_with('/')) {
-    return Invalid("--agent-path '" + raw.agent_path + "': give an absolute path");
+    return WrongValue("--agent-path", raw.agent_path, "give an absolute path");
   }
   options->hosts = raw.hosts;
   options->host_file = raw.host_file;
@@ -113,13 +128,14 @@ absl::Status ReadOnFailure(const CommandParser& parser, Options* options) {
   const auto* const choice = std::find_if(std::begin(kChoices), std::end(kChoices),
                                           [&](const auto& known) { return known.first == raw.on_failure; });
   if (choice == std::end(kChoices)) {
-    return Invalid("--on-failure '" + raw.on_failure + "': give end, restart or continue");
+    return WrongValue("--on-failure", raw.on_failure, "give end, restart or continue");
   }
   options->on_failure = choice->second;
   if (!limited && options->on_failure == OnFailure::kRestart) options->max_restarts = kUsualRestarts;
   if ((options->max_restarts > 0) != (options->on_failure == OnFailure::kRestart)) {
-    return Invalid("--on-failure " + raw.on_failure + " and --max-restarts " + raw.max_restarts +
-                   " contradict each other; leave one out");
+    return InvalidArgumentError(Remedy::kContradictingOptions, "--on-failure " + raw.on_failure +
+                                                                   " and --max-restarts " + raw.max_restarts +
+                                                                   " contradict each other; leave one out");
   }
   return absl::OkStatus();
 }
@@ -127,10 +143,11 @@ absl::Status ReadOnFailure(const CommandParser& parser, Options* options) {
 // After the restarts.
 absl::Status ReadInput(const std::string& text, Options* options) {
   if (text == "redirected") return absl::OkStatus();
-  if (text != "rank0" && text != "none") return Invalid("--stdin '" + text + "': give redirected, rank0 or none");
+  if (text != "rank0" && text != "none") return WrongValue("--stdin", text, "give redirected, rank0 or none");
   options->input = text == "rank0" ? RankInputOption::kForwarded : RankInputOption::kNone;
   if (options->input == RankInputOption::kNone || options->max_restarts == 0) return absl::OkStatus();
-  return Invalid(
+  return InvalidArgumentError(
+      Remedy::kInputWithRestarts,
       "--stdin rank0 and --max-restarts contradict each other: a restarted rank can't read again what was read before; "
       "leave one out, or have the program read a file");
 }
@@ -138,14 +155,20 @@ absl::Status ReadInput(const std::string& text, Options* options) {
 // All that is wrong with the options, so that nobody mends them one by one.
 class Problems {
  public:
-  void Add(const absl::Status& status) {
-    if (!status.ok()) texts_ += (texts_.empty() ? "" : "\n") + std::string(status.message());
+  void Add(absl::Status status) {
+    if (!status.ok()) problems_.push_back(std::move(status));
   }
-  bool none() const { return texts_.empty(); }
-  absl::Status All() const { return none() ? absl::OkStatus() : Invalid(texts_); }
+  bool none() const { return problems_.empty(); }
+  // The message of several problems has a line each, with its id.
+  absl::Status All() const {
+    if (problems_.size() < 2) return none() ? absl::OkStatus() : problems_[0];
+    std::string lines;
+    for (const absl::Status& problem : problems_) lines += (lines.empty() ? "" : "\n") + TextOf(problem);
+    return absl::InvalidArgumentError(lines);
+  }
 
  private:
-  std::string texts_;
+  std::vector<absl::Status> problems_;
 };
 
 void ReadChoices(const CommandParser& parser, Options* options, Problems* problems) {
@@ -158,15 +181,16 @@ void ReadChoices(const CommandParser& parser, Options* options, Problems* proble
   if (parser.Has("--stdin")) problems->Add(ReadInput(raw.input, options));
   if (parser.Has("--metrics")) problems->Add(ReadMetrics(raw.metrics, &options->metrics));
   if (parser.Has("--launcher") && raw.launcher.empty()) {
-    problems->Add(Invalid("--launcher '': give a name, such as slurm; --explain lists them"));
+    problems->Add(WrongValue("--launcher", "", "give a name, such as slurm; --explain lists them"));
   }
   if (raw.launcher != "auto") options->launcher = raw.launcher;  // the first that fits, as without it
   options->dry_run = raw.dry_run || raw.explain;
   options->explain = raw.explain;
   options->json = raw.json;
   if (raw.json && !options->dry_run) {
-    problems->Add(
-        Invalid("--json is for what is printed instead of running a job; give --dry-run too, or see --log-dir"));
+    problems->Add(InvalidArgumentError(
+        Remedy::kJsonWithoutDryRun,
+        "--json is for what is printed instead of running a job; give --dry-run too, or see --log-dir"));
   }
   options->prefix = !raw.no_prefix;
   options->idle_options = GivenIdleOptions(parser.app());
@@ -196,7 +220,7 @@ void ReadCounts(const CommandParser& parser, Options* options, Problems* problem
     if (!parser.Has(std::string("--") + count.name)) continue;
     const std::string instead = count.out == &options->ranks_per_node ? InsteadOfCounting(count.text) : "";
     problems->Add(instead.empty() ? ReadCount(count.name, count.text, count.max, count.out, count.min)
-                                  : Invalid("--nproc-per-node '" + count.text + "': " + instead));
+                                  : WrongValue("--nproc-per-node", count.text, instead));
   }
   options->spares = spares.value_or(0);
   options->standbys = standbys.value_or(0);
@@ -221,24 +245,27 @@ absl::Status ReadOptions(const CommandParser& parser, Options* options) {
   ReadTimeOf(parser, "--wait", raw.wait, &problems, [&](std::chrono::milliseconds time) { options->wait = time; });
   if (parser.Has("--port-range")) problems.Add(ReadPorts(raw.ports, &options->ports));
   if (parser.Has("--token-file") && raw.token_file.empty()) {
-    problems.Add(Invalid("--token-file '': give the path of a file"));
+    problems.Add(WrongValue("--token-file", "", "give the path of a file"));
   }
   if (parser.Has("--iface") && raw.interface.empty()) {
-    problems.Add(Invalid("--iface '': give an interface such as eth0, or a network such as 10.1.0.0/16"));
+    problems.Add(WrongValue("--iface", "", "give an interface such as eth0, or a network such as 10.1.0.0/16"));
   }
   options->interface = raw.interface;
   options->token_file = raw.token_file;
   options->insecure = raw.insecure;
-  if (parser.Has("--log-dir") && raw.log_directory.empty()) problems.Add(Invalid("--log-dir '': give a folder"));
+  if (parser.Has("--log-dir") && raw.log_directory.empty()) problems.Add(WrongValue("--log-dir", "", "give a folder"));
   options->log_directory = raw.log_directory;
-  if (parser.Has("--trace") && raw.trace.empty()) problems.Add(Invalid("--trace '': give the path of a file"));
+  if (parser.Has("--trace") && raw.trace.empty()) problems.Add(WrongValue("--trace", "", "give the path of a file"));
   options->trace = raw.trace;
   ReadTimeOf(parser, "--trace-last", raw.trace_last, &problems, [&](std::chrono::milliseconds time) {
     options->trace_last = time;
-    if (time.count() == 0) problems.Add(Invalid("--trace-last 0 would keep nothing; give a time such as 60s"));
+    if (time.count() == 0)
+      problems.Add(InvalidArgumentError(Remedy::kTraceLastNothing,
+                                        "--trace-last 0 would keep nothing; give a time such as 60s"));
   });
   if (parser.Has("--trace-last") && raw.trace.empty()) {
-    problems.Add(Invalid("--trace-last belongs to a trace; give --trace FILE too"));
+    problems.Add(
+        InvalidArgumentError(Remedy::kTraceLastAlone, "--trace-last belongs to a trace; give --trace FILE too"));
   }
   if (parser.Has("--log-rate")) problems.Add(ReadRate(raw.log_rate, &options->log_rate));
   problems.Add(ReadEnvironment(raw.environment, &options->environment));
@@ -252,16 +279,17 @@ absl::Status ReadOptions(const CommandParser& parser, Options* options) {
 // --multi-prog: its programs are read later.
 absl::Status CheckProgramFile(const CommandParser& parser, Options* options) {
   const std::string& file = options->program_file = parser.raw().program_file;
-  if (file.empty()) return Invalid("--multi-prog '': give the path of a file of lines such as 0-2 ./client");
+  if (file.empty()) return WrongValue("--multi-prog", "", "give the path of a file of lines such as 0-2 ./client");
   if (parser.raw().module) {
-    return Invalid(
+    return InvalidArgumentError(
+        Remedy::kModuleWithMultiProg,
         "-m is for a program on the command line; with --multi-prog begin lines such as 0-2 python3 -u -m MODULE");
   }
   const std::vector<std::string> words = parser.Rest();
   if (words.empty()) return absl::OkStatus();
   if (words[0] != "--" && words[0].starts_with("-")) return parser.UnknownOption(words[0]);
-  return Invalid("--multi-prog " + file + " names the programs and their arguments: leave '" + words[0] +
-                 "' and what follows out, or the option");
+  return absl::InvalidArgumentError("--multi-prog " + file + " names the programs and their arguments: leave '" +
+                                    words[0] + "' and what follows out, or the option");
 }
 
 // Each of several programs has ranks of its own.
@@ -272,17 +300,19 @@ absl::Status CheckSeveral(Options* options) {
     options->ranks = std::nullopt;
     if (const std::optional<int64_t> count = CountRanks(options->programs)) {
       if (*count > kMaxNodes * kMaxRanksPerNode) {
-        return Invalid("the programs have " + std::to_string(*count) + " ranks together; a job has at most " +
-                       std::to_string(kMaxNodes * kMaxRanksPerNode));
+        return InvalidArgumentError(Remedy::kTooManyRanks, "the programs have " + std::to_string(*count) +
+                                                               " ranks together; a job has at most " +
+                                                               std::to_string(kMaxNodes * kMaxRanksPerNode));
       }
       options->ranks = static_cast<int>(*count);
     }
   }
   if (!options->min_nodes || (!several && options->program_file.empty())) return absl::OkStatus();
-  return Invalid(
+  return InvalidArgumentError(
+      Remedy::kElasticPrograms,
       "--nnodes MIN:MAX lets the number of ranks change, and each of several programs has ranks of its own; "
       "use --nnodes " +
-      std::to_string(*options->nodes));
+          std::to_string(*options->nodes));
 }
 
 }  // namespace

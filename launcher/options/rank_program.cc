@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -69,10 +70,11 @@ absl::Status GiveCounts(int size, std::vector<RankProgram>* programs) {
   int next = 0;
   for (RankProgram& program : *programs) {
     if (!program.count && left < 1) {
-      return absl::InvalidArgumentError(
+      return InvalidArgumentError(
+          Remedy::kProgramWithoutRanks,
           program.where + " (" + program.command[0] +
-          ") has no -n and gets the ranks that the others leave, which are none of the job's " + std::to_string(size) +
-          ": raise --nproc-per-node, or give it -n N; " + kColonOfProgram);
+              ") has no -n and gets the ranks that the others leave, which are none of the job's " +
+              std::to_string(size) + ": raise --nproc-per-node, or give it -n N; " + kColonOfProgram);
     }
     const int count = program.count.value_or(static_cast<int>(left));
     if (count > size - next) {  // the placement has given the ranks that were asked for
@@ -116,10 +118,10 @@ absl::Status GiveRanks(int size, std::vector<RankProgram>* programs) {
   for (const RankProgram& program : *programs) {
     for (const RankSpan& span : program.ranks) {
       if (span.last < size) continue;
-      return absl::InvalidArgumentError(program.where + ": the job has " + CountedRanks(size) +
-                                        ", from 0, and no rank " + std::to_string(std::max(span.first, size)) +
-                                        "; give -n " + std::to_string(int64_t{span.last} + 1) +
-                                        ", or correct the line");
+      return InvalidArgumentError(Remedy::kRankOutOfJob,
+                                  program.where + ": the job has " + CountedRanks(size) + ", from 0, and no rank " +
+                                      std::to_string(std::max(span.first, size)) + "; give -n " +
+                                      std::to_string(int64_t{span.last} + 1) + ", or correct the line");
     }
   }
   std::sort(named.begin(), named.end(), [](const RankSpan& a, const RankSpan& b) { return a.first < b.first; });
@@ -129,8 +131,9 @@ absl::Status GiveRanks(int size, std::vector<RankProgram>* programs) {
     return absl::OkStatus();
   }
   if (gaps.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("--multi-prog: no line names a program for " + NameSpans(gaps) + " of " +
-                                    CountedRanks(size) + "; add one, or one that begins with * for all others");
+  return InvalidArgumentError(Remedy::kRankWithoutProgram, "--multi-prog: no line names a program for " +
+                                                               NameSpans(gaps) + " of " + CountedRanks(size) +
+                                                               "; add one, or one that begins with * for all others");
 }
 
 std::string Typed(std::string argument) {

@@ -6,6 +6,7 @@
 #include "CLI/App.hpp"
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 
@@ -19,8 +20,8 @@ bool LooksLikeSignal(const std::string& word) {
 }  // namespace
 
 absl::Status ReadSubcommandLine(std::vector<std::string> words, const SubcommandLine& line) {
-  const auto invalid = [&](const std::string& why) {
-    return absl::InvalidArgumentError(why + "; use: " + UseOf(line));
+  const auto invalid = [&](const std::string& why, Remedy remedy = Remedy::kUsage) {
+    return InvalidArgumentError(remedy, why + "; use: " + UseOf(line));
   };
   if (std::find(words.begin(), words.end(), "") != words.end()) return invalid("an argument is empty");
   CLI::App app;
@@ -33,7 +34,8 @@ absl::Status ReadSubcommandLine(std::vector<std::string> words, const Subcommand
   for (size_t i = 0; i < words.size(); ++i) {
     const bool is_value = i > 0 && std::any_of(line.values.begin(), line.values.end(),
                                                [&](const auto& value) { return value.name == words[i - 1]; });
-    if (!is_value && LooksLikeSignal(words[i])) return invalid("unknown option '" + words[i] + "'");
+    if (!is_value && LooksLikeSignal(words[i]))
+      return invalid("unknown option '" + words[i] + "'", Remedy::kOptionUnknown);
   }
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
@@ -43,11 +45,12 @@ absl::Status ReadSubcommandLine(std::vector<std::string> words, const Subcommand
     const std::string name = what.substr(0, what.find(':'));
     if (what.starts_with("Could not convert: ")) return invalid("one of its options takes no value");
     if (what.ends_with(" missing")) return invalid(name + " has no value");
-    return invalid(what.find("required but received") != std::string::npos ? name + " is given twice" : what);
+    if (what.find("required but received") == std::string::npos) return invalid(what);
+    return invalid(name + " is given twice", Remedy::kOptionGivenTwice);
   }
   if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
-    const bool option = rest[0].size() > 1 && rest[0][0] == '-';
-    return invalid(option ? "unknown option '" + rest[0].substr(0, rest[0].find('=')) + "'" : "one argument too many");
+    if (rest[0].size() < 2 || rest[0][0] != '-') return invalid("one argument too many");
+    return invalid("unknown option '" + rest[0].substr(0, rest[0].find('=')) + "'", Remedy::kOptionUnknown);
   }
   if (line.operand.required && line.operand.value->empty()) return invalid("an argument is missing");
   return absl::OkStatus();

@@ -9,12 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/remedies/remedies.h"
+
 namespace cohort::launcher {
 namespace {
 
 using std::string;
 using std::vector;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Pair;
 
@@ -36,6 +39,12 @@ TEST(Options, OptionsThatAreNotGivenAreNotSet) {
   EXPECT_EQ(options.on_failure, OnFailure::kEnd);
   EXPECT_EQ(options.grace, std::chrono::seconds(10));
   EXPECT_THAT(options.programs[0].command, ElementsAre("train"));
+}
+
+TEST(Options, AnErrorBehindAColonKeepsItsId) {
+  const absl::Status twice = Parse({"-n", "1", "a", ":", "-n", "x", "b"}).status();
+  EXPECT_EQ(TextOf(twice).find("program 2: --np 'x': give a whole number"), 0) << TextOf(twice);
+  EXPECT_THAT(TextOf(twice), EndsWith(" [wrong-value]"));
 }
 
 TEST(Options, ReadsEveryOption) {
