@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/perfetto/compressed.h"
@@ -273,7 +274,7 @@ void JobTrace::WriteRest() {
 
 void JobTrace::Report(const absl::Status& written) {
   loop_->Cancel(std::exchange(timer_, 0));
-  if (!written.ok()) state_.set_problem(std::string(written.message()));
+  if (!written.ok()) state_.set_problem(TextOf(written));
   state_.set_summary(Summary());
   state_.set_running(false);
   taking_.reset();
@@ -293,7 +294,7 @@ v1::TraceState JobTrace::Answer(const v1::TraceRequest& request) {
       Start({.path = request.file(), .length = std::chrono::milliseconds(request.milliseconds())}, Opening::kMeanwhile);
   if (started.ok()) return state_;
   v1::TraceState refused;
-  refused.set_refused(std::string(started.message()));
+  refused.set_refused(TextOf(started));
   return refused;
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -49,7 +50,7 @@ absl::StatusOr<runtime::FileDescriptor> OpenLocked(const std::string& path) {
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Cannot(path, "it is no plain file");
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return Cannot(path, "another trace is being written there; give another file");
+    return WithRemedy(Remedy::kTraceInUse, Cannot(path, "another trace is being written there; give another file"));
   }
   return fd;
 }
