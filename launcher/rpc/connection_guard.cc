@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/base/net/listener.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -98,8 +99,9 @@ absl::Status ConnectionGuard::Open() {
     all = Register(epoll_.get(), listener_.sockets[i].get(), EPOLLIN, kListener | i);
   }
   if (all) return absl::OkStatus();
-  return absl::ResourceExhaustedError(std::string("can't watch the rendezvous' port: ") + std::strerror(errno) +
-                                      "; raise ulimit -n");
+  return WithRemedy(Remedy::kDescriptorLimit,
+                    absl::ResourceExhaustedError(std::string("can't watch the rendezvous' port: ") +
+                                                 std::strerror(errno) + "; raise ulimit -n"));
 }
 
 void ConnectionGuard::Stop() {

@@ -21,6 +21,7 @@
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/roster.h"
 #include "cohort/launcher/control/standby/replicated_rendezvous.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/rpc/agent_stream.h"
 #include "cohort/launcher/rpc/connection_guard.h"
 #include "cohort/launcher/rpc/grpc_settings.h"
@@ -51,7 +52,8 @@ absl::Status CheckThreads() {
   try {
     while (threads.size() < kThreadsNeeded) threads.emplace_back([&end] { end.wait(); });
   } catch (const std::system_error& error) {
-    status = absl::ResourceExhaustedError("no threads: " + error.code().message() + "; raise ulimit -u or ulimit -v");
+    status = WithRemedy(Remedy::kProcessLimit, absl::ResourceExhaustedError("no threads: " + error.code().message() +
+                                                                            "; raise ulimit -u or ulimit -v"));
   }
   end.count_down();
   for (std::thread& thread : threads) thread.join();
@@ -113,9 +115,10 @@ absl::Status RendezvousServer::Rep::Listen() {
     listener = ListenOn(options_.hosts, port);
   }
   if (!listener.ok()) {
-    return absl::Status(listener.status().code(),
-                        "the rendezvous could not listen on " + std::string(listener.status().message()) +
-                            (options_.last_port > 0 ? "; give --port-range other ports" : ""));
+    return WithRemedy(Remedy::kRendezvousPort,
+                      absl::Status(listener.status().code(),
+                                   "the rendezvous could not listen on " + std::string(listener.status().message()) +
+                                       (options_.last_port > 0 ? "; give --port-range other ports" : "")));
   }
   address = FormatAddresses(options_.hosts.empty() ? std::vector<std::string>{"::"} : options_.hosts, listener->port);
   COHORT_RETURN_IF_ERROR(Serve(*std::move(listener)));
