@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -96,9 +97,10 @@ absl::StatusOr<std::vector<v1::Device>> SelectVisibleDevices(const std::vector<N
       return numeric ? device.index == index : device.uuid.starts_with(token);
     });
     if (found == devices.end()) {
-      return absl::InvalidArgumentError("CUDA_VISIBLE_DEVICES names '" + token + "', but this machine has " +
-                                        std::to_string(devices.size()) + " GPUs, 0 to " +
-                                        std::to_string(devices.size() - 1) + "; correct it or unset it");
+      return InvalidArgumentError(Remedy::kNoSuchGpu, "CUDA_VISIBLE_DEVICES names '" + token +
+                                                          "', but this machine has " + std::to_string(devices.size()) +
+                                                          " GPUs, 0 to " + std::to_string(devices.size() - 1) +
+                                                          "; correct it or unset it");
     }
     selected.push_back(ToDevice(found->index, found->uuid));
   }

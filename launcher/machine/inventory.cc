@@ -14,6 +14,7 @@
 #include "cohort/launcher/machine/networks.h"
 #include "cohort/launcher/machine/numa_nodes.h"
 #include "cohort/launcher/machine/simulated_devices.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -52,7 +53,7 @@ v1::NodeInventory TakeInventory() {
   if (devices.ok()) {
     *inventory.mutable_devices() = {devices->begin(), devices->end()};
   } else {
-    inventory.set_error(std::string(devices.status().message()));
+    inventory.set_error(TextOf(devices.status()));
   }
   return inventory;
 }
@@ -84,10 +85,10 @@ absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output) {
 absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, const Options& options,
                                           const std::string& name) {
   if (inventory.version() != COHORT_VERSION) {
-    return absl::InvalidArgumentError("has dlaunch " + inventory.version() +
-                                      ", here it is " COHORT_VERSION
-                                      "; install the same, or name another with "
-                                      "--agent-path");
+    return InvalidArgumentError(Remedy::kOtherVersion, "has dlaunch " + inventory.version() +
+                                                           ", here it is " COHORT_VERSION
+                                                           "; install the same, or name another with "
+                                                           "--agent-path");
   }
   if (!inventory.error().empty()) return absl::InvalidArgumentError("can't take part: " + inventory.error());
   if (!options.interface.empty()) {

@@ -10,6 +10,7 @@
 
 #include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/base/net/endpoint.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -43,9 +44,10 @@ absl::Status CheckNetwork(const std::string& wanted, const std::vector<std::stri
     if (i < kMostNamed) known += (known.empty() ? "" : ", ") + name + " (" + address + ")";
     if (i == kMostNamed) known += ", ...";
   }
-  return absl::InvalidArgumentError("has no address on --iface " + wanted + "; " +
-                                    (known.empty() ? "it has no network that is up" : "it has " + known) +
-                                    ": name one of them, or a network such as 10.1.0.0/16");
+  return InvalidArgumentError(Remedy::kNoInterface,
+                              "has no address on --iface " + wanted + "; " +
+                                  (known.empty() ? "it has no network that is up" : "it has " + known) +
+                                  ": name one of them, or a network such as 10.1.0.0/16");
 }
 
 }  // namespace cohort::launcher

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -34,12 +35,13 @@ struct Counts {
 absl::Status NoDevice(const NodeResources& node, const PlacementOptions& options) {
   const int each = *options.devices_per_rank;
   const int ranks = options.ranks.value_or(options.ranks_per_node.value_or(2));
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
+      Remedy::kNoGpu,
       "--gpus-per-rank " + std::to_string(each) + ": " + node.name +
-      " has no GPU (the driver shows none, or CUDA_VISIBLE_DEVICES hides them); add --simulate-gpus " +
-      std::to_string(std::min(int64_t{each} * ranks, int64_t{kMaxDevicesPerNode})) +
-      " to pretend some, or leave it out" +
-      (options.ranks ? ", and the ranks own no GPUs" : " and use --nproc-per-node"));
+          " has no GPU (the driver shows none, or CUDA_VISIBLE_DEVICES hides them); add --simulate-gpus " +
+          std::to_string(std::min(int64_t{each} * ranks, int64_t{kMaxDevicesPerNode})) +
+          " to pretend some, or leave it out" +
+          (options.ranks ? ", and the ranks own no GPUs" : " and use --nproc-per-node"));
 }
 
 absl::StatusOr<Counts> CountWithDevices(const NodeResources& node, const PlacementOptions& options) {
@@ -49,20 +51,23 @@ absl::StatusOr<Counts> CountWithDevices(const NodeResources& node, const Placeme
   const int ranks = options.ranks_per_node.value_or(have / each);
   if (ranks == 0 || int64_t{ranks} * each > have) {
     const int wanted = std::max(ranks, 1);
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
+        Remedy::kTooFewGpus,
         std::to_string(wanted) + " rank" + (wanted > 1 ? "s" : "") + " of " + std::to_string(each) +
-        (each > 1 ? " GPUs" : " GPU") + (wanted > 1 ? " need " : " needs ") + std::to_string(int64_t{wanted} * each) +
-        " GPUs, but " + node.name + " has " + std::to_string(have) +
-        (each > 1 ? "; lower --gpus-per-rank" : "; lower ") +
-        (options.ranks_per_node ? (each > 1 ? " or --nproc-per-node" : "--nproc-per-node") : ""));
+            (each > 1 ? " GPUs" : " GPU") + (wanted > 1 ? " need " : " needs ") +
+            std::to_string(int64_t{wanted} * each) + " GPUs, but " + node.name + " has " + std::to_string(have) +
+            (each > 1 ? "; lower --gpus-per-rank" : "; lower ") +
+            (options.ranks_per_node ? (each > 1 ? " or --nproc-per-node" : "--nproc-per-node") : ""));
   }
   if (!options.ranks_per_node && have % each != 0) {
-    return absl::InvalidArgumentError(
-        node.name + " has " + std::to_string(have) + " GPUs, which --gpus-per-rank " + std::to_string(each) +
-        " does not divide: " + DeviceNames(node.devices, static_cast<size_t>(ranks) * each) + " would be left over; " +
-        (IsSimulated(node) ? "give --simulate-gpus " + std::to_string(ranks * each)
-                           : "hide them with CUDA_VISIBLE_DEVICES") +
-        ", or add --nproc-per-node " + std::to_string(ranks));
+    return InvalidArgumentError(
+        Remedy::kGpusLeftOver, node.name + " has " + std::to_string(have) + " GPUs, which --gpus-per-rank " +
+                                   std::to_string(each) +
+                                   " does not divide: " + DeviceNames(node.devices, static_cast<size_t>(ranks) * each) +
+                                   " would be left over; " +
+                                   (IsSimulated(node) ? "give --simulate-gpus " + std::to_string(ranks * each)
+                                                      : "hide them with CUDA_VISIBLE_DEVICES") +
+                                   ", or add --nproc-per-node " + std::to_string(ranks));
   }
   return Counts{ranks, each};
 }
@@ -80,9 +85,10 @@ absl::StatusOr<Counts> Count(const NodeResources& node, const PlacementOptions& 
 absl::StatusOr<PlacementOptions> WithSlots(const NodeResources& node, PlacementOptions options) {
   if (!node.slots) return options;
   if (options.ranks_per_node && *options.ranks_per_node > *node.slots) {
-    return absl::InvalidArgumentError("--nproc-per-node " + std::to_string(*options.ranks_per_node) + ": " + node.name +
-                                      " takes " + std::to_string(*node.slots) +
-                                      (*node.slots == 1 ? " rank" : " ranks") + " by the list of hosts; change either");
+    return InvalidArgumentError(Remedy::kSlotsExceeded, "--nproc-per-node " + std::to_string(*options.ranks_per_node) +
+                                                            ": " + node.name + " takes " + std::to_string(*node.slots) +
+                                                            (*node.slots == 1 ? " rank" : " ranks") +
+                                                            " by the list of hosts; change either");
   }
   if (!options.ranks_per_node) options.ranks_per_node = node.slots;
   return options;
@@ -147,8 +153,8 @@ absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& n
     remedy = "let ranks share a node's GPUs, with --nproc-per-node and without --gpus-per-rank";
   }
   const std::string by = options.ranks_by.empty() ? "-n " + std::to_string(wanted) : options.ranks_by;
-  return absl::InvalidArgumentError(by + ": the nodes take " + std::to_string(wanted - left) +
-                                    " ranks; lower it, get more nodes, or " + remedy);
+  return InvalidArgumentError(Remedy::kTooFewPlaces, by + ": the nodes take " + std::to_string(wanted - left) +
+                                                         " ranks; lower it, get more nodes, or " + remedy);
 }
 
 // The part of `parts` that belongs to rank `local` of `ranks`: an even share, or one part that others have as well.
@@ -194,7 +200,7 @@ v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& 
 }  // namespace
 
 absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const PlacementOptions& options) {
-  if (nodes.empty()) return absl::InvalidArgumentError("there are no nodes to run on");
+  if (nodes.empty()) return InvalidArgumentError(Remedy::kNoNodes, "there are no nodes to run on");
   Placement placement;
   std::optional<Counts> first;
   std::vector<int> divided;
@@ -208,15 +214,17 @@ absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const P
     if (options.ranks) own.ranks_per_node = divided[i];
     COHORT_ASSIGN_OR_RETURN(const Counts counts, Count(nodes[i], own));
     if (counts.ranks > kMaxRanksPerNode) {
-      return absl::InvalidArgumentError(std::to_string(counts.ranks) + " ranks on " + nodes[i].name +
-                                        "; the limit is " + std::to_string(kMaxRanksPerNode) +
-                                        " on each node: lower their number, or use more nodes");
+      return InvalidArgumentError(Remedy::kRanksPerNodeLimit,
+                                  std::to_string(counts.ranks) + " ranks on " + nodes[i].name + "; the limit is " +
+                                      std::to_string(kMaxRanksPerNode) +
+                                      " on each node: lower their number, or use more nodes");
     }
     if (!first) first = counts;
     if (counts.devices_per_rank != first->devices_per_rank) {
-      return absl::InvalidArgumentError(nodes[0].name + " gives its ranks " + std::to_string(first->devices_per_rank) +
-                                        " GPUs and " + nodes[i].name + " " + std::to_string(counts.devices_per_rank) +
-                                        "; give --gpus-per-rank");
+      return InvalidArgumentError(Remedy::kGpusDiffer,
+                                  nodes[0].name + " gives its ranks " + std::to_string(first->devices_per_rank) +
+                                      " GPUs and " + nodes[i].name + " " + std::to_string(counts.devices_per_rank) +
+                                      "; give --gpus-per-rank");
     }
     placement.nodes.push_back(PlaceNode(nodes[i], static_cast<int>(i), counts, placement.world_size, options.bind));
     placement.world_size += counts.ranks;
@@ -234,10 +242,10 @@ absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Place
     if (!counts.insert(ranks).second) continue;
     const int64_t devices = int64_t{ranks} * placement.devices_per_rank;
     if (devices > static_cast<int64_t>(spare.devices.size())) {
-      return absl::InvalidArgumentError("the spare node " + spare.name + " has " +
-                                        std::to_string(spare.devices.size()) + " GPUs and can't take the place of " +
-                                        node.name() + ", whose ranks need " + std::to_string(devices) +
-                                        "; put it before the others, or lower --spares");
+      return InvalidArgumentError(Remedy::kSpareTooSmall,
+                                  "the spare node " + spare.name + " has " + std::to_string(spare.devices.size()) +
+                                      " GPUs and can't take the place of " + node.name() + ", whose ranks need " +
+                                      std::to_string(devices) + "; put it before the others, or lower --spares");
     }
     *planned.add_placements() = PlaceNode(spare, 0, {ranks, placement.devices_per_rank}, 0, bind);
   }

@@ -10,39 +10,40 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/machine/program_file.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
 
 enum class Kind { kAbsent, kUnusable, kExecutable };
 
-// `name` is as the user typed it.
-Kind Look(const std::string& path, const std::string& name, std::string* why) {
+// `name` is as the user typed it. `why` is the error of one that is unusable.
+Kind Look(const std::string& path, const std::string& name, absl::Status* why) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0) return Kind::kAbsent;
   if (S_ISDIR(info.st_mode)) {
-    *why = path + " is a folder, not a program";
+    *why = WithRemedy(Remedy::kProgramIsAFolder, absl::PermissionDeniedError(path + " is a folder, not a program"));
     return Kind::kUnusable;
   }
   if (!S_ISREG(info.st_mode)) {
-    *why = path +
-           (S_ISFIFO(info.st_mode)   ? " is a pipe"
-            : S_ISSOCK(info.st_mode) ? " is a socket"
-                                     : " is a device") +
-           ", not a program";
+    const char* const kind = S_ISFIFO(info.st_mode)   ? " is a pipe"
+                             : S_ISSOCK(info.st_mode) ? " is a socket"
+                                                      : " is a device";
+    *why = absl::PermissionDeniedError(path + kind + ", not a program");
     return Kind::kUnusable;
   }
   if (::access(path.c_str(), X_OK) != 0) {
     struct statvfs where{};
     if ((info.st_mode & 0111) != 0 && ::statvfs(path.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0) {
-      *why = path + " lies on a file system where nothing may be executed (mounted noexec); copy it to another";
+      *why = absl::PermissionDeniedError(
+          path + " lies on a file system where nothing may be executed (mounted noexec); copy it to another");
       return Kind::kUnusable;
     }
-    *why = path + " is not executable; " + InsteadOfExecuting(path, name);
+    *why = absl::PermissionDeniedError(path + " is not executable; " + InsteadOfExecuting(path, name));
     return Kind::kUnusable;
   }
   if (HasWindowsFirstLine(path)) {
-    *why = "can't execute " + path + ": " + TroubleWithProgram(path);
+    *why = absl::PermissionDeniedError("can't execute " + path + ": " + TroubleWithProgram(path));
     return Kind::kUnusable;
   }
   return Kind::kExecutable;
@@ -73,9 +74,10 @@ std::string OwnPath() {
 
 absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& path,
                                     const std::string& working_directory, const std::string& own_folder) {
-  std::string why;
+  absl::Status why;
   if (name == "." || name == "..") {  // every folder of PATH has them
-    return absl::PermissionDeniedError("'" + name + "' is a folder, not a program; name a program in it");
+    return WithRemedy(Remedy::kProgramIsAFolder,
+                      absl::PermissionDeniedError("'" + name + "' is a folder, not a program; name a program in it"));
   }
   if (name.find('/') != std::string::npos) {
     std::string_view rest = name;
@@ -85,17 +87,18 @@ absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& 
       case Kind::kExecutable:
         return Program{absolute, ""};
       case Kind::kUnusable:
-        return absl::PermissionDeniedError(why);
+        return why;
       case Kind::kAbsent:
-        return absl::NotFoundError("there is no program " + absolute + NearlyNamed(absolute, name));
+        return WithRemedy(Remedy::kProgramNotFound,
+                          absl::NotFoundError("there is no program " + absolute + NearlyNamed(absolute, name)));
     }
   }
-  std::string first_unusable;
+  absl::Status first_unusable;
   const auto usable = [&](const std::string& folder, Program* program) {
     program->path = (folder.empty() ? working_directory : folder) + "/" + name;
     if (program->path[0] != '/') program->path = working_directory + "/" + program->path;
     const Kind kind = Look(program->path, name, &why);
-    if (kind == Kind::kUnusable && first_unusable.empty()) first_unusable = why;
+    if (kind == Kind::kUnusable && first_unusable.ok()) first_unusable = why;
     return kind == Kind::kExecutable;
   };
   Program program;
@@ -109,10 +112,11 @@ absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& 
   if (usable(working_directory, &program)) return program;
   program.where = "beside dlaunch";
   if (usable(own_folder, &program)) return program;
-  if (!first_unusable.empty()) return absl::PermissionDeniedError(first_unusable);
-  return absl::NotFoundError("there is no program '" + name + "' in PATH, in the working directory (" +
-                             working_directory + ") or beside dlaunch (" + own_folder + "); give its path" +
-                             NearlyNamed(working_directory + "/" + name, name));
+  if (!first_unusable.ok()) return first_unusable;
+  return WithRemedy(Remedy::kProgramNotFound,
+                    absl::NotFoundError("there is no program '" + name + "' in PATH, in the working directory (" +
+                                        working_directory + ") or beside dlaunch (" + own_folder + "); give its path" +
+                                        NearlyNamed(working_directory + "/" + name, name)));
 }
 
 }  // namespace cohort::launcher

@@ -10,6 +10,7 @@
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/control/parts/program_of.h"
 #include "cohort/launcher/machine/cuda_devices.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 
@@ -78,10 +79,13 @@ absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& in
     std::error_code error;
     if (std::filesystem::exists(above / place / "sitecustomize.py", error)) return (above / place).string();
   }
-  return absl::FailedPreconditionError(
-      "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package dlaunch does not lie beside " + own_path +
-      ", so PyTorch's gloo would not be served by Cohort; use the dlaunch of the wheel (pip install dlaunch-*.whl), or "
-      "build the target cohort_python");
+  return WithRemedy(
+      Remedy::kTorchPackage,
+      absl::FailedPreconditionError(
+          "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package dlaunch does not lie beside " + own_path +
+          ", so PyTorch's gloo would not be served by Cohort; use the dlaunch of the wheel (pip install "
+          "dlaunch-*.whl), or "
+          "build the target cohort_python"));
 }
 
 }  // namespace cohort::launcher
