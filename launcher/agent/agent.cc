@@ -38,6 +38,7 @@
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/launcher_messages.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/checked_state.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -300,21 +301,19 @@ void Agent::OnStart(const v1::NodeStart& start) {
   std::string address = start.rendezvous_address();
   if (start.host_rendezvous()) {
     const absl::Status hosted = HostRendezvous(&address);
-    if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
+    if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + TextOf(hosted));
     // Whatever the program makes of 0, it would not find its peers.
     if (FreeMasterPort(start_) == 0) return GiveUp(WhyNoMasterPort(start));
   }
   const absl::Status joined = link_.Join(start_, address, [this] { return IsToldToEnd(); });
-  if (!joined.ok() && !orders_.ended())
-    GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
+  if (!joined.ok() && !orders_.ended()) GiveUp("can't join the rendezvous at " + address + ": " + TextOf(joined));
 }
 
 // dlaunch tells all agents, this one too, where to go.
 void Agent::OnTakeOver(const v1::TakeOver& order) {
   if (orders_.ended()) return;
   const absl::StatusOr<std::string> addresses = link_.TakeOver(order);
-  if (!addresses.ok())
-    return GiveUp("can't take over as the rendezvous' host: " + std::string(addresses.status().message()));
+  if (!addresses.ok()) return GiveUp("can't take over as the rendezvous' host: " + TextOf(addresses.status()));
   news_.Listening(*addresses);
 }
 
@@ -381,7 +380,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
                                        assignment, [this] { OnAllGone(); });
   if (trace_.on()) ranks_->trace().Obey(trace_);
   const absl::Status started = ranks_->Start(std::move(kept));
-  if (!started.ok()) GiveUp(std::string(started.message()));
+  if (!started.ok()) GiveUp(TextOf(started));
 }
 
 void Agent::OnAllGone() {
@@ -399,7 +398,7 @@ void Agent::On(const RendezvousLink::Lost& event) {
   if (ranks_) ranks_->MarkFailure();
   if (!event.why.ok()) {
     exit_status_ = kExitLauncher;
-    news_.Failed("lost the rendezvous: " + std::string(event.why.message()));
+    news_.Failed("lost the rendezvous: " + TextOf(event.why));
   }
   // Our lease is over: others may take our place, or have been told that our ranks are lost.
   StopRanks(ranks_ && !ranks_->replaceable() ? ranks_->grace() : std::chrono::milliseconds(0));

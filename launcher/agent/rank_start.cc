@@ -7,6 +7,7 @@
 #include "cohort/launcher/agent/rank/rank_process.h"
 #include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -50,7 +51,7 @@ void RankStart::Note(size_t index, const absl::Status& status) {
     exit.set_rank(rank.rank());
     exit.set_exit_code(ExitCodeOf(status));
     exit.set_started(false);
-    exit.set_error(std::string(status.message()));
+    exit.set_error(TextOf(status));
     exit.set_unix_time_ns(UnixTimeNs());
     return;
   }

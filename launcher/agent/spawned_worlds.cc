@@ -10,6 +10,7 @@
 
 #include "cohort/launcher/agent/rank/clone_child.h"
 #include "cohort/launcher/machine/program.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -232,7 +233,7 @@ void SpawnedWorlds::FinishStart(World* world, const absl::Status& status) {
   ReleaseExecuted();
   if (status.ok()) return done(world->name);
   callbacks_.on_notice("MPI_Comm_spawn of " + NameOfRank(world->asker.local_rank) +
-                       " starts nothing: " + std::string(status.message()));
+                       " starts nothing: " + TextOf(status));
   Kill(world);
   ForgetLater();
   done(status);

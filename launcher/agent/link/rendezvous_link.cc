@@ -13,6 +13,7 @@
 #include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/control/lease.h"
 #include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -35,7 +36,8 @@ std::string OnInterface(const std::string& interface) {
 }
 
 absl::Status NoAddress(const v1::NodeStart& start) {
-  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start.interface()));
+  return WithRemedy(Remedy::kNoAddress, absl::UnavailableError("this machine has no address that others may reach" +
+                                                               OnInterface(start.interface())));
 }
 
 TlsIdentity IdentityOf(const v1::NodeStart& start) {
@@ -183,7 +185,8 @@ absl::StatusOr<std::shared_ptr<RendezvousClient>> RendezvousLink::JoinFirstHost(
   if (!start_.interface().empty()) {
     const std::vector<std::string> own = OwnAddresses(start_.interface());
     if (own.empty()) {
-      return absl::InvalidArgumentError("this machine has no address" + OnInterface(start_.interface()));
+      return InvalidArgumentError(Remedy::kNoInterface,
+                                  "this machine has no address" + OnInterface(start_.interface()));
     }
     data_interface_ip_ = own[0];
   } else {
@@ -268,7 +271,8 @@ void RendezvousLink::WaitForHost(const absl::Status& why) {
     wait_timer_ = 0;
     life_.Enter(LinkLife::kLost);
     ++stream_;
-    handle_(Lost{absl::Status(why.code(), std::string(why.message()) + ", and no other has taken over in 8 s")});
+    handle_(Lost{WithRemedyOf(
+        why, absl::Status(why.code(), std::string(why.message()) + ", and no other has taken over in 8 s"))});
   });
 }
 
@@ -363,10 +367,11 @@ uint32_t FreeMasterPort(const v1::NodeStart& start) {
 }
 
 std::string WhyNoMasterPort(const v1::NodeStart& start) {
-  const std::string text = "no port is free for MASTER_PORT";
-  if (start.first_port() == 0) return text + "; too many are in use";
-  return text + " in --port-range " + std::to_string(start.first_port()) + ":" + std::to_string(start.last_port()) +
-         "; give a wider one";
+  const std::string range = std::to_string(start.first_port()) + ":" + std::to_string(start.last_port());
+  return WithRemedy(
+      Remedy::kMasterPort,
+      "no port is free for MASTER_PORT" +
+          (start.first_port() == 0 ? "; too many are in use" : " in --port-range " + range + "; give a wider one"));
 }
 
 }  // namespace cohort::launcher

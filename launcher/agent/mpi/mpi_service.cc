@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cohort/launcher/machine/cpus.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -46,7 +47,7 @@ absl::Status MpiService::Start(const PmixService::Starter& start_pmix) {
   if (started.ok()) return started;
   pmix_.reset();
   if (assignment_.job().pmix() == v1::JobSpec::PMIX_REQUIRED) return started;
-  if (assignment_.world_size() > 1) NoteAbsence(std::string(started.message()));
+  if (assignment_.world_size() > 1) NoteAbsence(TextOf(started));
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include "cohort/launcher/agent/mpi/process_mapping.h"
 #include "cohort/launcher/control/parts/program_of.h"
 #include "cohort/launcher/machine/cpus.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -67,8 +68,10 @@ absl::Status Pmi1Service::Start() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      return absl::ResourceExhaustedError(std::string("no descriptors for MPI's sockets: ") + std::strerror(errno) +
-                                          "; raise ulimit -n, or use --mpi none if no rank uses MPI");
+      return WithRemedy(
+          Remedy::kMpiDescriptors,
+          absl::ResourceExhaustedError(std::string("no descriptors for MPI's sockets: ") + std::strerror(errno) +
+                                       "; raise ulimit -n, or use --mpi none if no rank uses MPI"));
     }
     ranks_[i].ours = runtime::FileDescriptor(ends[0]);
     ranks_[i].theirs = runtime::FileDescriptor(ends[1]);

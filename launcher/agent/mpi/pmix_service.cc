@@ -6,6 +6,8 @@
 #include <utility>
 #include <variant>
 
+#include "cohort/launcher/remedies/remedies.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -166,8 +168,9 @@ std::optional<std::string> PmixService::Unsealed(size_t node, const std::string&
   const size_t end = std::min(text.find('\n'), text.size());
   const std::string version = text.substr(0, end);
   if (version == server_->version() && end < text.size()) return text.substr(end + 1);
-  OnLeft("the ranks of " + places_.nodes[node].name + ", whose OpenPMIx is " + version + " and not " +
-         server_->version() + " as on " + own_name() + "; install one version on all nodes");
+  OnLeft(WithRemedy(Remedy::kPmixVersions, "the ranks of " + places_.nodes[node].name + ", whose OpenPMIx is " +
+                                               version + " and not " + server_->version() + " as on " + own_name() +
+                                               "; install one version on all nodes"));
   return std::nullopt;
 }
 

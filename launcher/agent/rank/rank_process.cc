@@ -23,6 +23,7 @@
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
 #include "cohort/launcher/machine/program_file.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/process/open_descriptors.h"
 #include "cohort/runtime/process/raw_call.h"
 
@@ -142,7 +143,8 @@ absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) 
     case Step::kWorkingDirectory:
       return absl::InternalError("can't enter the working directory " + command.working_directory + ": " + cause);
     case Step::kNullDevice:
-      return absl::InternalError("can't open /dev/null, a rank's standard input: " + cause + "; mount /dev");
+      return WithRemedy(Remedy::kNoDev, absl::InternalError("can't open /dev/null, a rank's standard input: " + cause +
+                                                            "; mount /dev"));
     case Step::kStandardStreams:
       return absl::InternalError("can't set up the standard streams: " + cause);
     case Step::kParentGone:
@@ -161,15 +163,21 @@ absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) 
     return absl::PermissionDeniedError(text + (may ? "; " + trouble : ""));
   }
   if (failure.error == ETXTBSY) {
-    return absl::PermissionDeniedError(text + "; somebody has it open to write: wait for them, or start a copy");
+    return WithRemedy(
+        Remedy::kProgramOpenToWrite,
+        absl::PermissionDeniedError(text + "; somebody has it open to write: wait for them, or start a copy"));
   }
   if (failure.error == ELOOP) {
-    return absl::PermissionDeniedError(text + "; links, or #! lines, lead from one to the next: name what they mean");
+    return WithRemedy(
+        Remedy::kProgramLinksInCircles,
+        absl::PermissionDeniedError(text + "; links, or #! lines, lead from one to the next: name what they mean"));
   }
   if (failure.error == ENOEXEC) {
     return absl::PermissionDeniedError(text + (trouble.empty() ? "" : "; " + trouble));
   }
-  if (failure.error == E2BIG) return absl::InternalError(text + "; shorten the arguments or the environment");
+  if (failure.error == E2BIG)
+    return WithRemedy(Remedy::kArgumentsTooLong,
+                      absl::InternalError(text + "; shorten the arguments or the environment"));
   return absl::InternalError(text);
 }
 
@@ -179,8 +187,10 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   RankProcess process;
   Pipe input, output, error, exec_error;
   if (!output.Open() || !error.Open() || !exec_error.Open() || (command.reads_input && !input.Open())) {
-    return absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
-                                        "; raise ulimit -n or run fewer ranks on a node");
+    return WithRemedy(
+        Remedy::kDescriptorsOfRanks,
+        absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
+                                     "; raise ulimit -n or run fewer ranks on a node"));
   }
   process.input = std::move(input.write_end);
   process.output = std::move(output.read_end);
@@ -197,8 +207,9 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   if (pid < 0) pid = ::fork();
   if (pid == 0) child->Run();
   if (pid < 0) {
-    return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(errno) +
-                                        "; raise ulimit -u or the cgroup's pids.max");
+    return WithRemedy(Remedy::kProcessLimit,
+                      absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(errno) +
+                                                   "; raise ulimit -u or the cgroup's pids.max"));
   }
   process.pid = pid;
   return process;

@@ -1,5 +1,7 @@
 #include "cohort/launcher/agent/rank/store_relay.h"
 
+#include "cohort/launcher/remedies/remedies.h"
+
 namespace cohort::launcher {
 
 uint64_t StoreRelay::Note(RankSocket::PeerId from, uint64_t request, std::string key) {
@@ -40,8 +42,9 @@ void StoreRelay::OnVariable(RankSocket::PeerId from, const v1::VariableRequest& 
   if (from != kAgentItself && !reads && request.key().starts_with(kOwnNames)) {
     v1::AgentMessage message;
     message.mutable_variable()->set_request(request.request());
-    message.mutable_variable()->set_error("variable '" + request.key() + "': names that begin with " +
-                                          std::string(kOwnNames) + " are dlaunch's own; use another");
+    message.mutable_variable()->set_error(
+        WithRemedy(Remedy::kReservedVariable, "variable '" + request.key() + "': names that begin with " +
+                                                  std::string(kOwnNames) + " are dlaunch's own; use another"));
     return Answer(from, message);
   }
   v1::FromAgent up;

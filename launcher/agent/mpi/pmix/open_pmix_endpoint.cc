@@ -14,6 +14,7 @@
 
 #include "cohort/launcher/agent/mpi/pmix/pmix_callbacks.h"
 #include "cohort/launcher/agent/mpi/pmix/published_value.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
@@ -82,8 +83,9 @@ absl::Status InitOnce(const PmixLibrary& library, const std::string& host) {
     return library.server_init(&module, info.data(), info.size());
   }();
   if (status == PMIX_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(std::string("PMIx's server does not start: ") + library.error_string(status) +
-                             "; --mpi none starts each rank alone");
+  return WithRemedy(Remedy::kPmixFails,
+                    absl::InternalError(std::string("PMIx's server does not start: ") + library.error_string(status) +
+                                        "; --mpi none starts each rank alone"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
 #include "cohort/launcher/agent/mpi/pmix/pmix_info.h"
 #include "cohort/launcher/agent/mpi/pmix/pmix_library.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
@@ -99,8 +100,9 @@ class OpenPmixEndpoint : public PmixEndpoint {
   void AddFolders(PmixInfo* info) const;
   std::string FolderOf(int rank) const { return folder_.path() + "/" + std::to_string(rank); }
   absl::Status Failure(const char* call, pmix_status_t status) const {
-    return absl::InternalError(std::string("PMIx can't serve the ranks: ") + call + ": " +
-                               library_->error_string(status) + "; --mpi none starts each rank alone");
+    return WithRemedy(Remedy::kPmixFails,
+                      absl::InternalError(std::string("PMIx can't serve the ranks: ") + call + ": " +
+                                          library_->error_string(status) + "; --mpi none starts each rank alone"));
   }
 
   const PmixLibrary* const library_;

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "cohort/launcher/remedies/remedies.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -19,11 +21,12 @@ absl::StatusOr<PmixLibrary> Load() {
   void* const library = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();
-    return absl::NotFoundError(
-        std::string("no ") + kName + ", by which Open MPI's ranks are served (" +
-        (why != nullptr ? why : "it can't be opened") +
-        "): install it (libpmix2) or name its folder in LD_LIBRARY_PATH; or give --mpi none, which "
-        "starts each rank alone, for a program that is linked with MPI and does not use it");
+    return WithRemedy(
+        Remedy::kPmixMissing,
+        absl::NotFoundError(std::string("no ") + kName + ", by which Open MPI's ranks are served (" +
+                            (why != nullptr ? why : "it can't be opened") +
+                            "): install it (libpmix2) or name its folder in LD_LIBRARY_PATH; or give --mpi none, which "
+                            "starts each rank alone, for a program that is linked with MPI and does not use it"));
   }
   PmixLibrary found;
   const bool whole = Find(library, "PMIx_server_init", &found.server_init) &&
@@ -35,7 +38,9 @@ absl::StatusOr<PmixLibrary> Load() {
                      Find(library, "PMIx_Error_string", &found.error_string) &&
                      Find(library, "PMIx_Get_version", &found.get_version);
   if (!whole)
-    return absl::NotFoundError(std::string(kName) + " lacks functions of a server; install OpenPMIx 4 or newer");
+    return WithRemedy(
+        Remedy::kPmixOld,
+        absl::NotFoundError(std::string(kName) + " lacks functions of a server; install OpenPMIx 4 or newer"));
   return found;
 }
 
