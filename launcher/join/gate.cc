@@ -23,6 +23,7 @@
 #include "cohort/launcher/join/early_notices.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/machine/inventory.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/process/open_descriptors.h"
 
@@ -82,7 +83,8 @@ struct Guest {
 absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey& key,
                                    std::chrono::milliseconds handshake) {
   Pipe input, output;
-  if (!input.Open() || !output.Open()) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
+  if (!input.Open() || !output.Open())
+    return WithRemedy(Remedy::kDescriptorLimit, absl::ResourceExhaustedError("no descriptors; raise ulimit -n"));
   for (const runtime::FileDescriptor* end : {&output.read_end, &output.write_end}) {
     ::fcntl(end->get(), F_SETFL, ::fcntl(end->get(), F_GETFL) | O_NONBLOCK);
   }
@@ -92,7 +94,8 @@ absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey
   const pid_t parent = ::getpid();
   guest.agent.pid = ::fork();
   if (guest.agent.pid == 0) Carry(socket.get(), input.read_end.get(), output.write_end.get(), key, handshake, parent);
-  if (guest.agent.pid < 0) return absl::ResourceExhaustedError("no process; raise ulimit -u");
+  if (guest.agent.pid < 0)
+    return WithRemedy(Remedy::kProcessLimit, absl::ResourceExhaustedError("no process; raise ulimit -u"));
   ::setpgid(guest.agent.pid, guest.agent.pid);
   return guest;
 }
@@ -255,7 +258,7 @@ class Reception {
     if (guest.ok()) {
       guests_.push_back(*std::move(guest));
     } else {
-      options_.say(std::string(guest.status().message()));
+      options_.say(TextOf(guest.status()));
     }
     return true;
   }
@@ -283,8 +286,7 @@ class Reception {
     }
     if (const absl::Status usable = options_.check ? options_.check(hello->inventory) : absl::OkStatus();
         !usable.ok()) {
-      LeaveOut(guest,
-               absl::Status(usable.code(), "host " + hello->inventory.host() + " " + std::string(usable.message())));
+      LeaveOut(guest, Prefixed("host " + hello->inventory.host() + " ", usable));
       return true;
     }
     if (options_.indexed) {
@@ -302,9 +304,9 @@ class Reception {
 
   // Others may come in its place, where this does not end the wait.
   void LeaveOut(Guest* guest, const absl::Status& why) {
-    TurnAway(guest, std::string(why.message()), kFarewell);
+    TurnAway(guest, TextOf(why), kFarewell);
     if (options_.least) {
-      options_.say("left out: " + std::string(why.message()));
+      options_.say("left out: " + TextOf(why));
     } else {
       unusable_ = why;
     }
@@ -359,8 +361,8 @@ absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports, const std::vecto
   }
   const std::string range =
       std::to_string(ports.first) + (ports.first == ports.last ? "" : " to " + std::to_string(ports.last));
-  return absl::UnavailableError("can't listen for other nodes on port " + range + " (" + last_error +
-                                "); give others with --port-range");
+  return WithRemedy(Remedy::kGatePort, absl::UnavailableError("can't listen for other nodes on port " + range + " (" +
+                                                              last_error + "); give others with --port-range"));
 }
 
 absl::StatusOr<std::vector<JoinedNode>> JoinGate::Await(const JoinKey& key, const AwaitOptions& options) {

@@ -33,6 +33,7 @@
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -87,8 +88,7 @@ absl::StatusOr<SecureStream> Dial(const JoinTarget& target) {
     const auto share = deadline.left() / static_cast<int64_t>(CountAddresses(addresses));
     absl::StatusOr<SecureStream> stream = Greet(std::move(connection->socket), target.key, Deadline::After(share));
     if (stream.ok()) return stream;
-    failed = absl::Status(stream.status().code(),
-                          connection->address + " answers, but " + std::string(stream.status().message()));
+    failed = Prefixed(connection->address + " answers, but ", stream.status());
     addresses = WithoutAddress(addresses, connection->address);
   }
   return failed;
@@ -101,8 +101,10 @@ absl::StatusOr<SecureStream> DialUntilItAnswers(const JoinTarget& target) {
     if (stream.ok() || absl::IsInvalidArgument(stream.status())) return stream;
     const std::string why(stream.status().message());
     if (deadline.passed()) {
-      return absl::UnavailableError("can't reach the job at " + target.addresses + ": " + why +
-                                    "; it listens only as long as it waits for nodes: has it all of them, or ended?");
+      return WithRemedy(
+          Remedy::kJobOutOfReach,
+          absl::UnavailableError("can't reach the job at " + target.addresses + ": " + why +
+                                 "; it listens only as long as it waits for nodes: has it all of them, or ended?"));
     }
     if (!std::exchange(told, true)) Say("waiting for the job at " + target.addresses + " (" + why + ")");
     ::poll(nullptr, 0, kRetryMs);
@@ -171,7 +173,7 @@ int RunAgentBehind(SecureStream* stream) {
       {.signals = signals.get(), .on_signal = [&] { return PassSignalsOn(signals.get(), agent->pid) > 0; }});
   const int status = AwaitAgent(signals.get(), agent->pid);
   if (!carried.ok()) {
-    return Refuse("lost the job: " + std::string(carried.message()) + "; its ranks here were ended", kExitLauncher);
+    return Refuse("lost the job: " + TextOf(carried) + "; its ranks here were ended", kExitLauncher);
   }
   if (WIFSIGNALED(status)) {
     return Refuse("this machine's agent was killed by " + SignalName(WTERMSIG(status)) +
@@ -225,7 +227,8 @@ int JoinJob(const JoinTarget& target) {
                   kExitLauncher);
   }
   if (const auto why = ParseJoinRefusal(*first)) {
-    return Refuse("this machine is not used; the job's first machine says: " + *why, kExitLauncher);
+    const std::string text = "this machine is not used; the job's first machine says: " + *why;
+    return Refuse(EndsWithRemedy(*why) ? text : WithRemedy(Remedy::kMachineRefused, text), kExitLauncher);
   }
   DropNotices();
   return RunAgentBehind(&*stream);
@@ -253,7 +256,10 @@ int RunJoinCommand(int argc, char** argv) {
     target.wait = *wait;
   }
   const absl::StatusOr<JoinToken> token = ParseToken(typed == "-" ? ReadToken() : typed);
-  if (!token.ok()) return Refuse(std::string(token.status().message()) + "; use: " + UseOf(line), kExitUsage);
+  if (!token.ok()) {
+    const std::string text = std::string(token.status().message()) + "; use: " + UseOf(line);
+    return Refuse(WithRemedyOf(token.status(), absl::InvalidArgumentError(text)), kExitUsage);
+  }
   target.addresses = token->addresses;
   target.key = MakeJoinKey(token->secret);
   return JoinJob(target);

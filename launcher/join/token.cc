@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -41,8 +42,9 @@ std::string FormatToken(const JoinToken& token) {
 
 absl::StatusOr<JoinToken> ParseToken(const std::string& text) {
   if (!text.starts_with(kPrefix) || text.size() > kMaxToken) {
-    return absl::InvalidArgumentError("this is no token; it begins with " + std::string(kPrefix) +
-                                      " and is the last word of the line that dlaunch printed on the first machine");
+    return InvalidArgumentError(Remedy::kNoToken,
+                                "this is no token; it begins with " + std::string(kPrefix) +
+                                    " and is the last word of the line that dlaunch printed on the first machine");
   }
   std::string bytes;
   const bool readable = absl::WebSafeBase64Unescape(text.substr(sizeof kPrefix - 1), &bytes);
@@ -51,7 +53,8 @@ absl::StatusOr<JoinToken> ParseToken(const std::string& text) {
   const size_t newline = content.find('\n');
   if (!readable || newline == std::string::npos ||
       bytes.substr(size) != Digest("cohort token", content).substr(0, kCheckBytes)) {
-    return absl::InvalidArgumentError("the token is damaged; copy the whole line that dlaunch printed");
+    return InvalidArgumentError(Remedy::kDamagedToken,
+                                "the token is damaged; copy the whole line that dlaunch printed");
   }
   return JoinToken{.secret = content.substr(newline + 1), .addresses = content.substr(0, newline)};
 }

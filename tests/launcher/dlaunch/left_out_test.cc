@@ -60,6 +60,7 @@ TEST(LeftOut, ANodeThatIsLeftOutIsToldWhy) {
   EXPECT_NE(second.err().find("this machine is not used; the job's first machine says: host "), string::npos)
       << second.err();
   EXPECT_NE(second.err().find(" has no address on --iface 10.77."), string::npos) << second.err();
+  EXPECT_TRUE(second.err().ends_with(" [no-interface]\n")) << second.err();
   EXPECT_EQ(first.Wait(), 0) << first.err();
   EXPECT_NE(first.err().find("left out: host "), string::npos) << first.err();
   EXPECT_NE(first.out().find("rank 0 of 1"), string::npos) << first.out();
