@@ -14,6 +14,7 @@
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -49,12 +50,13 @@ absl::Status CantReach(const Allocation& allocation) {
   for (size_t i = 0; i < allocation.hosts.size() && i < 4; ++i) names += (i > 0 ? ", " : "") + allocation.hosts[i].host;
   if (allocation.hosts.size() > 4) names += ", ...";
   const std::string count = std::to_string(allocation.hosts.size());
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
+      Remedy::kNoSrun,
       allocation.name + " has " + count + (allocation.hosts.size() == 1 ? " node" : " nodes") + " (" + names +
-      "), and there is no " + allocation.program +
-      " in PATH on this machine, by which they are reached; in a container, start dlaunch outside of it with the "
-      "container's command as the program, or add " +
-      allocation.program + " to it; for a job of this machine alone: --launcher local");
+          "), and there is no " + allocation.program +
+          " in PATH on this machine, by which they are reached; in a container, start dlaunch outside of it with the "
+          "container's command as the program, or add " +
+          allocation.program + " to it; for a job of this machine alone: --launcher local");
 }
 
 }  // namespace
@@ -86,8 +88,7 @@ absl::StatusOr<JobNodes> AskAllocation(const Options& options, Allocation alloca
     for (const std::string_view words : kCantWork) {
       if (said.find(words) == std::string::npos) continue;
       Say(allocation.program + " does not work here, and " + allocation.name +
-          " has this machine alone: starting the ranks here without it (" + std::string(found.status().message()) +
-          ")");
+          " has this machine alone: starting the ranks here without it (" + TextOf(found.status()) + ")");
       return StartHere(options, allocation);
     }
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -63,10 +64,13 @@ absl::Status WrongSlots(const string& key, const string& value) {
 }
 
 absl::Status Unknown(const string& key) {
-  if (key == "port") return Invalid("port= is not taken here; name it in --ssh \"ssh -p PORT\"");
-  return Invalid(Quoted(key) +
-                 " is not known in a list of hosts; known are slots=, max_slots=, user=, and a number of ranks behind "
-                 "the host as in a:4 or a 4");
+  if (key == "port")
+    return InvalidArgumentError(Remedy::kHostFilePort, "port= is not taken here; name it in --ssh \"ssh -p PORT\"");
+  return InvalidArgumentError(
+      Remedy::kHostFileKey,
+      Quoted(key) +
+          " is not known in a list of hosts; known are slots=, max_slots=, user=, and a number of ranks behind "
+          "the host as in a:4 or a 4");
 }
 
 // All that a line says of its hosts.
@@ -111,14 +115,19 @@ absl::Status CheckBeginning(const std::vector<string>& words) {
   if (first == "=" || (words.size() > 1 && words[1] == "="))
     return Invalid("the line has no host before its first '='");
   if (first == "rank" && words.size() > 2) {
-    return Invalid("this is a rank file; give a list of hosts, and see --rank-order and --bind");
+    return InvalidArgumentError(Remedy::kHostFileRanks,
+                                "this is a rank file; give a list of hosts, and see --rank-order and --bind");
   }
   if (first.front() == '+') {
-    return Invalid(Quoted(first) +
-                   " counts nodes of an allocation; name the host, or leave the list out in the job of a "
-                   "scheduler, whose nodes are then taken");
+    return InvalidArgumentError(
+        Remedy::kHostFileAllocation,
+        Quoted(first) +
+            " counts nodes of an allocation; name the host, or leave the list out in the job of a "
+            "scheduler, whose nodes are then taken");
   }
-  if (first.front() == '^') return Invalid(Quoted(first) + " leaves a host out; remove its other line instead");
+  if (first.front() == '^')
+    return InvalidArgumentError(Remedy::kHostFileExclusion,
+                                Quoted(first) + " leaves a host out; remove its other line instead");
   return absl::OkStatus();
 }
 
@@ -136,9 +145,11 @@ absl::Status AddLine(string_view line, HostCollection* hosts, std::vector<string
   HostCollection own;  // the hosts of this line
   COHORT_RETURN_IF_ERROR(own.AddPatterns(words[0]));
   for (const HostEntry& entry : std::move(own).Take()) {
-    if (entry.slots && facts.slots) return Invalid(Quoted(words[0]) + " has two numbers of ranks; leave one out");
+    if (entry.slots && facts.slots)
+      return InvalidArgumentError(Remedy::kHostFileTwice,
+                                  Quoted(words[0]) + " has two numbers of ranks; leave one out");
     if (!facts.user.empty() && entry.host.find('@') != string::npos) {
-      return Invalid(Quoted(entry.host) + " has two users; leave one out");
+      return InvalidArgumentError(Remedy::kHostFileTwice, Quoted(entry.host) + " has two users; leave one out");
     }
     std::optional<int> slots = entry.slots ? entry.slots : facts.slots;
     if (facts.most && slots.value_or(1) > *facts.most) {
@@ -155,7 +166,7 @@ absl::Status AddLine(string_view line, HostCollection* hosts, std::vector<string
 absl::StatusOr<HostFile> ParseHostFile(string_view text, const string& origin) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
-    return Invalid(origin + ": it is written in UTF-16; save it as UTF-8");
+    return InvalidArgumentError(Remedy::kHostFileUtf16, origin + ": it is written in UTF-16; save it as UTF-8");
   }
   HostFile file;
   HostCollection hosts;
@@ -165,10 +176,11 @@ absl::StatusOr<HostFile> ParseHostFile(string_view text, const string& origin) {
     ++number;
     const absl::Status added = AddLine(line.substr(0, line.find('#')), &hosts, &file.idle_keys);
     if (added.ok()) continue;
-    return Invalid(origin + " line " + std::to_string(number) + ": " + string(added.message()));
+    return Prefixed(origin + " line " + std::to_string(number) + ": ", added);
   }
   file.hosts = std::move(hosts).Take();
-  if (file.hosts.empty()) return Invalid(origin + ": no hosts in it; write one on each line");
+  if (file.hosts.empty())
+    return InvalidArgumentError(Remedy::kNoHosts, origin + ": no hosts in it; write one on each line");
   return file;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/whole_number.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -51,7 +52,7 @@ absl::StatusOr<std::vector<string_view>> CutIntoPatterns(string_view text) {
     named = named || i > begin;
     begin = i + 1;
     if (blank) continue;
-    if (!named) return absl::InvalidArgumentError("a host without a name; look for two commas in a row");
+    if (!named) return InvalidArgumentError(Remedy::kHostList, "a host without a name; look for two commas in a row");
     named = false;
   }
   return parts;
@@ -119,7 +120,8 @@ absl::Status CheckHost(string_view host) {
     });
     if (!fits || user.front() == '-') return absl::InvalidArgumentError("'" + string(user) + "' can't be a user");
   }
-  if (name.empty()) return absl::InvalidArgumentError("a host without a name; look for two commas in a row");
+  if (name.empty())
+    return InvalidArgumentError(Remedy::kHostList, "a host without a name; look for two commas in a row");
   if (name.front() == '-') {
     return absl::InvalidArgumentError("'" + string(name) + "' begins with '-' and could be taken for an option");
   }
@@ -207,18 +209,11 @@ std::optional<int> ReadSlots(string_view text) {
   return slots && *slots >= 1 && *slots <= kMaxRanksPerNode ? slots : std::nullopt;
 }
 
-namespace {
-
-absl::Status Blame(const string& origin, const absl::Status& status) {
-  return status.ok() ? status : absl::InvalidArgumentError(origin + ": " + string(status.message()));
-}
-
-}  // namespace
-
 absl::StatusOr<std::vector<HostEntry>> ParseHostList(string_view text, const string& origin) {
-  if (Trim(text).empty()) return absl::InvalidArgumentError(origin + ": no hosts; give names separated by commas");
+  if (Trim(text).empty())
+    return InvalidArgumentError(Remedy::kNoHosts, origin + ": no hosts; give names separated by commas");
   HostCollection hosts;
-  COHORT_RETURN_IF_ERROR(Blame(origin, hosts.AddPatterns(text)));
+  COHORT_RETURN_IF_ERROR(Prefixed(origin + ": ", hosts.AddPatterns(text)));
   return std::move(hosts).Take();
 }
 
@@ -230,13 +225,13 @@ absl::StatusOr<std::vector<HostEntry>> ParseNodeFile(string_view text, const str
     const string host(Trim(text.substr(0, end)));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (host.empty() || !seen.insert(host).second) continue;
-    COHORT_RETURN_IF_ERROR(Blame(origin, CheckHost(host)));
+    COHORT_RETURN_IF_ERROR(Prefixed(origin + ": ", CheckHost(host)));
     hosts.push_back({host, std::nullopt});
     if (hosts.size() > static_cast<size_t>(kMaxNodes)) {
       return absl::InvalidArgumentError(origin + ": more than " + std::to_string(kMaxNodes) + " hosts");
     }
   }
-  if (hosts.empty()) return absl::InvalidArgumentError(origin + ": no hosts in it");
+  if (hosts.empty()) return InvalidArgumentError(Remedy::kNoHosts, origin + ": no hosts in it");
   return hosts;
 }
 

@@ -20,6 +20,7 @@
 #include "cohort/launcher/join/join_job.h"
 #include "cohort/launcher/join/token.h"
 #include "cohort/launcher/machine/inventory.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -36,9 +37,10 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   const int count = options.nodes.value_or(1);
   if (count < 2) return absl::InvalidArgumentError("--wait is for other machines to join; say how many with --nnodes");
   if (options.dry_run) {
-    return absl::InvalidArgumentError(std::string("nothing is known of machines that have yet to join; leave ") +
-                                      (options.explain ? "--explain" : "--dry-run") + " out, or use --simulate-nodes " +
-                                      std::to_string(count));
+    return InvalidArgumentError(Remedy::kDryRunOfJoiners,
+                                std::string("nothing is known of machines that have yet to join; leave ") +
+                                    (options.explain ? "--explain" : "--dry-run") + " out, or use --simulate-nodes " +
+                                    std::to_string(count));
   }
   COHORT_ASSIGN_OR_RETURN(NodeResources own, OwnResources(options));
   JoinToken token;
@@ -46,7 +48,8 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   token.secret = absl::WebSafeBase64Escape(random);
   const std::vector<std::string> addresses = OwnAddresses(options.interface);
   if (addresses.empty()) {
-    return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
+    return InvalidArgumentError(Remedy::kNoAddress,
+                                "this machine has no address that others may reach; bring its network up");
   }
   const bool on_all = options.interface.empty();
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0}),
@@ -74,7 +77,7 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
 absl::StatusOr<NodeResources> OwnResources(const Options& options) {
   absl::StatusOr<NodeResources> own = ResourcesOf(TakeInventory(), options, HostName());
   if (own.ok()) return own;
-  return absl::InvalidArgumentError("this machine " + std::string(own.status().message()));
+  return Prefixed("this machine ", own.status());
 }
 
 absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, JoinGate* gate, const JoinKey& key,

@@ -11,6 +11,7 @@
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/whole_number.h"
 #include "cohort/launcher/nodes/members.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -21,8 +22,9 @@ constexpr size_t kMaxName = 253;  // of DNS
 // The number of a pod, from 0, or of pods, from 1.
 absl::StatusOr<int> ReadNumber(const char* name, const std::string& text, int min) {
   if (const auto value = ReadWholeNumber(text, min, kMaxNodes)) return *value;
-  return absl::InvalidArgumentError(std::string(name) + " is '" + text + "', which is no " +
-                                    (min == 0 ? "number of a pod" : "number of pods; give --nnodes N"));
+  return InvalidArgumentError(Remedy::kPodNumber,
+                              std::string(name) + " is '" + text + "', which is no " +
+                                  (min == 0 ? "number of a pod" : "number of pods; give --nnodes N"));
 }
 
 // "train-0.train.default.svc.cluster.local", as the pod's /etc/hosts has it.
@@ -48,7 +50,8 @@ absl::Status ReadCount(const char* name, const VariableLookup& variable, bool ne
 // The number of pods: as typed, or as the variables tell it.
 absl::StatusOr<int> CountPods(const Options& options, const KubernetesPod& pod) {
   if (!options.nodes && !pod.count) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
+        Remedy::kLocalInstead,
         "a pod can't tell how many there are: give --nnodes N, the Job's completions, or --launcher local for a job of "
         "this pod alone");
   }
@@ -65,9 +68,10 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
   KubernetesPod pod;
   if (const auto leader = variable("LWS_LEADER_ADDRESS")) {
     if (leader->size() > kMaxName) {
-      return absl::InvalidArgumentError("LWS_LEADER_ADDRESS has " + std::to_string(leader->size()) +
-                                        " characters, and no name of a pod has more than " + std::to_string(kMaxName) +
-                                        "; it is set by LeaderWorkerSet, or has to be unset");
+      return InvalidArgumentError(Remedy::kPodLeader, "LWS_LEADER_ADDRESS has " + std::to_string(leader->size()) +
+                                                          " characters, and no name of a pod has more than " +
+                                                          std::to_string(kMaxName) +
+                                                          "; it is set by LeaderWorkerSet, or has to be unset");
     }
     pod.first = *leader;
     COHORT_ASSIGN_OR_RETURN(pod.index, ReadNumber("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
@@ -90,9 +94,10 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
   if (!own.ends_with(end) || dot == full_name.size()) {
     pod.first = variable("PET_MASTER_ADDR").value_or("");
     if (!pod.first.empty() && pod.first.size() <= kMaxName) return pod;
-    return absl::InvalidArgumentError("this pod is called " + full_name +
-                                      ", from which pod 0's name can't be told; make a headless Service and set "
-                                      "spec.template.spec.subdomain to its name");
+    return InvalidArgumentError(Remedy::kPodName,
+                                "this pod is called " + full_name +
+                                    ", from which pod 0's name can't be told; make a headless Service and set "
+                                    "spec.template.spec.subdomain to its name");
   }
   pod.first = own.substr(0, own.size() - end.size()) + "-0" + full_name.substr(dot);
   return pod;

@@ -16,6 +16,7 @@
 #include "cohort/launcher/nodes/surroundings/name_list.h"
 #include "cohort/launcher/nodes/surroundings/variables.h"
 #include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -57,9 +58,10 @@ constexpr MemberRow kMemberRows[] = {
 bool IsListOfMachines(std::string_view name) { return name == "SM_HOSTS" || name == "TPU_WORKER_HOSTNAMES"; }
 
 absl::Status NoMemberNumber(const VariableLookup& variable, const char* name) {
-  return absl::InvalidArgumentError(Says(variable, name) +
-                                    " is no number of machines, nor of one of them; unset it, or give --launcher local "
-                                    "for a job of this machine alone");
+  return InvalidArgumentError(Remedy::kUnsetCount,
+                              Says(variable, name) +
+                                  " is no number of machines, nor of one of them; unset it, or give --launcher local "
+                                  "for a job of this machine alone");
 }
 
 // WORLD_SIZE counts machines beside RANK, which an operator sets for each; beside NODE_RANK it counts processes, of
@@ -83,10 +85,11 @@ absl::StatusOr<std::optional<int>> CountMembers(const VariableLookup& variable, 
     const std::string most = text.substr(colon + 1);
     if (most == text.substr(0, colon)) count = ReadWholeNumber(most, 1, kMaxNodes);
     if (!count) {
-      return absl::InvalidArgumentError(Says(variable, row.count) +
-                                        " is a range, and does not tell how many machines run this command; give each "
-                                        "the same number (a PyTorchJob without elasticPolicy), or --launcher local for "
-                                        "a job of this machine alone");
+      return InvalidArgumentError(Remedy::kLocalInstead,
+                                  Says(variable, row.count) +
+                                      " is a range, and does not tell how many machines run this command; give each "
+                                      "the same number (a PyTorchJob without elasticPolicy), or --launcher local for "
+                                      "a job of this machine alone");
     }
   }
   if (!count) return NoMemberNumber(variable, row.count);
@@ -122,9 +125,10 @@ absl::StatusOr<std::optional<Member>> ReadMemberRow(const VariableLookup& variab
   COHORT_ASSIGN_OR_RETURN(const std::optional<int> count, CountMembers(variable, row));
   if (!count || (*count == 1 && !has_index)) return std::nullopt;
   if (!has_index) {
-    return absl::InvalidArgumentError(Says(variable, row.count) + ", but " + row.index +
-                                      " is not set, which says which of them this machine is; set it, or give "
-                                      "--launcher local for a job of this machine alone");
+    return InvalidArgumentError(Remedy::kLocalInstead,
+                                Says(variable, row.count) + ", but " + row.index +
+                                    " is not set, which says which of them this machine is; set it, or give "
+                                    "--launcher local for a job of this machine alone");
   }
   Member member;
   member.count = *count;
@@ -134,9 +138,10 @@ absl::StatusOr<std::optional<Member>> ReadMemberRow(const VariableLookup& variab
   if (!names.empty()) member.first = names[0];
   member.source = Says(variable, row.count) + " " + Says(variable, row.index);
   if (member.index >= member.count) {
-    return absl::InvalidArgumentError(member.source +
-                                      " contradict each other: machines are counted from 0; unset "
-                                      "both, or give --launcher local for a job of this machine alone");
+    return InvalidArgumentError(Remedy::kContradictingOptions,
+                                member.source +
+                                    " contradict each other: machines are counted from 0; unset "
+                                    "both, or give --launcher local for a job of this machine alone");
   }
   if (!names.empty() && row.first != std::string_view(row.count)) member.source += " " + Says(variable, row.first);
   return member;
@@ -168,13 +173,13 @@ absl::StatusOr<JoinKey> ReadKey(const Options& options, const Member& member) {
         " 0 can take part in this job");
     return MakeJoinKey("insecure");
   }
-  if (options.token_file.empty()) return absl::InvalidArgumentError(NeedsSecret(member));
+  if (options.token_file.empty()) return InvalidArgumentError(Remedy::kLocalInstead, NeedsSecret(member));
   COHORT_ASSIGN_OR_RETURN(std::string secret, ReadTextFile(options.token_file, "--token-file"));
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   if (secret.size() < kMinSecret) {
-    return absl::InvalidArgumentError("--token-file " + options.token_file + ": it must hold " +
-                                      std::to_string(kMinSecret) +
-                                      " characters at least; openssl rand -hex 32 makes some");
+    return InvalidArgumentError(Remedy::kShortSecret, "--token-file " + options.token_file + ": it must hold " +
+                                                          std::to_string(kMinSecret) +
+                                                          " characters at least; openssl rand -hex 32 makes some");
   }
   return MakeJoinKey(secret);
 }
@@ -189,14 +194,15 @@ absl::StatusOr<JobNodes> GatherMembers(const Options& options, const Member& mem
   const std::string count = std::to_string(member.count);
   const std::string own_name = member.noun + " " + std::to_string(member.index);
   if (member.index >= member.count) {
-    return absl::InvalidArgumentError("this is " + own_name + ", but --nnodes is " + count +
-                                      "; both must come from the same number");
+    return InvalidArgumentError(Remedy::kPodCount, "this is " + own_name + ", but --nnodes is " + count +
+                                                       "; both must come from the same number");
   }
   if (member.count == 1) return ThisMachine().Find(options);
   if (options.dry_run) {
-    return absl::InvalidArgumentError("this is " + own_name + " of " + count + ", and nothing is known of " +
-                                      member.noun + "s that have yet to join; leave --dry-run and --explain out, or " +
-                                      "use --simulate-nodes " + count);
+    return InvalidArgumentError(Remedy::kDryRunOfJoiners,
+                                "this is " + own_name + " of " + count + ", and nothing is known of " + member.noun +
+                                    "s that have yet to join; leave --dry-run and --explain out, or " +
+                                    "use --simulate-nodes " + count);
   }
   COHORT_ASSIGN_OR_RETURN(const JoinKey key, ReadKey(options, member));
   const PortRange ports = options.ports.value_or(PortRange{kGatePort, kGatePort});
@@ -227,10 +233,11 @@ absl::Status CheckNodesTyped(const Options& options, int count, const std::strin
   const int least = options.min_nodes.value_or(*options.nodes);
   if (least <= count && count <= *options.nodes) return absl::OkStatus();
   const std::string most = options.min_nodes ? ":" + std::to_string(*options.nodes) : "";
-  return absl::InvalidArgumentError("--nnodes " + std::to_string(least) + most + ", but " + says + " says that " +
-                                    std::to_string(count) +
-                                    " run this command; leave --nnodes out, or give --launcher local for a job of "
-                                    "this machine alone");
+  return InvalidArgumentError(Remedy::kLocalInstead,
+                              "--nnodes " + std::to_string(least) + most + ", but " + says + " says that " +
+                                  std::to_string(count) +
+                                  " run this command; leave --nnodes out, or give --launcher local for a job of "
+                                  "this machine alone");
 }
 
 absl::StatusOr<std::optional<Member>> ReadMemberVariables(const VariableLookup& variable) {
@@ -245,17 +252,19 @@ absl::StatusOr<std::optional<Member>> ReadMemberVariables(const VariableLookup& 
       continue;
     }
     if (member->count != found->count || member->index != found->index) {
-      return absl::InvalidArgumentError(found->source + " and " + member->source +
-                                        " contradict each other; unset those that are wrong, or give --launcher local "
-                                        "for a job of this machine alone");
+      return InvalidArgumentError(Remedy::kContradictingOptions,
+                                  found->source + " and " + member->source +
+                                      " contradict each other; unset those that are wrong, or give --launcher local "
+                                      "for a job of this machine alone");
     }
     if (found->first.empty()) found = std::move(member);
   }
   if (!found) return found;
   if (found->first.empty() && found->index > 0) {
-    return absl::InvalidArgumentError(found->source + ", but " + lacks +
-                                      " is not set, which names the first machine; set it on each, or give --launcher "
-                                      "local for a job of this machine alone");
+    return InvalidArgumentError(Remedy::kLocalInstead,
+                                found->source + ", but " + lacks +
+                                    " is not set, which names the first machine; set it on each, or give --launcher "
+                                    "local for a job of this machine alone");
   }
   found->noun = variable("KUBERNETES_SERVICE_HOST") ? "pod" : "machine";
   return found;

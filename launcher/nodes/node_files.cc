@@ -19,6 +19,7 @@
 #include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/nodes/ssh_hosts.h"
 #include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/spawn/blaunch_command.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -95,9 +96,10 @@ absl::StatusOr<JobNodes> NodeFile::Find(const Options& options) const {
   const std::string origin = FileVariable(system_);
   const std::string file = OwnValue(origin.c_str());
   if (file.empty()) {
-    return absl::InvalidArgumentError(job + ": " + origin +
-                                      " is not set, which names its hosts; run dlaunch in the job's own shell, or on "
-                                      "this machine alone with --launcher local");
+    return InvalidArgumentError(Remedy::kSchedulerShell,
+                                job + ": " + origin +
+                                    " is not set, which names its hosts; run dlaunch in the job's own shell, or on "
+                                    "this machine alone with --launcher local");
   }
   COHORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, origin));
   std::vector<HostEntry> hosts;
@@ -132,8 +134,9 @@ absl::StatusOr<JobNodes> MpiHostFile::Find(const Options& options) const {
   const std::string origin = std::string(name) + " " + OwnValue(name);
   absl::StatusOr<std::string> text = ReadTextFile(OwnValue(name), name);
   if (!text.ok()) {
-    return absl::InvalidArgumentError(std::string(text.status().message()) + "; unset " + name +
-                                      ", or give --launcher local for a job of this machine alone");
+    return InvalidArgumentError(Remedy::kLocalInstead,
+                                std::string(text.status().message()) + "; unset " + name +
+                                    ", or give --launcher local for a job of this machine alone");
   }
   // The file that Open MPI installs has comments alone, and means this machine.
   const bool names_hosts = [&] {
@@ -178,10 +181,10 @@ absl::StatusOr<JobNodes> Lsf::Find(const Options& options) const {
   const std::string job = "LSF job " + GetVariable("LSB_JOBID").value_or("?");
   const char* const name = HostsVariableOfLsf();
   if (name == nullptr) {  // on this machine alone it would be another job than was meant
-    return absl::InvalidArgumentError(
-        job +
-        ": LSB_DJOB_HOSTFILE is not set, which names its hosts; run dlaunch in the job's own shell, or on this machine "
-        "alone with --launcher local");
+    return InvalidArgumentError(Remedy::kSchedulerShell, job +
+                                                             ": LSB_DJOB_HOSTFILE is not set, which names its hosts; "
+                                                             "run dlaunch in the job's own shell, or on this machine "
+                                                             "alone with --launcher local");
   }
   COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ReadHostsOfLsf(name));
   return AskAllocation(options, {.name = job, .hosts = std::move(hosts), .program = "blaunch"},

@@ -9,6 +9,7 @@
 #include "cohort/launcher/base/text_file.h"
 #include "cohort/launcher/nodes/host_file.h"
 #include "cohort/launcher/nodes/remote_hosts.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -32,7 +33,8 @@ absl::Status OrderByList(const std::vector<HostEntry>& list, const std::string& 
     auto found = place.find(node.name);
     if (found == place.end()) found = place.find(WithoutDomain(node.name));
     if (found == place.end()) {
-      return absl::InvalidArgumentError(origin + " lacks the node " + node.name + "; name every node of the job there");
+      return InvalidArgumentError(Remedy::kOrderIncomplete,
+                                  origin + " lacks the node " + node.name + "; name every node of the job there");
     }
     placed.emplace_back(found->second, node);
   }

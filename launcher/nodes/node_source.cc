@@ -18,6 +18,8 @@
 #include "cohort/launcher/nodes/ssh_hosts.h"
 #include "cohort/launcher/nodes/surroundings/other_launchers.h"
 #include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -46,14 +48,15 @@ absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Opt
       if (detection.applies) return i;
     } else if (options.launcher == sources[i].name) {
       if (detection.applies) return i;
-      return absl::InvalidArgumentError("--launcher " + options.launcher + " can't be used here: " + detection.because +
-                                        "; leave it out, or see --explain");
+      return InvalidArgumentError(Remedy::kLauncherDoesNotFit, "--launcher " + options.launcher +
+                                                                   " can't be used here: " + detection.because +
+                                                                   "; leave it out, or see --explain");
     }
   }
   if (options.launcher.empty()) {
-    return absl::InvalidArgumentError("there are no nodes to run on; use --nnodes 1 or --simulate-nodes");
+    return InvalidArgumentError(Remedy::kNoNodes, "there are no nodes to run on; use --nnodes 1 or --simulate-nodes");
   }
-  return absl::InvalidArgumentError("--launcher '" + options.launcher + "': give one of " + names);
+  return WrongValue("--launcher", options.launcher, "give one of " + names);
 }
 
 // Variables beside those of the chosen scheduler. A second scheduler is named. Where the first one has one machine and
@@ -70,10 +73,11 @@ absl::Status HeedOtherVariables(const std::vector<NamedSource>& sources, size_t 
     } else if (sources[i].name == "members" && alone) {
       COHORT_ASSIGN_OR_RETURN(const std::optional<Member> member, ReadMemberVariables(GetVariable));
       const std::string name = sources[chosen].name;
-      return absl::InvalidArgumentError((member ? member->source : other.because) +
-                                        " says that there are more machines, and " + name +
-                                        " that there is one; give --launcher " + name +
-                                        " or --launcher local for this one, or --launcher members for them");
+      return InvalidArgumentError(Remedy::kMoreMachinesNamed,
+                                  (member ? member->source : other.because) +
+                                      " says that there are more machines, and " + name +
+                                      " that there is one; give --launcher " + name +
+                                      " or --launcher local for this one, or --launcher members for them");
     }
   }
   return alone ? RefuseUnreachableMachines(GetVariable) : absl::OkStatus();
@@ -89,9 +93,10 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   if (by_itself && sources[chosen].name == "local") COHORT_RETURN_IF_ERROR(RefuseUnreachableMachines(GetVariable));
   // A user who gives them expects that they keep strangers out.
   if (!sources[chosen].source->SharesSecret() && (options.insecure || !options.token_file.empty())) {
-    return absl::InvalidArgumentError((options.insecure ? "--insecure" : "--token-file " + options.token_file) +
-                                      " is for pods and machines that run the same command, and the nodes come from: " +
-                                      sources[chosen].name + " (see --explain); leave it out");
+    return InvalidArgumentError(Remedy::kSecretWithoutPods,
+                                (options.insecure ? "--insecure" : "--token-file " + options.token_file) +
+                                    " is for pods and machines that run the same command, and the nodes come from: " +
+                                    sources[chosen].name + " (see --explain); leave it out");
   }
   COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
   if (by_itself && sources[chosen].source->IsScheduler() && !found.instead) {

@@ -21,6 +21,7 @@
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/machine/program.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -39,29 +40,35 @@ std::string LastLine(const std::string& text) {
   return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
 }
 
-// Why this host's answer is none.
-std::string DescribeFailure(const Options& options, const RemoteWay& way, const std::string& host,
-                            const CommandResult& result) {
+// Why this host's answer is none: "can't be reached ...".
+absl::Status FailureOf(const Options& options, const RemoteWay& way, const std::string& host,
+                       const CommandResult& result) {
   const std::string trial = absl::StrReplaceAll(way.trial, {{"HOST", host}});
   const std::string said = Printable(LastLine(result.error), kMaxWords);
   const std::string words = said.empty() ? "" : ": " + said;
-  if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
+  if (!result.ended) return absl::InvalidArgumentError("gave no answer" + (said.empty() ? " within 20 s" : words));
   if (WIFSIGNALED(result.wait_status)) {
-    return "could not be asked: " + SpawnerName(way.spawner) + " was killed by " +
-           SignalName(WTERMSIG(result.wait_status)) + words + "; try: " + trial;
+    return InvalidArgumentError(Remedy::kHostNotAsked,
+                                "could not be asked: " + SpawnerName(way.spawner) + " was killed by " +
+                                    SignalName(WTERMSIG(result.wait_status)) + words + "; try: " + trial);
   }
   const int code = WEXITSTATUS(result.wait_status);
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
   if (code == way.unreachable_status) {
     const bool slow = !way.patience.empty() && said.find("timed out") != std::string::npos;
-    return "can't be reached" + words + "; try: " + trial + (slow ? ", or where it is only slow: " + way.patience : "");
+    return InvalidArgumentError(
+        Remedy::kHostNotReached,
+        "can't be reached" + words + "; try: " + trial + (slow ? ", or where it is only slow: " + way.patience : ""));
   }
   // slurmstepd's words for a program that its node lacks; the status is srun's own.
   const bool not_there = result.error.find("execve()") != std::string::npos;
   if (code == 127 || code == 126 || not_there) {
-    return "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path";
+    return InvalidArgumentError(
+        Remedy::kNoDlaunchOnHost,
+        "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path");
   }
-  return "could not start " + path + " (status " + std::to_string(code) + ")" + words + "; try: " + trial;
+  return absl::InvalidArgumentError("could not start " + path + " (status " + std::to_string(code) + ")" + words +
+                                    "; try: " + trial);
 }
 
 // The command by which hosts are reached.
@@ -73,40 +80,38 @@ absl::Status CheckIsHere(const std::string& command, const RemoteWay& way) {
       FindProgram(command, GetVariable("PATH").value_or("/usr/bin:/bin"), here, "/nonexistent");
   if (found.ok()) return absl::OkStatus();
   if (absl::IsPermissionDenied(found.status()))
-    return absl::InvalidArgumentError(std::string(found.status().message()));
-  return absl::InvalidArgumentError("there is no " + command + (by_path ? "" : " in PATH") +
-                                    " on this machine, by which hosts are reached; " +
-                                    (way.spawner == SpawnerKind::kSsh ? "install it, or name another with --ssh"
-                                                                      : "add the folder where it lies to PATH"));
+    return WithRemedyOf(found.status(), absl::InvalidArgumentError(found.status().message()));
+  return InvalidArgumentError(Remedy::kNoRemoteShell,
+                              "there is no " + command + (by_path ? "" : " in PATH") +
+                                  " on this machine, by which hosts are reached; " +
+                                  (way.spawner == SpawnerKind::kSsh ? "install it, or name another with --ssh"
+                                                                    : "add the folder where it lies to PATH"));
 }
 
 absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay& way, const HostEntry& entry,
                                          const CommandResult& result) {
-  const auto blame = [&](const std::string& what) {
-    return absl::InvalidArgumentError("host " + entry.host + " " + what);
-  };
+  const auto blame = [&](const absl::Status& what) { return Prefixed("host " + entry.host + " ", what); };
   absl::StatusOr<v1::NodeInventory> inventory = ParseInventory(result.output);
   if (!inventory.ok()) {
     const bool fine = result.ended && result.wait_status == 0;
+    if (!fine) return blame(FailureOf(options, way, entry.host, result));
     const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
-    return blame(fine ? std::string(inventory.status().message()) + "; is " + path +
-                            " a dlaunch there? Another is named with --agent-path"
-                      : DescribeFailure(options, way, entry.host, result));
+    return blame(absl::InvalidArgumentError(std::string(inventory.status().message()) + "; is " + path +
+                                            " a dlaunch there? Another is named with --agent-path"));
   }
   absl::StatusOr<NodeResources> node = ResourcesOf(*inventory, options, entry.host);
-  if (!node.ok()) return blame(std::string(node.status().message()));
+  if (!node.ok()) return blame(node.status());
   (way.slots_are_tasks ? node->tasks : node->slots) = entry.slots;
   return node;
 }
 
 // All of them by name, and the first of them with their reasons.
-std::string DescribeUnusable(const std::vector<HostEntry>& hosts, const std::map<size_t, std::string>& unusable) {
-  if (unusable.size() == 1) return unusable.begin()->second;
+std::string DescribeUnusable(const std::vector<HostEntry>& hosts, const std::map<size_t, absl::Status>& unusable) {
   std::string names, reasons;
   size_t told = 0;
   for (const auto& [index, why] : unusable) {
     names += (names.empty() ? "" : ", ") + hosts[index].host;
-    if (++told <= kMaxReasons) reasons += "\n    " + why;
+    if (++told <= kMaxReasons) reasons += "\n    " + TextOf(why);
   }
   if (told > kMaxReasons) reasons += "\n    and " + std::to_string(told - kMaxReasons) + " more";
   return std::to_string(told) + " of " + std::to_string(hosts.size()) + " hosts can't be used: " + names + reasons;
@@ -136,9 +141,10 @@ absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, 
   if (!options.nodes) return hosts;
   const int least = options.min_nodes.value_or(*options.nodes);
   if (static_cast<size_t>(least) > hosts.size()) {
-    return absl::InvalidArgumentError("--nnodes " + std::to_string(least) + ": " + what + " has " +
-                                      std::to_string(hosts.size()) + (hosts.size() == 1 ? " host" : " hosts") +
-                                      "; get more, or leave --nnodes out");
+    return InvalidArgumentError(Remedy::kTooFewNodes, "--nnodes " + std::to_string(least) + ": " + what + " has " +
+                                                          std::to_string(hosts.size()) +
+                                                          (hosts.size() == 1 ? " host" : " hosts") +
+                                                          "; get more, or leave --nnodes out");
   }
   if (hosts.size() > static_cast<size_t>(*options.nodes)) hosts.resize(*options.nodes);
   return hosts;
@@ -153,7 +159,7 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
   if (!commands.empty()) COHORT_RETURN_IF_ERROR(CheckIsHere(commands[0][0], way));
   const size_t least = options.min_nodes ? static_cast<size_t>(*options.min_nodes) : hosts.size();
   std::vector<std::optional<NodeResources>> answers(hosts.size());
-  std::map<size_t, std::string> unusable;  // by their place in the list, and why
+  std::map<size_t, absl::Status> unusable;  // by their place in the list, and why
   const auto results = RunCommands(commands, {.on_end =
                                                   [&](size_t index, const CommandResult& result) {
                                                     absl::StatusOr<NodeResources> node =
@@ -161,7 +167,7 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
                                                     if (node.ok()) {
                                                       answers[index] = *std::move(node);
                                                     } else {
-                                                      unusable[index] = std::string(node.status().message());
+                                                      unusable[index] = node.status();
                                                     }
                                                     return hosts.size() - unusable.size() >= least;
                                                   },
@@ -169,10 +175,12 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
   const size_t left = hosts.size() - unusable.size();
   if (left < least) {
     const std::string unanswered = DescribeUnanswered(hosts, results);
-    return absl::InvalidArgumentError(DescribeUnusable(hosts, unusable) + (unanswered.empty() ? "" : "\n    ") +
-                                      unanswered);
+    if (unusable.size() == 1 && unanswered.empty()) return unusable.begin()->second;
+    const std::string reasons =
+        unusable.size() == 1 ? TextOf(unusable.begin()->second) : DescribeUnusable(hosts, unusable);
+    return absl::InvalidArgumentError(reasons + (unanswered.empty() ? "" : "\n    ") + unanswered);
   }
-  for (const auto& [index, why] : unusable) Say("left out: " + why);
+  for (const auto& [index, why] : unusable) Say("left out: " + TextOf(why));
   JobNodes found{.source = std::to_string(left) + (left == 1 ? " host " : " hosts ") + way.source,
                  .spawner = way.spawner,
                  .across_hosts = true};

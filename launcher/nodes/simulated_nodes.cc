@@ -6,6 +6,7 @@
 #include "cohort/launcher/machine/numa_nodes.h"
 #include "cohort/launcher/machine/simulated_devices.h"
 #include "cohort/launcher/nodes/share_of.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -20,8 +21,9 @@ absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
   const bool fits = !options.nodes || (options.min_nodes ? *options.min_nodes <= count && count <= *options.nodes
                                                          : *options.nodes == count);
   if (!fits) {
-    return absl::InvalidArgumentError("--nnodes " + std::to_string(*options.nodes) + " and --simulate-nodes " +
-                                      std::to_string(count) + " contradict each other; leave --nnodes out");
+    return InvalidArgumentError(Remedy::kContradictingOptions, "--nnodes " + std::to_string(*options.nodes) +
+                                                                   " and --simulate-nodes " + std::to_string(count) +
+                                                                   " contradict each other; leave --nnodes out");
   }
   JobNodes found{.source = std::to_string(count) + " simulated node" + (count > 1 ? "s" : "") + " on this machine",
                  .spawner = SpawnerKind::kLocal,

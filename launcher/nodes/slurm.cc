@@ -23,6 +23,7 @@
 #include "cohort/launcher/nodes/allocation.h"
 #include "cohort/launcher/nodes/surroundings/task_counts.h"
 #include "cohort/launcher/nodes/surroundings/variables.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/spawn/srun_command.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -39,9 +40,10 @@ absl::StatusOr<int> ReadTaskNumber(const char* name, const VariableLookup& varia
   const auto text = variable(name);
   if (!text) return unset;
   if (const auto value = ReadWholeNumber(*text, min, max)) return *value;
-  return absl::InvalidArgumentError(std::string(name) + " is '" + Printable(*text, 40) + "', and no number from " +
-                                    std::to_string(min) + (max == kMaxTasks ? " on" : " to " + std::to_string(max)) +
-                                    ", as Slurm sets it; unset what set it, or start dlaunch by srun");
+  return InvalidArgumentError(Remedy::kSlurmNumber,
+                              std::string(name) + " is '" + Printable(*text, 40) + "', and no number from " +
+                                  std::to_string(min) + (max == kMaxTasks ? " on" : " to " + std::to_string(max)) +
+                                  ", as Slurm sets it; unset what set it, or start dlaunch by srun");
 }
 
 // The older name is SLURM_JOBID.
@@ -162,9 +164,10 @@ absl::Status RefuseOtherComponents(const Options& options) {
   for (const char* name : {"SLURM_HET_SIZE", "SLURM_PACK_SIZE"}) {
     const std::string components = GetVariable(name).value_or("");
     if (components.empty() || components == "1" || options.nodes) continue;
-    return absl::InvalidArgumentError(std::string(name) + " is " + Printable(components, 40) +
-                                      ": the nodes of a heterogeneous job's other components can't be reached; give "
-                                      "--nnodes N for nodes of the first one, or ask for a job of one component");
+    return InvalidArgumentError(Remedy::kSlurmComponents,
+                                std::string(name) + " is " + Printable(components, 40) +
+                                    ": the nodes of a heterogeneous job's other components can't be reached; give "
+                                    "--nnodes N for nodes of the first one, or ask for a job of one component");
   }
   return absl::OkStatus();
 }
@@ -190,18 +193,19 @@ absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable, bo
   std::string list = ValueOf(variable, name);
   if (list.empty() && !found.step) list = ValueOf(variable, "SLURM_NODELIST");
   if (list.empty()) {  // on this machine alone it would be another job than was meant
-    return absl::InvalidArgumentError(
-        std::string(name) +
-        " is not set, which names the nodes of the Slurm job; run dlaunch in the job's own "
-        "shell, or on this machine alone with --launcher local");
+    return InvalidArgumentError(Remedy::kSchedulerShell,
+                                std::string(name) +
+                                    " is not set, which names the nodes of the Slurm job; run dlaunch in the job's own "
+                                    "shell, or on this machine alone with --launcher local");
   }
   COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
   const std::string nodes = std::to_string(found.hosts.size());
   if (found.step && static_cast<size_t>(tasks) != found.hosts.size()) {
-    return absl::InvalidArgumentError("srun started " + Plural(static_cast<size_t>(tasks), "task") + " on " +
-                                      Plural(found.hosts.size(), "node") +
-                                      ", each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " +
-                                      nodes + " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
+    return InvalidArgumentError(Remedy::kManyDlaunches,
+                                "srun started " + Plural(static_cast<size_t>(tasks), "task") + " on " +
+                                    Plural(found.hosts.size(), "node") +
+                                    ", each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " +
+                                    nodes + " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
   }
   if (several) {
     COHORT_ASSIGN_OR_RETURN(const int task, ReadTaskNumber("SLURM_PROCID", variable, 0, 0, tasks - 1));

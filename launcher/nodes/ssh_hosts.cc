@@ -12,6 +12,7 @@
 #include "cohort/launcher/nodes/host_list.h"
 #include "cohort/launcher/nodes/remote_hosts.h"
 #include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/spawn/ssh_command.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -61,8 +62,10 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
   if (NeedsNoSsh(options, hosts)) return StartHere(options, hosts[0]);
   absl::StatusOr<JobNodes> found = AskHosts(options, hosts, SshWay(options, "by ssh"));
   if (found.ok() || hosts.size() != 1 || !IsThisMachine(hosts[0].host)) return found;
-  return absl::Status(found.status().code(), std::string(found.status().message()) + "; for this machine alone leave " +
-                                                 (options.hosts.empty() ? "--hostfile" : "--hosts") + " out");
+  return WithRemedyOf(
+      found.status(),
+      absl::Status(found.status().code(), std::string(found.status().message()) + "; for this machine alone leave " +
+                                              (options.hosts.empty() ? "--hostfile" : "--hosts") + " out"));
 }
 
 RemoteWay SshWay(const Options& options, const std::string& source) {

@@ -6,6 +6,7 @@
 #include "cohort/launcher/machine/cuda_devices.h"
 #include "cohort/launcher/machine/numa_nodes.h"
 #include "cohort/launcher/machine/simulated_devices.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -14,12 +15,13 @@ absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
   const int wanted = options.min_nodes.value_or(options.nodes.value_or(1));
   if (wanted > 1) {
     const std::string most = options.min_nodes ? ":" + std::to_string(*options.nodes) : "";
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
+        Remedy::kOneNodeHere,
         "--nnodes " + std::to_string(wanted) + most +
-        ": there is one node here, this machine; name others with --hosts; for others to join by themselves, add "
-        "--wait 600 and paste the line that it prints there; to let it stand for " +
-        std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
-        "; for more ranks on it, use --nproc-per-node");
+            ": there is one node here, this machine; name others with --hosts; for others to join by themselves, add "
+            "--wait 600 and paste the line that it prints there; to let it stand for " +
+            std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
+            "; for more ranks on it, use --nproc-per-node");
   }
   JobNodes found{.source = "this machine", .spawner = SpawnerKind::kLocal, .share_host = false, .nodes = {}};
   NodeResources node{.name = HostName(), .devices = {}, .cpus = AvailableCpus(), .cores = AvailableCores()};

@@ -16,6 +16,7 @@
 #include "cohort/launcher/nodes/surroundings/name_list.h"
 #include "cohort/launcher/nodes/surroundings/variables.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -50,11 +51,12 @@ constexpr LauncherRow kLaunchers[] = {
 };
 
 absl::Status Copies(const std::string& who, const std::string& says, const std::string& count) {
-  return absl::InvalidArgumentError(who + " started " + count + " processes (" + says +
-                                    "), each of them a dlaunch with a job of its own. dlaunch starts the ranks itself: "
-                                    "run it once, without that launcher" +
-                                    (count == "several" ? "" : ", with -n " + count) +
-                                    "; or give --launcher local for a job of its own in each");
+  return InvalidArgumentError(Remedy::kManyDlaunches,
+                              who + " started " + count + " processes (" + says +
+                                  "), each of them a dlaunch with a job of its own. dlaunch starts the ranks itself: "
+                                  "run it once, without that launcher" +
+                                  (count == "several" ? "" : ", with -n " + count) +
+                                  "; or give --launcher local for a job of its own in each");
 }
 
 // srun sets such variables too (--mpi=pmi2, --mpi=pmix); Slurm's source knows what to do with its tasks.
@@ -73,8 +75,8 @@ absl::Status RefuseRow(const VariableLookup& variable, const LauncherRow& row) {
   const char* const name = size.empty() ? row.rank : row.size;
   const std::optional<int> number = NumberOf(variable, name);
   if (!number) {
-    return absl::InvalidArgumentError(Says(variable, name) + " is no number of processes, as " + row.who +
-                                      " sets it; unset it" + kAlone);
+    return InvalidArgumentError(Remedy::kUnsetCount, Says(variable, name) + " is no number of processes, as " +
+                                                         row.who + " sets it; unset it" + kAlone);
   }
   if (*number <= (size.empty() ? 0 : 1)) return absl::OkStatus();
   const std::string says = Says(variable, name) + (size.empty() || rank.empty() ? "" : " " + Says(variable, row.rank));
@@ -97,8 +99,9 @@ absl::Status RefuseTorchrun(const VariableLookup& variable) {
 
 absl::Status Unreachable(const std::string& says, size_t count, const std::string& remedy) {
   if (count < 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(says + " says that there are " + std::to_string(count) +
-                                    " machines, which dlaunch can't reach by that; " + remedy + kAlone);
+  return InvalidArgumentError(Remedy::kMachinesOutOfReach, says + " says that there are " + std::to_string(count) +
+                                                               " machines, which dlaunch can't reach by that; " +
+                                                               remedy + kAlone);
 }
 
 constexpr char kByHosts[] =

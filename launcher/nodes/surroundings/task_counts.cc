@@ -7,12 +7,14 @@
 #include "absl/strings/str_split.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 absl::StatusOr<std::vector<int>> ParseTaskCounts(std::string_view text, const std::string& origin) {
   const auto bad = [&] {
-    return absl::InvalidArgumentError(origin + " is '" + Printable(text, 40) +
-                                      "', and no list of tasks such as 4(x2),2; unset it, or give --nproc-per-node");
+    return InvalidArgumentError(Remedy::kListOfTasks,
+                                origin + " is '" + Printable(text, 40) +
+                                    "', and no list of tasks such as 4(x2),2; unset it, or give --nproc-per-node");
   };
   std::vector<int> counts;
   for (const absl::string_view word : absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
