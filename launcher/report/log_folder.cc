@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/bounded_call.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -22,7 +23,8 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kPatience{5};
 
 absl::Status Refusal(const std::string& folder, const std::string& why) {
-  return absl::InvalidArgumentError("--log-dir " + folder + ": " + why + "; give a folder where files can be made");
+  return InvalidArgumentError(Remedy::kLogFolder,
+                              "--log-dir " + folder + ": " + why + "; give a folder where files can be made");
 }
 
 // Lists `path` and the folders above it that are not there.
@@ -63,10 +65,10 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
       return absl::OkStatus();
     }
     found->made.clear();  // they are the other's now
-    return absl::InvalidArgumentError(
-        "--log-dir " + folder +
-        ": another job that runs writes there, and files of the same names would be lost; "
-        "give each job a folder of its own");
+    return InvalidArgumentError(Remedy::kLogFolderInUse,
+                                "--log-dir " + folder +
+                                    ": another job that runs writes there, and files of the same names would be lost; "
+                                    "give each job a folder of its own");
   });
   const std::optional<absl::Status> made = making.Await(runtime::Deadline::After(kPatience));
   if (!made) {
