@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/mutex.h"
 
@@ -194,9 +195,11 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
     auto exposer = std::make_unique<prometheus::Exposer>(options);
     return std::make_unique<PrometheusServer>(std::move(exposer), std::move(wanted));
   } catch (const std::exception&) {  // of civetweb, which does not say why
-    return absl::UnavailableError("--metrics " + address +
-                                  ": can't listen there; is the port in use, or the address another machine's? Name "
-                                  "another, or 0 for any free port");
+    return WithRemedy(
+        Remedy::kMetricsPort,
+        absl::UnavailableError("--metrics " + address +
+                               ": can't listen there; is the port in use, or the address another machine's? Name "
+                               "another, or 0 for any free port"));
   }
 }
 
