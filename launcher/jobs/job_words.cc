@@ -7,6 +7,7 @@
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/options/rank_program.h"
+#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 namespace {
@@ -68,15 +69,18 @@ absl::StatusOr<std::string> FindRunningJob(const std::string& typed) {
   const std::vector<std::string> ids = RunningJobIds();
   const std::vector<std::string> matching = typed.empty() ? ids : MatchJobIds(ids, typed);
   if (matching.size() == 1) return matching[0];
-  if (ids.empty() && typed.empty()) return absl::NotFoundError("no job runs on this machine");
+  if (ids.empty() && typed.empty())
+    return WithRemedy(Remedy::kNoSuchJob, absl::NotFoundError("no job runs on this machine"));
   std::string known;
   for (const std::string& id : matching.empty() ? ids : matching) known += " " + id;
   if (matching.empty()) {
-    return absl::NotFoundError("no job '" + typed + "' runs on this machine" +
-                               (known.empty() ? "" : "; these do:" + known));
+    return WithRemedy(Remedy::kNoSuchJob, absl::NotFoundError("no job '" + typed + "' runs on this machine" +
+                                                              (known.empty() ? "" : "; these do:" + known)));
   }
-  if (typed.empty()) return absl::NotFoundError("several jobs run here, name one of" + known);
-  return absl::NotFoundError("'" + typed + "' may be any of" + known + "; type more of it");
+  if (typed.empty())
+    return WithRemedy(Remedy::kSeveralJobs, absl::NotFoundError("several jobs run here, name one of" + known));
+  return WithRemedy(Remedy::kAmbiguousJob,
+                    absl::NotFoundError("'" + typed + "' may be any of" + known + "; type more of it"));
 }
 
 }  // namespace cohort::launcher

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -126,8 +127,9 @@ absl::Status JobConnection::Send(const v1::JobRequest& request) {
 absl::StatusOr<v1::JobSnapshot> JobConnection::Receive(runtime::Deadline deadline) {
   const std::string who = Who();
   if (!WaitReadable(fd_.get(), deadline)) {
-    return absl::DeadlineExceededError(who +
-                                       " does not answer; is it stopped? kill -CONT lets it go on, kill -9 ends it");
+    return WithRemedy(Remedy::kJobSilent,
+                      absl::DeadlineExceededError(
+                          who + " does not answer; is it stopped? kill -CONT lets it go on, kill -9 ends it"));
   }
   std::string buffer(kMaxRankPacket, '\0');
   const ssize_t n = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_TRUNC);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cohort/launcher/remedies/remedies.h"
+
 namespace cohort::launcher {
 
 uint64_t StackView::Begin(const JobMembers& members, const v1::JobRequest& request) {
@@ -32,7 +34,10 @@ void StackView::OnStack(size_t agent, const v1::RankStack& stack) {
   kept = stack;
   question.bytes += kept.text().size();
   if (question.bytes > kMaxBytes || kept.text().size() > (32u << 10)) {
-    kept.set_text("  left out: the stacks of all are too long; name fewer ranks (--rank)\n");
+    kept.set_text(
+        "  " +
+        WithRemedy(Remedy::kStacksTooLong, "left out: the stacks of all are too long; name fewer ranks (--rank)") +
+        "\n");
   }
 }
 
