@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -20,11 +19,13 @@
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/base/say.h"
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/front_end/front_end_inside.h"
 #include "cohort/launcher/front_end/job_plan.h"
 #include "cohort/launcher/front_end/job_snapshot.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/report/job_record.h"
 #include "cohort/launcher/spawn/local_spawner.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -123,13 +124,13 @@ absl::Status FrontEnd::StartAgents() {
   const absl::Status status = agents_.Start(signals_.get(), [this] { return IsToldToEnd(); });
   if (absl::IsCancelled(status)) return status;
   if (!status.ok()) {
-    return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
+    return Prefixed("can't start the agents: ", status);
   }
   if (!agents_.IsHere(0)) TellOfUnreadInput(job_, &loop_, &turns_);  // else its agent has the descriptor
   agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
   const absl::Status asked = watch_.Listen(job_.id);
   if (!asked.ok()) {
-    turns_.Announce("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
+    turns_.Announce("dlaunch status and dlaunch kill won't find this job: " + TextOf(asked));
   }
   StartAgent(0);
   loop_.After(kJoinTimeout, [this] {
@@ -212,7 +213,7 @@ int FrontEnd::Run() {
     if (end_.over()) TellOfLostOutput();
   } else {
     if (!absl::IsCancelled(started)) {
-      turns_.Announce(std::string(started.message()));
+      turns_.Announce(TextOf(started));
       end_.Finish(ReportOfNoStart());
     }
     KillAgents();
@@ -262,7 +263,7 @@ void FrontEnd::AwaitRecord(milliseconds limit) {
   if (!record_) return;
   const std::optional<absl::Status> kept = record_->Await(runtime::Deadline::After(limit));
   if (!kept) turns_.Announce(job_.log_directory + "/report.json is missing: its file system does not take it");
-  if (kept && !kept->ok()) turns_.Announce(std::string(kept->message()));
+  if (kept && !kept->ok()) turns_.Announce(TextOf(*kept));
 }
 
 void FrontEnd::SendInput(std::string bytes, bool end) {
@@ -460,9 +461,9 @@ int RunJob(const Job& job) {
   try {
     front_end = std::make_unique<FrontEnd>(job, std::move(forked));
   } catch (const std::system_error& error) {
-    std::fprintf(stderr, "dlaunch: no thread to print from: %s; raise ulimit -u or ulimit -v\n",
-                 error.code().message().c_str());
-    return kExitLauncher;
+    return Refuse(WithRemedy(Remedy::kProcessLimit,
+                             "no thread to print from: " + error.code().message() + "; raise ulimit -u or ulimit -v"),
+                  kExitLauncher);
   }
   return front_end->Run();
 }

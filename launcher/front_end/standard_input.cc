@@ -12,6 +12,8 @@
 #include <cstring>
 #include <utility>
 
+#include "cohort/launcher/remedies/remedies.h"
+
 namespace cohort::launcher {
 
 StandardInput::~StandardInput() { Pause(); }
@@ -85,9 +87,11 @@ void TellOfUnreadInput(const Job& job, EventLoop* loop, LineTurns* turns) {
   if (job.options.input != RankInputOption::kRedirected || ::isatty(STDIN_FILENO) == 1) return;
   const auto tell = [&job, turns] {
     const bool joined = job.nodes.spawner == SpawnerKind::kLocal;
-    turns->Announce("rank 0 is on " + job.nodes.nodes[0].name + ", " +
-                    (joined ? "which joined" : "started by " + SpawnerName(job.nodes.spawner)) +
-                    ", and does not get the standard input; give --stdin rank0 if it should, or --stdin none");
+    turns->Announce(
+        WithRemedy(Remedy::kInputElsewhere,
+                   "rank 0 is on " + job.nodes.nodes[0].name + ", " +
+                       (joined ? "which joined" : "started by " + SpawnerName(job.nodes.spawner)) +
+                       ", and does not get the standard input; give --stdin rank0 if it should, or --stdin none"));
   };
   struct stat input{};
   if (::fstat(STDIN_FILENO, &input) != 0) return;
