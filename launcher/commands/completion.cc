@@ -7,6 +7,8 @@
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/nodes/node_source.h"
 #include "cohort/launcher/options/command_parser.h"
+#include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/build_info.h"
 #include "cohort/runtime/manual/forms.h"
 
@@ -50,7 +52,7 @@ runtime::ManualCommand DlaunchManual() {
 int PrintForm(const std::string& form) {
   const auto text = runtime::Form(DlaunchManual(), form, std::string("cohort ") + COHORT_VERSION);
   if (text) return Answer(*text);
-  return Refuse(std::string(runtime::kDescribeOption) + " '" + form + "': give one of " + runtime::kFormNames,
+  return Refuse(WrongValue(runtime::kDescribeOption, form, std::string("give one of ") + runtime::kFormNames),
                 kExitUsage);
 }
 
@@ -61,7 +63,8 @@ int RunCompletionCommand(const std::vector<std::string>& arguments) {
   if (shell == "jobs") return Answer(OnLines(RunningJobIds()));
   if (shell == "hosts") return Answer(OnLines(RecentHosts()));
   if (shell == "bash" || shell == "zsh" || shell == "fish") return PrintForm(shell);
-  return Refuse("completion '" + shell + "': there is completion for bash, zsh and fish; use: " + UseOf(line),
+  return Refuse(WithRemedy(Remedy::kUsage, "completion '" + shell +
+                                               "': there is completion for bash, zsh and fish; use: " + UseOf(line)),
                 kExitUsage);
 }
 

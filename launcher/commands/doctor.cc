@@ -50,11 +50,12 @@ Finding Good(const std::string& subject, const std::string& text) {
 }
 
 Finding JudgeLimit(const std::string& subject, const std::string& option, unsigned long long limit,
-                   unsigned long long needed, unsigned long long wanted) {
+                   unsigned long long needed, unsigned long long wanted, Remedy id) {
   Finding finding = Good(subject, limit == kNoLimit ? "no limit" : "at most " + std::to_string(limit));
   if (limit >= wanted) return finding;
   finding.level = limit < needed ? Finding::Level::kBad : Finding::Level::kWarning;
   finding.remedy = "raise it: ulimit " + option + " " + std::to_string(wanted);
+  finding.id = id;
   return finding;
 }
 
@@ -143,8 +144,9 @@ size_t CountOf(const std::vector<Finding>& findings, Finding::Level level) {
 }
 
 std::string TextOf(const Finding& finding) {
-  const std::string remedy = finding.remedy.empty() ? "" : "        " + finding.remedy + "\n";
-  return MarkOf(finding.level) + finding.subject + ": " + finding.text + "\n" + remedy;
+  const std::string remedy = finding.id ? WithRemedy(*finding.id, finding.remedy) : finding.remedy;
+  return MarkOf(finding.level) + finding.subject + ": " + finding.text + "\n" +
+         (remedy.empty() ? "" : "        " + remedy + "\n");
 }
 
 SubcommandLine DoctorLine(bool* json) {
@@ -197,8 +199,10 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
     machine = {Level::kBad, machine.subject, facts.node_error, "until that is mended it takes no part in a job"};
   }
   findings.push_back(machine);
-  findings.push_back(JudgeLimit("open files", "-n", facts.open_files, kFilesNeeded, kFilesWanted));
-  findings.push_back(JudgeLimit("processes", "-u", facts.processes, kProcessesNeeded, kProcessesWanted));
+  findings.push_back(
+      JudgeLimit("open files", "-n", facts.open_files, kFilesNeeded, kFilesWanted, Remedy::kDescriptorLimit));
+  findings.push_back(
+      JudgeLimit("processes", "-u", facts.processes, kProcessesNeeded, kProcessesWanted, Remedy::kProcessLimit));
   Finding kernel = Good("kernel", "has sealed memory files and process descriptors");
   if (!facts.memfd) {
     kernel = {Level::kBad, kernel.subject, "lacks memfd_create with seals, or a container's filter forbids it",
@@ -228,15 +232,16 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
   Finding network = Good("network", addresses);
   if (!facts.loopback) {
     network = {Level::kBad, network.subject, "the loopback interface is down, by which processes of this machine talk",
-               "bring it up: ip link set lo up"};
+               "bring it up: ip link set lo up", Remedy::kLoopbackDown};
   } else if (addresses.empty()) {
     network = {Level::kWarning, network.subject, "no address that other machines may reach",
-               "jobs on this machine alone work; bring an interface up for others"};
+               "jobs on this machine alone work; bring an interface up for others", Remedy::kNoOutsideAddress};
   }
   findings.push_back(network);
   Finding ssh = Good("ssh", "in PATH");
   if (!facts.ssh) {
-    ssh = {Level::kWarning, ssh.subject, "not in PATH: --hosts and --hostfile won't work", "install openssh-client"};
+    ssh = {Level::kWarning, ssh.subject, "not in PATH: --hosts and --hostfile won't work", "install openssh-client",
+           Remedy::kNoRemoteShell};
   }
   findings.push_back(ssh);
   findings.push_back(JudgeLibrary("UCX", facts.ucx,
@@ -266,6 +271,7 @@ std::string DoctorJson(const std::vector<Finding>& findings, const std::vector<E
   for (const Finding& finding : findings) {
     Json described = {{"level", NameOf(finding.level)}, {"subject", finding.subject}, {"text", finding.text}};
     if (!finding.remedy.empty()) described["remedy"] = finding.remedy;
+    if (finding.id) described["id"] = IdOf(*finding.id);
     document["findings"].push_back(described);
   }
   return JsonText(document);

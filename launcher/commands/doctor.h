@@ -1,10 +1,12 @@
 // `dlaunch doctor`: what of this machine and its surroundings keeps jobs from running, or from running well.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cohort/launcher/nodes/node_source.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/manual/command.h"
 
 namespace cohort::launcher {
@@ -15,6 +17,7 @@ struct Finding {
   std::string subject;  // "open files"
   std::string text;     // what was found
   std::string remedy;   // empty where nothing is to be done
+  std::optional<Remedy> id = {};
 };
 
 // Everything that doctor looks at. Its judgement is a function of this.

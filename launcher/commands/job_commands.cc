@@ -19,6 +19,7 @@
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -154,7 +155,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     const absl::Status& why = told[i].status();
     // In a list others' jobs, and those that end meanwhile, are of no concern.
     if (job.empty() && !absl::IsDeadlineExceeded(why)) continue;
-    exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kExitNoSuchJob);
+    exit_code = Refuse(Prefixed(ids[i] + ": ", why), kExitNoSuchJob);
     silent.emplace_back(ids[i], std::string(why.message()));
   }
   if (json) shown = StatusJson(described, silent);
@@ -171,21 +172,21 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
-  if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kExitNoSuchJob);
+  if (!connection.ok()) return Refuse(Prefixed(*id + ": ", connection.status()), kExitNoSuchJob);
   v1::JobRequest request = Request();
   request.set_stop(true);
   request.set_at_once(at_once);
   const absl::StatusOr<v1::JobSnapshot> status = connection->Ask(request, Deadline::After(kAnswerTimeout));
-  if (!status.ok()) return Refuse(*id + ": " + std::string(status.status().message()), kExitNoSuchJob);
+  if (!status.ok()) return Refuse(Prefixed(*id + ": ", status.status()), kExitNoSuchJob);
   const milliseconds grace(at_once ? 0 : status->grace_ms());
   if (!at_once && !connection->WaitForEnd(Deadline::After(kTellOfWait))) {
     Say(*id + " is told to end, and may take its grace of " + Age(static_cast<uint64_t>(grace.count())) +
         "; dlaunch kill --now ends it at once");
   }
   if (!connection->WaitForEnd(Deadline::After(grace + kEndSlack))) {
-    return Refuse(*id + ": it has been told to end and has not in " +
-                      Age(static_cast<uint64_t>((grace + milliseconds(kEndSlack)).count())) +
-                      "; dlaunch kill --now ends it without grace",
+    const std::string waited = Age(static_cast<uint64_t>((grace + milliseconds(kEndSlack)).count()));
+    return Refuse(WithRemedy(Remedy::kJobNotEnded, *id + ": it has been told to end and has not in " + waited +
+                                                       "; dlaunch kill --now ends it without grace"),
                   kExitLauncher);
   }
   return Answer(*id + " has ended\n");

@@ -15,6 +15,7 @@
 #include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/options/multi_prog.h"
 #include "cohort/launcher/options/option_hints.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -80,8 +81,9 @@ absl::Status FindPrograms(const std::string& path, const std::string& working_di
     }
     if (!found->ok()) {
       const bool absent = absl::IsNotFound(found->status());
-      return {found->status().code(),
-              before + std::string(found->status().message()) + (absent ? Advice(name, program, in_file) : "")};
+      const std::string advice = absent ? Advice(name, program, in_file) : "";
+      return WithRemedyOf(found->status(),
+                          {found->status().code(), before + std::string(found->status().message()) + advice});
     }
     program.command[0] = (*found)->path;
     program.found = (*found)->where;
@@ -104,11 +106,13 @@ absl::Status RefuseLaunchers(const Options& options, int world_size) {
     std::string name = std::filesystem::path(program.command[0]).filename();
     name.resize(std::min(name.find('.'), name.size()));  // mpiexec.hydra, mpirun.openmpi
     if (std::find(std::begin(kLaunchers), std::end(kLaunchers), name) == std::end(kLaunchers)) continue;
-    return absl::InvalidArgumentError(
-        (program.where.empty() ? "the program" : program.where) + " is " + program.command[0] +
-        ", which starts ranks itself: each of " + std::to_string(world_size) +
-        " ranks would start a job of its own. Leave it out, as dlaunch starts MPI programs as they are: dlaunch -n " +
-        std::to_string(world_size) + " ./program; or give --mpi none for a job of its own in each");
+    return InvalidArgumentError(Remedy::kProgramIsALauncher,
+                                (program.where.empty() ? "the program" : program.where) + " is " + program.command[0] +
+                                    ", which starts ranks itself: each of " + std::to_string(world_size) +
+                                    " ranks would start a job of its own. Leave it out, as dlaunch starts MPI programs "
+                                    "as they are: dlaunch -n " +
+                                    std::to_string(world_size) +
+                                    " ./program; or give --mpi none for a job of its own in each");
   }
   return absl::OkStatus();
 }
@@ -134,15 +138,17 @@ absl::Status RefuseMixedMpi(const Options& options, const std::vector<MpiLibrary
   };
   const std::optional<std::string> mpich = place_of(MpiLibrary::kMpich), open_mpi = place_of(MpiLibrary::kOpenMpi);
   if (options.mpi == Mpi::kPmi1 && open_mpi) {
-    return absl::InvalidArgumentError("--mpi pmi1: " + *open_mpi +
-                                      " is linked with Open MPI, which speaks PMIx: each of its ranks would be alone; "
-                                      "leave --mpi out, or give --mpi pmix");
+    return InvalidArgumentError(Remedy::kMpiMismatch,
+                                "--mpi pmi1: " + *open_mpi +
+                                    " is linked with Open MPI, which speaks PMIx: each of its ranks would be alone; "
+                                    "leave --mpi out, or give --mpi pmix");
   }
   if (options.mpi == Mpi::kAuto && mpich && open_mpi) {
-    return absl::InvalidArgumentError(*mpich + " is linked with MPICH and " + *open_mpi +
-                                      " with Open MPI: the ranks of one would wait in MPI for those of the other; link "
-                                      "both with one library, or give "
-                                      "--mpi none, which starts each rank alone");
+    return InvalidArgumentError(Remedy::kMpiMixed,
+                                *mpich + " is linked with MPICH and " + *open_mpi +
+                                    " with Open MPI: the ranks of one would wait in MPI for those of the other; link "
+                                    "both with one library, or give "
+                                    "--mpi none, which starts each rank alone");
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -45,7 +46,9 @@ absl::StatusOr<v1::JobSnapshot> Gather(const std::string& job_id, const std::vec
   if (job.stacks_number() != 0) {
     COHORT_ASSIGN_OR_RETURN(job, connection.AskForAll(request));
   }
-  if (job.stacks_number() == 0) return absl::UnavailableError("its ranks were started again meanwhile; ask again");
+  if (job.stacks_number() == 0)
+    return WithRemedy(Remedy::kRanksRestarted,
+                      absl::UnavailableError("its ranks were started again meanwhile; ask again"));
   return job;
 }
 
@@ -135,16 +138,18 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
   if (!list.empty()) {
     const absl::StatusOr<std::vector<int>> named = ParseCpuList(list);
     if (!named.ok() || named->size() > kMostRanks) {
-      return Refuse("--rank '" + Printable(list, 100) + "' is no list of ranks, 1000 at the most; use: " + UseOf(line),
-                    kExitUsage);
+      const std::string text =
+          "--rank '" + Printable(list, 100) + "' is no list of ranks, 1000 at the most; use: " + UseOf(line);
+      return Refuse(WithRemedy(Remedy::kListOfRanks, text), kExitUsage);
     }
     ranks = *named;
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   const absl::StatusOr<v1::JobSnapshot> gathered = Gather(*id, ranks);
-  if (!gathered.ok()) return Refuse(*id + ": " + std::string(gathered.status().message()), kExitNoSuchJob);
-  if (gathered->world_size() == 0) return Refuse(*id + " has not placed its ranks yet; ask again", kExitNoSuchJob);
+  if (!gathered.ok()) return Refuse(Prefixed(*id + ": ", gathered.status()), kExitNoSuchJob);
+  if (gathered->world_size() == 0)
+    return Refuse(WithRemedy(Remedy::kNotPlaced, *id + " has not placed its ranks yet; ask again"), kExitNoSuchJob);
   for (const int rank : ranks) {
     if (rank < static_cast<int>(gathered->world_size())) continue;
     return Refuse("--rank " + std::to_string(rank) + ": " + *id + " has the ranks 0 to " +

@@ -22,6 +22,7 @@
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -104,7 +105,7 @@ Pause Await(JobConnection* connection, TopKeys* keys, Deadline deadline) {
 int Watch(const std::string& job_id, std::optional<milliseconds> interval, bool json) {
   const bool terminal = !json && ::isatty(STDOUT_FILENO) == 1;
   absl::StatusOr<JobConnection> connection = JobConnection::Open(job_id);
-  if (!connection.ok()) return Refuse(job_id + ": " + std::string(connection.status().message()), kExitNoSuchJob);
+  if (!connection.ok()) return Refuse(Prefixed(job_id + ": ", connection.status()), kExitNoSuchJob);
   std::optional<JobFrame> before;
   std::optional<TopKeys> keys;
   if (terminal) keys.emplace();
@@ -112,7 +113,7 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval, bool 
   for (;;) {
     const milliseconds patience = before ? milliseconds(0) : kFirstViews;
     absl::StatusOr<std::optional<JobFrame>> frame = FetchNow(&*connection, patience);
-    if (!frame.ok()) return Refuse(job_id + ": " + std::string(frame.status().message()), kExitNoSuchJob);
+    if (!frame.ok()) return Refuse(Prefixed(job_id + ": ", frame.status()), kExitNoSuchJob);
     if (!frame->has_value()) break;
     // The last row stays free, or the terminal would scroll.
     PageSize page = terminal ? SizeOfTerminal() : PageSize();

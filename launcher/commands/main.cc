@@ -46,6 +46,7 @@
 #include "cohort/launcher/nodes/surroundings/task_counts.h"
 #include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/report/log_folder.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/manual/forms.h"
@@ -64,9 +65,10 @@ absl::Status LeaveOutIdleNodes(Job* job) {
   const size_t idle = job->nodes.nodes.size() - used;
   if (idle == 0) return absl::OkStatus();
   if (job->options.nodes) {
-    return absl::InvalidArgumentError(DescribeRanksWanted(job->options) + ": " + std::to_string(idle) + " of " +
-                                      std::to_string(*job->options.nodes) + " nodes would have no rank; use --nnodes " +
-                                      std::to_string(used) + ", or raise it");
+    return InvalidArgumentError(Remedy::kIdleNodes, DescribeRanksWanted(job->options) + ": " + std::to_string(idle) +
+                                                        " of " + std::to_string(*job->options.nodes) +
+                                                        " nodes would have no rank; use --nnodes " +
+                                                        std::to_string(used) + ", or raise it");
   }
   job->nodes.source = std::to_string(used) + " of " + job->nodes.source;
   job->nodes.nodes.resize(used);
@@ -76,11 +78,14 @@ absl::Status LeaveOutIdleNodes(Job* job) {
 absl::Status CheckStandbys(const Job& job) {
   const size_t nodes = job.placement.nodes.size();
   if (static_cast<size_t>(job.options.standbys) < nodes) return absl::OkStatus();
-  return absl::InvalidArgumentError("--standby " + std::to_string(job.options.standbys) + ": the job has ranks on " +
-                                    std::to_string(nodes) +
-                                    (nodes == 1 ? " node, and there is no other that could take over; leave it out"
-                                                : " nodes, of which the first can't stand by for itself; give " +
-                                                      std::to_string(nodes - 1) + " at the most"));
+  const std::string has =
+      "--standby " + std::to_string(job.options.standbys) + ": the job has ranks on " + std::to_string(nodes);
+  if (nodes == 1)
+    return InvalidArgumentError(Remedy::kStandbyAlone,
+                                has + " node, and there is no other that could take over; leave it out");
+  return InvalidArgumentError(
+      Remedy::kStandbyTooMany,
+      has + " nodes, of which the first can't stand by for itself; give " + std::to_string(nodes - 1) + " at the most");
 }
 
 // Tells what the surroundings say of the number of ranks, where the job has another.
@@ -110,8 +115,9 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   std::vector<NodeResources>& nodes = job->nodes.nodes;
   const auto spares = static_cast<size_t>(options.spares);
   if (nodes.size() <= spares) {
-    return absl::InvalidArgumentError("--spares " + std::to_string(spares) + ": the job has " + job->nodes.source +
-                                      ", of which none would be left; lower it, or get more nodes");
+    return InvalidArgumentError(Remedy::kSparesLeaveNone,
+                                "--spares " + std::to_string(spares) + ": the job has " + job->nodes.source +
+                                    ", of which none would be left; lower it, or get more nodes");
   }
   const std::vector<NodeResources> idle(nodes.end() - options.spares, nodes.end());
   nodes.resize(nodes.size() - spares);
@@ -144,15 +150,18 @@ absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents,
   const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
                             (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "");
   if (limit.rlim_max >= needed) {
-    return absl::FailedPreconditionError(
-        "the limit on open files is " + std::to_string(limit.rlim_cur) +
-        " (ulimit -n), and raising it to the hard one, " + std::to_string(limit.rlim_max) + ", was refused; " + needs +
-        "; raise it before, with ulimit -n " + std::to_string(std::clamp<rlim_t>(1024, needed, limit.rlim_max)));
+    return WithRemedy(Remedy::kDescriptorLimitRefused,
+                      absl::FailedPreconditionError("the limit on open files is " + std::to_string(limit.rlim_cur) +
+                                                    " (ulimit -n), and raising it to the hard one, " +
+                                                    std::to_string(limit.rlim_max) + ", was refused; " + needs +
+                                                    "; raise it before, with ulimit -n " +
+                                                    std::to_string(std::clamp<rlim_t>(1024, needed, limit.rlim_max))));
   }
-  return absl::FailedPreconditionError("the hard limit on open files is " + std::to_string(limit.rlim_max) +
-                                       " (ulimit -Hn), and " + needs + "; have it raised, by root: ulimit -n " +
-                                       std::to_string(std::max<rlim_t>(needed, 1024)) +
-                                       ", or in /etc/security/limits.conf");
+  return WithRemedy(Remedy::kDescriptorLimitHard,
+                    absl::FailedPreconditionError(
+                        "the hard limit on open files is " + std::to_string(limit.rlim_max) + " (ulimit -Hn), and " +
+                        needs + "; have it raised, by root: ulimit -n " +
+                        std::to_string(std::max<rlim_t>(needed, 1024)) + ", or in /etc/security/limits.conf"));
 }
 
 // The agent of another node looks for it there.
@@ -160,7 +169,7 @@ absl::Status CheckTorchSwitch(const Options& options) {
   v1::JobSpec spec;
   for (const auto& [name, value] : options.environment) spec.add_environment(name + "=" + value);
   const absl::Status found = TorchSwitchFolder(InheritedEnvironment(), spec, OwnPath()).status();
-  return found.ok() ? found : absl::InvalidArgumentError(found.message());
+  return WithRemedyOf(found, found.ok() ? found : absl::InvalidArgumentError(found.message()));
 }
 
 // Finds, as best this machine can tell, what agents would only find out when they are started.
@@ -172,7 +181,8 @@ absl::Status CheckThisMachine(const Job& job) {
   struct stat input{};
   const bool forwarded = job.options.input == RankInputOption::kForwarded;
   if (forwarded && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
-    return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
+    return InvalidArgumentError(Remedy::kInputFolder,
+                                "--stdin rank0: the standard input is a folder; give a file or a pipe");
   }
   const bool here = job.nodes.spawner == SpawnerKind::kLocal;
   const ServedMpi mpi = ServedMpiOf(job);
@@ -182,7 +192,8 @@ absl::Status CheckThisMachine(const Job& job) {
   COHORT_RETURN_IF_ERROR(CheckOpenFiles(here ? most_ranks : 0, files_of_a_rank, job.nodes.nodes.size(),
                                         here && has_pmix ? kFilesOfPmix : 0));
   if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  return InvalidArgumentError(
+      Remedy::kLoopbackDown,
       "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
 }
 
@@ -221,7 +232,8 @@ absl::StatusOr<Job> PlanJob(Options typed) {
   job.working_directory = std::filesystem::current_path(error).string();
   if (error) return absl::InvalidArgumentError("the working directory is gone: " + error.message());
   if (const auto agent = GetVariable("COHORT_AGENT")) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
+        Remedy::kNestedDlaunch,
         "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
         "env -u COHORT_AGENT dlaunch ...");
   }
@@ -293,7 +305,7 @@ std::vector<std::string> NamesOf(const std::vector<NodeResources>& nodes) {
 
 int Launch(const std::vector<std::string>& argv) {
   const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
-  if (!command_line.ok()) return RefuseEach(std::string(command_line.status().message()));
+  if (!command_line.ok()) return RefuseEach(TextOf(command_line.status()));
   if (command_line->print) return Answer(*command_line->print);
   absl::StatusOr<Job> job = PlanJob(command_line->options);
   if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
@@ -318,8 +330,9 @@ absl::Status OpenStandardStreams() {
     output_was_closed = output_was_closed || fd == 1;
     const int null = ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
     if (null < 0) {
-      return absl::InvalidArgumentError("/dev/null: " + std::string(std::strerror(errno)) +
-                                        "; a standard stream is closed, and dlaunch needs it in its place");
+      return InvalidArgumentError(Remedy::kStreamClosed,
+                                  "/dev/null: " + std::string(std::strerror(errno)) +
+                                      "; a standard stream is closed, and dlaunch needs it in its place");
     }
     if (null == fd) continue;
     ::dup2(null, fd);
@@ -336,9 +349,10 @@ absl::Status CheckStackLimit() {
   constexpr rlim_t kLeast = 512 << 10;
   rlimit limit{};
   if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return absl::OkStatus();
-  return absl::InvalidArgumentError("the limit on stacks is " + std::to_string(limit.rlim_cur >> 10) +
-                                    " KiB (ulimit -s), and dlaunch's threads need " + std::to_string(kLeast >> 10) +
-                                    "; raise it, with ulimit -s 8192");
+  return InvalidArgumentError(Remedy::kStackLimit, "the limit on stacks is " + std::to_string(limit.rlim_cur >> 10) +
+                                                       " KiB (ulimit -s), and dlaunch's threads need " +
+                                                       std::to_string(kLeast >> 10) +
+                                                       "; raise it, with ulimit -s 8192");
 }
 
 // Else gRPC ends the process where it has no descriptors or addresses left. The agents' limits are the same, but where
@@ -346,15 +360,17 @@ absl::Status CheckStackLimit() {
 absl::Status CheckOwnLimits() {
   COHORT_RETURN_IF_ERROR(CheckStackLimit());
   if (::access("/proc/self/stat", R_OK) != 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgumentError(
+        Remedy::kNoProc,
         "/proc is not there, by which dlaunch starts and watches processes; mount it: mount -t proc proc /proc");
   }
   constexpr rlim_t kLeastAddresses = rlim_t{2} << 30;
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastAddresses) {
-    return absl::InvalidArgumentError("the limit on addresses is " + std::to_string(limit.rlim_cur >> 10) +
-                                      " KiB (ulimit -v), and dlaunch reserves more than it uses; raise it, with "
-                                      "ulimit -v unlimited");
+    return InvalidArgumentError(Remedy::kAddressLimit,
+                                "the limit on addresses is " + std::to_string(limit.rlim_cur >> 10) +
+                                    " KiB (ulimit -v), and dlaunch reserves more than it uses; raise it, with "
+                                    "ulimit -v unlimited");
   }
   return CheckOpenFiles(0, 0, 0, 0);
 }

@@ -13,6 +13,7 @@
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -82,14 +83,15 @@ int RunTraceCommand(const std::vector<std::string>& arguments) {
   if (!read.ok()) return Refuse(read, kExitUsage);
   const absl::StatusOr<milliseconds> time = ReadTime("--for", length);
   if (!time.ok()) return Refuse(time.status(), kExitUsage);
-  if (time->count() == 0) return Refuse("--for 0: a trace takes time; give one such as 500ms", kExitUsage);
+  if (time->count() == 0)
+    return Refuse(WithRemedy(Remedy::kTraceTime, "--for 0: a trace takes time; give one such as 500ms"), kExitUsage);
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(file.empty() ? *id + ".pftrace" : file, error);
   if (error) return Refuse("--output '" + file + "': " + error.message(), kExitUsage);
   const absl::StatusOr<v1::TraceState> state = Take(*id, path.string(), *time);
-  if (!state.ok()) return Refuse(*id + ": " + std::string(state.status().message()), kExitNoSuchJob);
+  if (!state.ok()) return Refuse(Prefixed(*id + ": ", state.status()), kExitNoSuchJob);
   if (!state->problem().empty()) return Refuse(state->problem(), kExitLauncher);
   if (state->running()) return Answer(*id + " has ended; its trace is in " + state->file() + "\n");
   return Answer(state->summary() + "\n");

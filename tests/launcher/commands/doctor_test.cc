@@ -53,7 +53,9 @@ TEST(Doctor, JsonHasEveryFindingAndSource) {
   EXPECT_FALSE(read["jobs_run"]);
   EXPECT_EQ(read["findings"][1]["level"], "bad");
   EXPECT_EQ(read["findings"][1]["remedy"], findings[1].remedy);
+  EXPECT_EQ(read["findings"][1]["id"], "descriptor-limit");
   EXPECT_FALSE(read["findings"][0].contains("remedy"));
+  EXPECT_FALSE(read["findings"][0].contains("id"));
   EXPECT_EQ(read["sources"][1]["name"], "local");
   EXPECT_TRUE(read["sources"][1]["chosen"]);
 }
@@ -100,6 +102,7 @@ TEST(Doctor, NamesALoopbackThatIsDown) {
   facts.addresses.clear();  // as in a new network namespace
   EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
   EXPECT_NE(OnlyProblem(facts).remedy.find("ip link set lo up"), std::string::npos);
+  EXPECT_EQ(OnlyProblem(facts).id, Remedy::kLoopbackDown);
 }
 
 TEST(Doctor, WarnsOfShortcomingsThatRanksCanDoWithout) {
