@@ -10,7 +10,7 @@
 
 namespace cohort::launcher {
 
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", PrintableLines(WithRemedy(text)).c_str()); }
+void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", PrintableLines(text).c_str()); }
 
 int Refuse(const std::string& text, int exit_code) {
   Say(text);

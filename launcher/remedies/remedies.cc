@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <iterator>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/cord.h"
 
@@ -14,13 +13,7 @@ namespace {
 constexpr char kPayload[] = "cohort.launcher/remedy";  // of a status: the id
 
 constexpr std::string_view kIds[] = {
-#define COHORT_REMEDY(id, name, words) id,
-#include "cohort/launcher/remedies/remedies.def"
-#undef COHORT_REMEDY
-};
-
-constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-#define COHORT_REMEDY(id, name, words) {id, words},
+#define COHORT_REMEDY(id, name) id,
 #include "cohort/launcher/remedies/remedies.def"
 #undef COHORT_REMEDY
 };
@@ -68,14 +61,6 @@ bool EndsWithRemedy(std::string_view text) {
   if (open == std::string_view::npos || !text.ends_with(']')) return false;
   const std::string_view id = text.substr(open + 2, text.size() - open - 3);
   return std::find(std::begin(kIds), std::end(kIds), id) != std::end(kIds);
-}
-
-std::string WithRemedy(std::string message) {
-  if (message.ends_with('\n') || EndsWithRemedy(message)) return message;
-  for (const auto& [id, words] : kWords) {
-    if (message.find(words) != std::string::npos) return WithId(message, id);
-  }
-  return message;
 }
 
 }  // namespace cohort::launcher

@@ -10,7 +10,7 @@ namespace cohort::launcher {
 
 // The errors that have a remedy: a name for each line of remedies.def.
 enum class Remedy {
-#define COHORT_REMEDY(id, name, words) name,
+#define COHORT_REMEDY(id, name) name,
 #include "cohort/launcher/remedies/remedies.def"
 #undef COHORT_REMEDY
 };
@@ -38,8 +38,5 @@ std::string WithRemedy(Remedy remedy, std::string_view text);
 // Whether `text` ends with an id. It can't tell an id from a user's words, so it is for texts of Cohort's own
 // processes.
 bool EndsWithRemedy(std::string_view text);
-
-// For messages whose id is not given where they are made.
-std::string WithRemedy(std::string message);
 
 }  // namespace cohort::launcher

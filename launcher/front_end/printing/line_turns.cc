@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "cohort/launcher/base/printable.h"
-#include "cohort/launcher/remedies/remedies.h"
 
 namespace cohort::launcher {
 
@@ -114,7 +113,7 @@ void LineTurns::Say(std::string_view lines) {
   place.latest.reset();
 }
 
-void LineTurns::Announce(std::string_view text) { Say("dlaunch: " + Printable(WithRemedy(std::string(text))) + "\n"); }
+void LineTurns::Announce(std::string_view text) { Say("dlaunch: " + Printable(text) + "\n"); }
 
 void LineTurns::OnEcho() {
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {

@@ -76,8 +76,8 @@ TEST_P(RefusedCommands, RefusesTheCommandAtOnceWithARemedy) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, RefusedCommands,
     testing::Values(
-        Refusal{{}, 2, {"no program given", "dlaunch [options]"}}, Refusal{{"--"}, 2, {"no program given"}},
-        Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
+        Refusal{{}, 2, {"no program given", "dlaunch [options]", "(dlaunch --help has examples) [no-program]\n"}},
+        Refusal{{"--"}, 2, {"no program given"}}, Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
         Refusal{{"--nnodes", ":", "true"}, 2, {"--nnodes ':'", "1 to", "2:5"}},
         Refusal{{"--nnodes", "2:", "true"}, 2, {"--nnodes '2:'", "2:5"}},
         Refusal{{"--launcher", "local", "--hosts", "a", "true"}, 2, {"--hosts and --launcher local", "leave one out"}},
@@ -100,14 +100,14 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nproc_per_node=gpu", "true"}, 2, {"'gpu': leave it out and give --gpus-per-rank 1"}},
         Refusal{{"--nproc-per-node", "auto", "true"}, 2, {"'auto': leave it out: there is then a rank for each GPU"}},
         Refusal{{"--nproc-per-node", "cpu", "true"}, 2, {"'cpu': give their number"}},
-        Refusal{{"--ssh", "false", "--hosts", "localhost", "true"}, 2, {"for this machine alone leave --hosts out"}},
+        Refusal{{"--ssh", "false", "--hosts", "localhost", "true"}, 2, {"for this machine alone leave --hosts out\n"}},
         Refusal{{"--nnodes", "2", "--nnodes", "2", "true"}, 2, {"--nnodes", "once"}},
         Refusal{{"-np", "0", "true"}, 2, {"--np '0'", "whole number"}},
         Refusal{{"-n", "0", "true"}, 2, {"'0'", "whole number"}},
         Refusal{{"-n", "3", "--nproc-per-node", "2", "true"}, 2, {"-n 3", "take 2 ranks"}},
         Refusal{{"-n", "1", "--simulate-nodes", "2", "--nnodes", "2", "true"}, 2, {"--nnodes 1"}},
         Refusal{{"--launcher", "slurm", "true"}, 2, {"SLURM_JOB_ID is not set", "--explain"}},
-        Refusal{{"--launcher", "rsh", "true"}, 2, {"'rsh'", "slurm"}},
+        Refusal{{"--launcher", "rsh", "true"}, 2, {"'rsh'", "slurm", " [wrong-value]\n"}},
         Refusal{{"--rank-order", "random", "true"}, 2, {"'random'", "natural"}},
         Refusal{{"--rank-order", "file:", "true"}, 2, {"'file:'", "the path of a list of hosts"}},
         Refusal{{"--rank-order", "file:/nowhere", "true"}, 2, {"--rank-order file:/nowhere"}},
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--no_python", "true"}, 2, {"'--no_python'", "leave it out"}},
         Refusal{{"--node_rank=1", "true"}, 2, {"on one machine only, with --hosts a,b", "dlaunch join"}},
         Refusal{{"-m"}, 2, {"no program given"}},
-        Refusal{{"-j", "4", "true"}, 2, {"unknown option '-j' (dlaunch --help"}},
+        Refusal{{"-j", "4", "true"}, 2, {"unknown option '-j' (dlaunch --help", " [option-unknown]\n"}},
         Refusal{{"--ntasks-per-node=4", "true"}, 2, {"did you mean --nproc-per-node?"}},
         Refusal{{"--nnodess", "4", "true"}, 2, {"'--nnodess'", "did you mean --nnodes?"}},
         Refusal{{"--restart", "true"}, 2, {"unknown option '--restart'"}},
@@ -388,6 +388,7 @@ TEST(Refusals, RefusesAProgramThatIsBeingWritten) {
   DlaunchProcess job({copy});
   EXPECT_EQ(StatusInTime(&job), 126) << job.err();
   EXPECT_NE(job.err().find("somebody has it open to write"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("or start a copy [program-open-to-write]"), std::string::npos) << job.err();
 }
 
 TEST(Refusals, RefusesTheTorchBackendWithoutThePythonPackageBesideIt) {
@@ -409,6 +410,25 @@ TEST(Refusals, RefusesHostsWhoseSshIsKilled) {
   DlaunchProcess job({"--hosts", "a", "--ssh", folder.AddScript("ssh", "#!/bin/sh\nkill -KILL $$\n"), "true"});
   EXPECT_EQ(StatusInTime(&job), 2) << job.err();
   EXPECT_NE(job.err().find("host a could not be asked: ssh was killed by SIGKILL"), std::string::npos) << job.err();
+  EXPECT_TRUE(job.err().ends_with(" [host-not-asked]\n")) << job.err();
+}
+
+TEST(Refusals, EachProblemEndsWithItsOwnId) {
+  DlaunchProcess job({"--nnodes", "0", "--trace-last", "5", "true"});
+  EXPECT_EQ(StatusInTime(&job), 2);
+  EXPECT_NE(job.err().find("--nnodes '0': give a whole number from 1 to "), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find(" [wrong-value]\ndlaunch: "), std::string::npos) << job.err();
+  EXPECT_TRUE(job.err().ends_with("give --trace FILE too [trace-last-alone]\n")) << job.err();
+}
+
+TEST(Refusals, AUsersWordsGiveNoId) {
+  DlaunchProcess list({"--hostfile", "/nowhere/no program given", "true"});
+  EXPECT_EQ(StatusInTime(&list), 2);
+  EXPECT_NE(list.err().find("no program given"), std::string::npos) << list.err();
+  EXPECT_EQ(list.err().find('['), std::string::npos) << list.err();
+  DlaunchProcess program({"./no program given"});
+  EXPECT_EQ(StatusInTime(&program), 127);
+  EXPECT_TRUE(program.err().ends_with(" [program-not-found]\n")) << program.err();
 }
 
 TEST(Messages, HelpFitsTwoScreensAndHasExamples) {

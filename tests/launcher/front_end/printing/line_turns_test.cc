@@ -47,6 +47,14 @@ class LineTurnsTest : public testing::Test {
   bool ended_ = false;
 };
 
+// Only an error has an id, which it gets where it is made.
+TEST_F(LineTurnsTest, AnAnnouncementIsPrintedAsItIs) {
+  Begin({.prefix = true});
+  turns_->Announce("rank 0 exited with code 1; its last line: no program given");
+  EXPECT_EQ(Output(), "");
+  EXPECT_EQ(error_, "dlaunch: rank 0 exited with code 1; its last line: no program given\n");
+}
+
 // A writer of a long line may stall wherever its pipe is full, and a part may be short.
 TEST_F(LineTurnsTest, ALongLineWhoseWriterStallsStaysWhole) {
   Begin({.prefix = true});
