@@ -18,6 +18,7 @@ import unittest
 
 DLAUNCH = os.path.realpath(sys.argv[1])
 SHARE = os.path.realpath(sys.argv[2])
+OTHERS = ("blackbox", "collperf", "plan", "schedule")  # whose completion is installed beside dlaunch's
 DEADLINE_S = 60
 KILL_LINE, COMPLETE, ALL, SHOW = "\x15", "\t", "\x14", "\x07"
 
@@ -126,6 +127,9 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(shell.line_after("dlaunch kill --n", COMPLETE), "dlaunch kill --now ")
         self.assertEqual(shell.line_after("dlaunch kill " + job[:14], COMPLETE), f"dlaunch kill {job} ")
         self.assertEqual(shell.line_after("dlaunch top --interval 5 " + job[:14], COMPLETE), f"dlaunch top --interval 5 {job} ")
+        self.assertEqual(shell.line_after("dlaunch trace --for 1m " + job[:14], COMPLETE), f"dlaunch trace --for 1m {job} ")
+        self.assertEqual(shell.line_after("dlaunch trace --output numbers.t", COMPLETE), "dlaunch trace --output numbers.txt ")
+        self.assertEqual(shell.line_after("dlaunch stacks --rank 0 " + job[:14], COMPLETE), f"dlaunch stacks --rank 0 {job} ")
         self.assertEqual(shell.line_after("dlaunch --hostfile numbers.t", COMPLETE), "dlaunch --hostfile numbers.txt ")
         self.assertEqual(shell.line_after("dlaunch --log-dir numb", COMPLETE), "dlaunch --log-dir numbers.d/")
         self.assertEqual(shell.line_after("dlaunch --grace 5 cat numbers.t", COMPLETE),
@@ -148,6 +152,14 @@ class CompletionTest(unittest.TestCase):
                              ["continue", "end", "restart"])
             self.assertEqual(sorted(word.rstrip("=") for word in shell.line_after("dlaunch stacks --", ALL).split()[2:]), ["--json", "--rank"])
 
+    def check_other_programs(self, shell):
+        self.assertEqual(shell.line_after("collperf --in-pl", COMPLETE), "collperf --in-place ")
+        self.assertEqual(shell.line_after("plan chec", COMPLETE), "plan check ")
+        self.assertEqual(shell.line_after("plan show --cyc", COMPLETE), "plan show --cyclic ")
+        self.assertEqual(shell.line_after("plan list all_re", COMPLETE), "plan list all_reduce ")
+        self.assertEqual(shell.line_after("schedule show --file numbers.t", COMPLETE), "schedule show --file numbers.txt ")
+        self.assertEqual(shell.line_after("blackbox --file numbers.t", COMPLETE), "blackbox --file numbers.txt ")
+
     def test_bash(self):
         folder = Folder(self)
         job = running_job(self, folder.environment)
@@ -157,6 +169,10 @@ class CompletionTest(unittest.TestCase):
                           folder.path)
             self.addCleanup(shell.end)
             self.check(shell, job, all_matches=True)
+        folder.write("rc", "".join(f"source {SHARE}/bash-completion/completions/{name}\n" for name in OTHERS) + BASH)
+        shell = Shell(["bash", "--noprofile", "--rcfile", folder.path + "/rc", "-i"], folder.environment, folder.path)
+        self.addCleanup(shell.end)
+        self.check_other_programs(shell)
 
     def test_zsh(self):
         if shutil.which("zsh") is None:
@@ -169,6 +185,8 @@ class CompletionTest(unittest.TestCase):
             shell = Shell(["zsh", "-d", "-i"], environment, folder.path)
             self.addCleanup(shell.end)
             self.check(shell, job, all_matches=True)
+            if before:  # those that are installed
+                self.check_other_programs(shell)
 
     def test_fish(self):
         if shutil.which("fish") is None:
@@ -192,6 +210,7 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(words("dlaunch kill --n"), ["--now"])
         self.assertIn("doctor", words("dlaunch doc"))
         self.assertEqual(words("dlaunch cat --simulate-n"), [])
+        self.assertEqual(words("dlaunch trace " + job[:14]), [job])
 
     def test_hosts_of_the_last_jobs_are_offered(self):
         folder = Folder(self)
