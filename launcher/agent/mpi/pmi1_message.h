@@ -10,9 +10,14 @@
 
 namespace cohort::launcher {
 
-// The limits that get_maxes tells. A client sends no longer ones; others are refused.
+// Clients of MPICH 4.0 and older write and read lines of 1,024 bytes with their end, and cut longer ones off.
+inline constexpr size_t kMaxClientLine = 1024;
+// The limits that get_maxes tells. A put and the answer to a get of the longest value then fit in such a line, beside
+// a name of ours and a key of 64 bytes, which is more than MPICH's have. MPICH splits what is longer.
 inline constexpr size_t kMaxPmiName = 256;
 inline constexpr size_t kMaxPmiKey = 256;
+inline constexpr size_t kToldPmiValue = 864;
+// Longer values are refused.
 inline constexpr size_t kMaxPmiValue = 4096;
 // A line that is longer is no PMI-1.
 inline constexpr size_t kMaxPmiLine = 16u << 10;

@@ -62,7 +62,10 @@ Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
     return {Aborted{local_rank, message.GetNumber("exitcode", 1)}};
   }
   if (message.command() == "init" && rank.state == State::kInitialized) {
-    return {Nested{local_rank}, Answer{local_rank, kInitRefused}};
+    Events events;
+    if (!std::exchange(rank.nested_is_told, true)) events.emplace_back(Nested{local_rank});
+    events.emplace_back(Answer{local_rank, kInitRefused});
+    return events;
   }
   Events events = {Answer{local_rank, Reply(rank, message)}};
   if (message.command() == "init") LookForLeft(&events);
@@ -78,11 +81,13 @@ Pmi1Node::Events Pmi1Node::OnSpawnLine(int local_rank, std::string_view line) {
   return {Spawn{local_rank, **std::move(request)}};
 }
 
+// Without codes a client takes all for 0.
 std::string Pmi1Node::SpawnAnswer(const absl::Status& status, int count) {
   if (!status.ok()) return Refusal("spawn_result", Word(std::string(status.message())));
-  std::string line = "cmd=spawn_result rc=0 errcodes=0";
-  for (int i = 1; i < count; ++i) line += ",0";
-  return line + "\n";
+  const std::string line = "cmd=spawn_result rc=0";
+  std::string codes = " errcodes=0";
+  for (int i = 1; i < count; ++i) codes += ",0";
+  return (line.size() + codes.size() + 1 < kMaxClientLine ? line + codes : line) + "\n";
 }
 
 std::optional<Pmi1Node::Event> Pmi1Node::AsNameCall(int local_rank, const Pmi1Message& message) {
@@ -115,7 +120,7 @@ std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
   }
   if (command == "get_maxes") {
     return "cmd=maxes kvsname_max=" + std::to_string(kMaxPmiName) + " keylen_max=" + std::to_string(kMaxPmiKey) +
-           " vallen_max=" + std::to_string(kMaxPmiValue) + "\n";
+           " vallen_max=" + std::to_string(kToldPmiValue) + "\n";
   }
   if (command == "get_appnum") return "cmd=appnum appnum=" + std::to_string(rank.appnum) + "\n";
   if (command == "get_my_kvsname") return "cmd=my_kvsname kvsname=" + job_.name + "\n";

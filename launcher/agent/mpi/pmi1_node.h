@@ -59,7 +59,8 @@ class Pmi1Node {
     int local_rank = 0;
     std::string by;  // "rank 3, which ..."
   };
-  // A local rank, which is in MPI, has started a second MPI program over its connection: that one is refused.
+  // A local rank, which is in MPI, has started a second MPI program over its connection: that one is refused. Once for
+  // each rank.
   struct Nested {
     int local_rank = 0;
   };
@@ -96,7 +97,7 @@ class Pmi1Node {
 
   // `why` empty: done. `port`: what kLookUp has found.
   static std::string NameAnswer(NameCall::Kind kind, std::string_view why, std::string_view port = {});
-  // OK: `count` processes run.
+  // OK: `count` processes run. Each has a code in the line where that has room for all.
   static std::string SpawnAnswer(const absl::Status& status, int count);
 
   // A line of a local rank, without its newline; any bytes.
@@ -127,6 +128,7 @@ class Pmi1Node {
     bool used = false;
     bool finalized = false;  // kClosed after kFinalized
     bool in_barrier = false;
+    bool nested_is_told = false;
     Pmi1Spawn spawn;
   };
 

@@ -52,7 +52,7 @@ TEST(Pmi1Node, TellsAClientWhatItIsPartOf) {
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=init pmi_version=1 pmi_subversion=1")),
             "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n");
   EXPECT_THAT(AnswerOf(node.OnLine(0, "cmd=init pmi_version=2 pmi_subversion=0")), HasSubstr("rc=-1"));
-  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_maxes")), "cmd=maxes kvsname_max=256 keylen_max=256 vallen_max=4096\n");
+  EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_maxes")), "cmd=maxes kvsname_max=256 keylen_max=256 vallen_max=864\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_appnum")), "cmd=appnum appnum=0\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_my_kvsname")), "cmd=my_kvsname kvsname=job-1\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get_universe_size")), "cmd=universe_size size=5\n");
@@ -208,6 +208,9 @@ TEST(Pmi1Node, RefusesASecondProgramOfARankThatIsInMpi) {
   EXPECT_THAT(AnswerOf(events), HasSubstr("rc=-1"));
   ASSERT_NE(Find<Pmi1Node::Nested>(events), nullptr);
   EXPECT_EQ(Find<Pmi1Node::Nested>(events)->local_rank, 1);
+  const auto again = node.OnLine(1, "cmd=init pmi_version=1 pmi_subversion=1");
+  EXPECT_EQ(Find<Pmi1Node::Nested>(again), nullptr) << "a client that repeats it is told once";
+  EXPECT_THAT(AnswerOf(again), HasSubstr("rc=-1"));
   node.OnLine(1, "cmd=barrier_in");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=barrier_in")), "cmd=barrier_out rc=0\n") << "the first goes on";
   node.OnLine(1, "cmd=finalize");
@@ -267,6 +270,29 @@ TEST(Pmi1Node, PassesCallsOnNamesOn) {
   EXPECT_EQ(Pmi1Node::NameAnswer(Kind::kLookUp, "", "p"), "cmd=lookup_result port=p info=ok rc=0 msg=success\n");
   EXPECT_EQ(Pmi1Node::NameAnswer(Kind::kUnpublish, "not there"),
             "cmd=unpublish_result info=not_there rc=-1 msg=not_there\n");
+}
+
+// MPICH 4.0 cuts longer lines off, and then waits for the rest.
+TEST(Pmi1Node, TellsLimitsWhoseLinesFitAClient) {
+  Pmi1Node::Job job = JobOf(0, 1, 1);
+  job.name = "job-0123456789abcdef-1000.100.1000-1";
+  Pmi1Node node(job);
+  Init(node, 1);
+  std::string maxes = AnswerOf(node.OnLine(0, "cmd=get_maxes"));
+  maxes.pop_back();
+  const int longest = Pmi1Message::Parse(maxes).GetNumber("vallen_max", 0);
+  ASSERT_GT(longest, 256) << "what a client takes where nobody tells it";
+  const std::string key(64, 'k'), value(static_cast<size_t>(longest), 'v');
+  const std::string put = "cmd=put kvsname=" + job.name + " key=" + key + " value=" + value;
+  EXPECT_LT(put.size() + 1, kMaxClientLine);
+  EXPECT_THAT(AnswerOf(node.OnLine(0, put)), HasSubstr("rc=0"));
+  const std::string found = AnswerOf(node.OnLine(0, "cmd=get kvsname=" + job.name + " key=" + key));
+  EXPECT_THAT(found, ::testing::EndsWith(value + "\n"));
+  EXPECT_LT(found.size(), kMaxClientLine);
+  EXPECT_EQ(Pmi1Node::SpawnAnswer(absl::OkStatus(), 3), "cmd=spawn_result rc=0 errcodes=0,0,0\n");
+  for (const int count : {400, 490, 500, 1024}) {
+    EXPECT_LT(Pmi1Node::SpawnAnswer(absl::OkStatus(), count).size(), kMaxClientLine) << count;
+  }
 }
 
 TEST(Pmi1Node, GivesASpawnedWorldItsValues) {
