@@ -233,7 +233,7 @@ void NodeRanks::SayWhyTheyEnd(const std::string& why) {
 v1::CallState NodeRanks::LatestCallOf(int local_rank) {
   v1::CallState call = service_.waits().LatestCallOf(local_rank);
   call.set_joined(joined_[local_rank]);
-  call.set_in_mpi(mpi_ != nullptr && mpi_->uses_mpi(local_rank));
+  call.set_in_mpi(mpi_ != nullptr && mpi_->UseOf(local_rank) != MpiUse::kNever);
   return call;
 }
 

@@ -305,7 +305,7 @@ void SpawnedWorlds::LookForInit(uint64_t number, size_t index) {
   loop_->After(MpiDelays().cause_may_show, [this, lives = lives_, number, index] {
     if (!*lives) return;
     for (const auto& world : worlds_) {
-      if (world->number != number || world->mpi->uses_mpi(static_cast<int>(index))) continue;
+      if (world->number != number || world->mpi->UseOf(static_cast<int>(index)) != MpiUse::kNever) continue;
       Fail(world.get(), index, "has ended without MPI_Init, for which MPI_Comm_spawn waits", std::nullopt);
     }
   });

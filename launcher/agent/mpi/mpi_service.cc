@@ -1,7 +1,9 @@
 #include "cohort/launcher/agent/mpi/mpi_service.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "cohort/launcher/agent/rank/store_relay.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -15,7 +17,7 @@ MpiService::MpiService(EventLoop* loop, const v1::Assignment& assignment, Callba
       assignment_(assignment),
       callbacks_(std::move(callbacks)),
       spawned_(std::move(spawned)),
-      store_(loop, ".mpi/" + std::to_string(assignment.epoch()) + "/",
+      store_(loop, std::string(StoreRelay::kOwnNames) + std::to_string(assignment.epoch()) + "/",
              {.ask = callbacks_.ask,
               .on_refused = [this](const std::string& why) { GetStuck(0, "its MPI values were refused: " + why); }}),
       delays_(delays) {}
@@ -65,7 +67,7 @@ void MpiService::NoteAbsence(const std::string& why) {
 void MpiService::TellOfAbsence() {
   const std::string line = std::exchange(absence_, "");
   for (int i = 0; pmi1_ != nullptr && i < assignment_.placement().ranks_size(); ++i) {
-    if (pmi1_->uses_mpi(i)) return;  // it is MPICH
+    if (pmi1_->UseOf(i) != MpiUse::kNever) return;  // it is MPICH
   }
   if (!line.empty()) callbacks_.on_notice(line);
 }
@@ -90,12 +92,10 @@ void MpiService::OnEnded(int local_rank) {
   TellOfAbsence();
 }
 
-bool MpiService::uses_mpi(int local_rank) const {
-  return (pmi1_ != nullptr && pmi1_->uses_mpi(local_rank)) || (pmix_ != nullptr && pmix_->uses_mpi(local_rank));
-}
-
-bool MpiService::in_mpi(int local_rank) const {
-  return (pmi1_ != nullptr && pmi1_->in_mpi(local_rank)) || (pmix_ != nullptr && pmix_->in_mpi(local_rank));
+MpiUse MpiService::UseOf(int local_rank) const {
+  const MpiUse by_pmi1 = pmi1_ != nullptr ? pmi1_->UseOf(local_rank) : MpiUse::kNever;
+  const MpiUse by_pmix = pmix_ != nullptr ? pmix_->UseOf(local_rank) : MpiUse::kNever;
+  return std::max(by_pmi1, by_pmix);
 }
 
 // The rank may have left MPI when it is told: then another one that is in MPI, or nobody.
@@ -106,7 +106,7 @@ void MpiService::GetStuck(int local_rank, const std::string& why) {
     const int ranks = assignment_.placement().ranks_size();
     for (int i = 0; i < ranks; ++i) {
       const int rank = (local_rank + i) % ranks;
-      if (in_mpi(rank)) return callbacks_.on_stuck(rank, why);
+      if (UseOf(rank) == MpiUse::kInside) return callbacks_.on_stuck(rank, why);
     }
   });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/mpi/mpi_use.h"
 #include "cohort/launcher/agent/mpi/pmi1_service.h"
 #include "cohort/launcher/agent/mpi/pmix_service.h"
 #include "cohort/launcher/agent/mpi/spawn/spawn_request.h"
@@ -82,11 +83,9 @@ class MpiService {
   // Takes the answers.
   StoredValues& store() { return spawned_ ? *spawned_->store : store_; }
 
-  // Whether that rank uses MPI.
-  bool uses_mpi(int local_rank) const;
+  MpiUse UseOf(int local_rank) const;
 
  private:
-  bool in_mpi(int local_rank) const;
   void GetStuck(int local_rank, const std::string& why);
   void NoteAbsence(const std::string& why);
   void TellOfAbsence();

@@ -236,6 +236,13 @@ Pmi1Node::Events Pmi1Node::OnLeftElsewhere(const std::string& what) {
   return events;
 }
 
+MpiUse Pmi1Node::UseOf(int local_rank) const {
+  const Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (!rank.used) return MpiUse::kNever;
+  if (rank.state == State::kInitialized) return MpiUse::kInside;
+  return rank.state == State::kClosed && !rank.finalized ? MpiUse::kLeft : MpiUse::kFinalized;
+}
+
 int Pmi1Node::RankInMpi() const {
   const auto is_in_mpi = [](const Rank& rank) { return rank.state == State::kInitialized; };
   auto found =

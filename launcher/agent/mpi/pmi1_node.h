@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/mpi/mpi_use.h"
 #include "cohort/launcher/agent/mpi/pmi1_message.h"
 #include "cohort/launcher/agent/mpi/spawn/pmi1_spawn.h"
 #include "cohort/launcher/agent/mpi/spawn/spawn_request.h"
@@ -109,10 +110,7 @@ class Pmi1Node {
   // Another node has told what MPI can't go on without.
   Events OnLeftElsewhere(const std::string& what);
 
-  // Whether it has ever said init: its calls are MPI's.
-  bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
-  // Whether it is between MPI_Init and MPI_Finalize.
-  bool in_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].state == State::kInitialized; }
+  MpiUse UseOf(int local_rank) const;
   // How many local ranks have come to the barrier under way.
   int in_barrier() const { return in_barrier_; }
   // Whether all of them have, and the barrier waits for other nodes.
@@ -125,7 +123,7 @@ class Pmi1Node {
   struct Rank {
     State state = State::kNew;
     int appnum = 0;
-    bool used = false;
+    bool used = false;       // it has said init
     bool finalized = false;  // kClosed after kFinalized
     bool in_barrier = false;
     bool nested_is_told = false;

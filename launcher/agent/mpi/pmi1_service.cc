@@ -248,12 +248,11 @@ void Pmi1Service::WatchBarrier() {
 
 void Pmi1Service::TellOfBarrier() const {
   const std::vector<int> ranks = node_.MissingInBarrier();
-  const std::string whom =
-      ranks.empty() ? NodesWaitedFor(places_, exchange_.missing()) : NamesOfRanks(ranks) + " of this node";
+  const std::string whom = ranks.empty() ? NodesWaitedFor(places_, exchange_.missing())
+                                         : NamesOfRanks(ranks) + " of " + places_.nodes[places_.own].name;
   if (whom.empty()) return;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience_).count();
-  callbacks_.on_notice("MPI's barrier (MPI_Init is one) waits for " + whom + " since " + std::to_string(seconds) +
-                       " s");
+  callbacks_.on_notice("MPI's barrier (MPI_Init is one) has waited " + std::to_string(seconds) + " s for " + whom);
 }
 
 }  // namespace cohort::launcher

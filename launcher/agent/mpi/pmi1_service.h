@@ -60,10 +60,7 @@ class Pmi1Service {
   // A rank's process has ended. Another that it started may still hold its end.
   void OnEnded(int local_rank);
 
-  // Whether that rank uses MPI.
-  bool uses_mpi(int local_rank) const { return node_.uses_mpi(local_rank); }
-  // Whether it is between MPI_Init and MPI_Finalize.
-  bool in_mpi(int local_rank) const { return node_.in_mpi(local_rank); }
+  MpiUse UseOf(int local_rank) const { return node_.UseOf(local_rank); }
 
  private:
   static constexpr size_t kMostUnsent = 64u << 10;

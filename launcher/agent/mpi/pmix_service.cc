@@ -121,30 +121,33 @@ void PmixService::On(const PmixEndpoint::Finalized& event) {
 }
 
 void PmixService::On(const PmixEndpoint::Aborted& event) {
-  if (!event.text.empty() && event.text != "N/A") {
-    callbacks_.on_notice("rank " + std::to_string(NumberOf(event.local_rank)) + " has called MPI_Abort: " + event.text);
+  if (event.text != "N/A") {
+    TellLines(event.local_rank,
+              "rank " + std::to_string(NumberOf(event.local_rank)) + " has called MPI_Abort: ", event.text);
   }
   On(PmixEndpoint::Finalized{event.local_rank});
   callbacks_.on_abort(event.local_rank, event.code);
 }
 
-// A line each, without the rulers around it.
 void PmixService::On(const PmixEndpoint::Said& event) {
-  Rank& rank = ranks_[static_cast<size_t>(event.local_rank)];
+  TellLines(event.local_rank, "MPI of rank " + std::to_string(NumberOf(event.local_rank)) + ": ", event.text);
+  server_->Answer(event.number, "");
+}
+
+void PmixService::TellLines(int local_rank, const std::string& before, const std::string& text) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   const size_t room = kMostSaidBytes - std::min(rank.said_bytes, kMostSaidBytes);
   const bool was_full = rank.said_bytes > kMostSaidBytes;
-  rank.said_bytes += event.text.size();
-  for (size_t begin = 0; begin < std::min(event.text.size(), room);) {
-    const size_t end = std::min({event.text.find('\n', begin), event.text.size(), room});
-    const std::string line = event.text.substr(begin, end - begin);
+  rank.said_bytes += text.size();
+  for (size_t begin = 0; begin < std::min(text.size(), room);) {
+    const size_t end = std::min({text.find('\n', begin), text.size(), room});
+    const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
-    if (line.find_first_not_of("- \t\r") == std::string::npos) continue;
-    callbacks_.on_notice("MPI of rank " + std::to_string(NumberOf(event.local_rank)) + ": " + line);
+    if (line.find_first_not_of("- \t\r") != std::string::npos) callbacks_.on_notice(before + line);
   }
-  if (event.text.size() > room && !was_full) {
-    callbacks_.on_notice("MPI of rank " + std::to_string(NumberOf(event.local_rank)) + " says more, which is left out");
+  if (text.size() > room && !was_full) {
+    callbacks_.on_notice("MPI of rank " + std::to_string(NumberOf(local_rank)) + " says more, which is left out");
   }
-  server_->Answer(event.number, "");
 }
 
 void PmixService::On(const PmixEndpoint::Fence& event) {
@@ -155,6 +158,7 @@ void PmixService::On(const PmixEndpoint::Fence& event) {
   } else {
     members = places_.Of(event.ranks);
   }
+  if (members == std::vector<size_t>{places_.own}) return server_->Answer(event.number, event.values);
   const std::string ranks = NameOf(event.ranks);
   const ValueExchange::Round round = {"fence/" + ranks, ++rounds_[ranks]};
   exchange_.Publish(round, places_.own, Sealed(event.values));
@@ -190,7 +194,7 @@ void PmixService::FinishFence(const PmixEndpoint::Fence& fence, const std::vecto
 
 void PmixService::On(const PmixEndpoint::Wanted& event) {
   const std::vector<size_t> node = places_.Of({event.rank});
-  if (node.empty()) return;
+  if (node.empty()) return server_->Refuse(event.number, PmixEndpoint::Refusal::kNotFound);  // no rank of the job
   if (asked_nodes_.insert(node[0]).second) store_->Put("ask/" + std::to_string(node[0]), "");
   store_->Get("rank/" + std::to_string(event.rank),
               [this, number = event.number, node = node[0]](const std::string& text) {
@@ -227,8 +231,11 @@ void PmixService::On(const PmixEndpoint::Unpublish& event) { names_.Unpublish(ev
 void PmixService::On(const PmixEndpoint::LookUp& event) {
   names_.Look(event.name, event.wait, [this, event](const std::optional<std::string>& value) {
     if (!value || value->empty()) return server_->Refuse(event.number, PmixEndpoint::Refusal::kNotFound);
-    if (value->front() == '1') names_.Unpublish(event.name, [](ServiceNames::Outcome) {});
-    server_->AnswerLookUp(event.number, event.name, value->substr(1));
+    if (value->front() != '1') return server_->AnswerLookUp(event.number, event.name, value->substr(1));
+    names_.Unpublish(event.name, [this, event, its = value->substr(1)](ServiceNames::Outcome outcome) {
+      if (outcome == ServiceNames::Outcome::kDone) return server_->AnswerLookUp(event.number, event.name, its);
+      On(event);  // another was faster: it is as if the name had not been there yet
+    });
   });
 }
 
@@ -244,10 +251,18 @@ void PmixService::On(const PmixEndpoint::Spawn& event) {
 // The servers of other nodes don't know the namespace of processes that were spawned here.
 void PmixService::On(const PmixEndpoint::Joined& event) {
   if (event.all_here) return server_->Answer(event.number, event.values);
+  server_->Refuse(event.number, PmixEndpoint::Refusal::kNotSupported);
+  if (std::exchange(refused_to_join_, true)) return;
   callbacks_.on_notice(
       "ranks of several nodes and processes that one of them has spawned connect to each other: dlaunch does not serve "
       "that for Open MPI; call MPI_Comm_spawn over MPI_COMM_SELF, or run on one node");
-  server_->Refuse(event.number, PmixEndpoint::Refusal::kNotSupported);
+}
+
+MpiUse PmixService::UseOf(int local_rank) const {
+  const Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  if (!rank.used) return MpiUse::kNever;
+  if (rank.state == State::kConnected) return MpiUse::kInside;
+  return rank.left ? MpiUse::kLeft : MpiUse::kFinalized;
 }
 
 // The event of its MPI_Finalize may be on its way.
@@ -299,12 +314,11 @@ void PmixService::WatchWaits() {
 void PmixService::TellOfMissing() const {
   const std::vector<int> ranks = MissingInInit();
   const std::string nodes = NodesWaitedFor(places_, exchange_.missing());
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience_).count();
-  const std::string since = " since " + std::to_string(seconds) + " s";
+  const std::string seconds = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(patience_).count());
   if (!ranks.empty()) {
-    callbacks_.on_notice("MPI_Init waits for " + NamesOfRanks(ranks) + " of " + own_name() + since);
+    callbacks_.on_notice("MPI_Init has waited " + seconds + " s for " + NamesOfRanks(ranks) + " of " + own_name());
   } else if (!nodes.empty()) {
-    callbacks_.on_notice("MPI's fence (MPI_Init has one) waits for " + nodes + since);
+    callbacks_.on_notice("MPI's fence (MPI_Init has one) has waited " + seconds + " s for " + nodes);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/launcher/agent/mpi/left_news.h"
+#include "cohort/launcher/agent/mpi/mpi_use.h"
 #include "cohort/launcher/agent/mpi/node_places.h"
 #include "cohort/launcher/agent/mpi/pmix/pmix_endpoint.h"
 #include "cohort/launcher/agent/mpi/service_names.h"
@@ -57,8 +58,7 @@ class PmixService {
   // The assignment and the store outlive this object. A fence, or ranks in MPI_Init, that wait for `patience` are told.
   // `spawned`: not the job's own ranks, but a world that one of them has asked for.
   PmixService(EventLoop* loop, const v1::Assignment& assignment, StoredValues* store, Callbacks callbacks,
-              std::chrono::nanoseconds patience = std::chrono::seconds(30),
-              std::optional<Spawned> spawned = std::nullopt);
+              std::chrono::nanoseconds patience, std::optional<Spawned> spawned = std::nullopt);
   ~PmixService();
   PmixService(const PmixService&) = delete;
   PmixService& operator=(const PmixService&) = delete;
@@ -70,10 +70,7 @@ class PmixService {
   void OnEnded(int local_rank);
   // The namespace of the ranks.
   const std::string& job_name() const { return job_name_; }
-  // Whether that rank uses MPI.
-  bool uses_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].used; }
-  // Whether it is between MPI_Init and MPI_Finalize.
-  bool in_mpi(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].state == State::kConnected; }
+  MpiUse UseOf(int local_rank) const;
 
  private:
   static constexpr size_t kMostSaidBytes = 64u << 10;  // by a rank
@@ -100,6 +97,8 @@ class PmixService {
   void On(const PmixEndpoint::Unpublish& event);
   void On(const PmixEndpoint::Spawn& event);
   void On(const PmixEndpoint::Joined& event);
+  // Tells the user each line of a text that the rank's library gives, without the rulers around it.
+  void TellLines(int local_rank, const std::string& before, const std::string& text);
   // Answers a call on names.
   ServiceNames::Done AnswerOf(uint64_t number);
   void FinishFence(const PmixEndpoint::Fence& fence, const std::vector<size_t>& members,
@@ -129,7 +128,8 @@ class PmixService {
   LeftNews left_news_;
   ServiceNames names_;
   const std::optional<Spawned> spawned_;
-  std::string left_elsewhere_;  // what another node has told
+  std::string left_elsewhere_;    // what another node has told
+  bool refused_to_join_ = false;  // which is told once
   const RankPrograms& programs_;
   const bool nodes_share_host_;
   const v1::Assignment& assignment_;

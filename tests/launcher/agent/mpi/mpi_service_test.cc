@@ -7,11 +7,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/launcher/agent/mpi/job_variables.h"
 
 namespace cohort::launcher {
 namespace {
@@ -41,6 +42,8 @@ class MpiServiceTest : public ::testing::Test {
     std::vector<std::pair<int, std::string>> stuck;
   };
 
+  static constexpr std::chrono::milliseconds kLongestDelay{2};
+
   // A node of `ranks` ranks, with PMIx or without.
   Node& AddNode(size_t index, size_t nodes, uint32_t ranks, bool has_pmix) {
     Node& node = *nodes_.emplace_back(std::make_unique<Node>());
@@ -65,14 +68,15 @@ class MpiServiceTest : public ::testing::Test {
     node.service = std::make_unique<MpiService>(
         &loop_, node.assignment,
         MpiService::Callbacks{
-            .ask = [this, index](const v1::VariableRequest& request) { Ask(index, request); },
+            .ask = variables_.AskFor(
+                [service = &node.service](const v1::VariableReply& reply) { (*service)->store().OnReply(reply); }),
             .on_notice = [&node](const std::string& text) { node.said.push_back(text); },
             .on_abort = [](int, int) {},
             .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); },
             .on_spawn = [](int, MpiWay, const SpawnRequest&, const SpawnDone&) {}},
         MpiDelays{.cause_may_show = std::chrono::milliseconds(1),
                   .absence_is_told = std::chrono::hours(1),
-                  .wait_is_told = std::chrono::milliseconds(10)});
+                  .wait_is_told = kLongestDelay});
     const absl::Status started = node.service->Start(
         [&](const PmixEndpoint::Job&, PmixEndpoint::Handler handle) -> absl::StatusOr<std::unique_ptr<PmixEndpoint>> {
           if (!has_pmix) return absl::NotFoundError("no libpmix");
@@ -82,35 +86,12 @@ class MpiServiceTest : public ::testing::Test {
     EXPECT_TRUE(started.ok()) << started;
     return node;
   }
-  void Ask(size_t index, const v1::VariableRequest& request) {
-    if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
-    if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
-    if (request.kind() == v1::VariableRequest::KIND_GET) {
-      asked_.emplace_back(index, request);
-    } else {
-      v1::VariableReply reply;
-      reply.set_request(request.request());
-      loop_.Post([this, index, reply] { nodes_[index]->service->store().OnReply(reply); });
-    }
-    loop_.Post([this] { AnswerWhatIsThere(); });
-  }
-  void AnswerWhatIsThere() {
-    for (const auto& [index, get] : std::exchange(asked_, {})) {
-      if (!stored_.contains(get.key())) {
-        asked_.emplace_back(index, get);
-        continue;
-      }
-      v1::VariableReply reply;
-      reply.set_request(get.request());
-      reply.set_found(true);
-      reply.set_value(stored_[get.key()]);
-      nodes_[index]->service->store().OnReply(reply);
-    }
-  }
-  // Runs what is due soon, which is when stuck ranks and waits have been told.
+  // Runs all that is ready, and then what the service does after its delays: its timers began before this one.
   void Settle() {
-    loop_.After(std::chrono::milliseconds(30), [this] { loop_.Quit(); });
+    RunPosted(&loop_);
+    loop_.After(kLongestDelay, [this] { loop_.Quit(); });
     loop_.Run();
+    RunPosted(&loop_);
   }
   // A line of PMI-1.
   void Say(Node& node, int local_rank, const std::string& line) {
@@ -124,8 +105,7 @@ class MpiServiceTest : public ::testing::Test {
   }
 
   EventLoop loop_;
-  std::map<std::string, std::string> stored_;
-  std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
+  JobVariables variables_{&loop_};
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
@@ -228,7 +208,7 @@ TEST_F(MpiServiceTest, NamesTheNodesThatABarrierWaitsFor) {
     }
     Settle();
     ASSERT_EQ(first.said.size(), static_cast<size_t>(times)) << "each wait is told";
-    EXPECT_THAT(first.said.back(), HasSubstr("MPI's barrier (MPI_Init is one) waits for node node1 since"));
+    EXPECT_THAT(first.said.back(), HasSubstr("MPI's barrier (MPI_Init is one) has waited 0 s for node node1"));
     EXPECT_THAT(last.said, IsEmpty()) << "the first node says it for all";
     if (times == 1) Say(*nodes_[1], 0, kInit);
     Say(*nodes_[1], 0, "cmd=barrier_in");
@@ -242,7 +222,7 @@ TEST_F(MpiServiceTest, NamesTheNodesThatAFenceWaitsFor) {
     first.tell(PmixEndpoint::Fence{times, {}, ""});
     Settle();
     ASSERT_EQ(first.said.size(), times) << "each wait is told";
-    EXPECT_THAT(first.said.back(), HasSubstr("MPI's fence (MPI_Init has one) waits for node node1 since"));
+    EXPECT_THAT(first.said.back(), HasSubstr("MPI's fence (MPI_Init has one) has waited 0 s for node node1"));
     last.tell(PmixEndpoint::Fence{times, {}, ""});
     Settle();
   }

@@ -49,8 +49,9 @@ class Side {
     FuzzCheck(!published_ && publish.round == ++round_ && node_.in_barrier() == kRanks);
     published_ = publish.values;
   }
-  void On(const Pmi1Node::Abandoned& abandoned) { FuzzCheck(node_.in_mpi(abandoned.local_rank)); }
-  void On(const Pmi1Node::Nested& nested) { FuzzCheck(node_.in_mpi(nested.local_rank)); }
+  bool IsInside(int rank) const { return node_.UseOf(rank) == MpiUse::kInside; }
+  void On(const Pmi1Node::Abandoned& abandoned) { FuzzCheck(IsInside(abandoned.local_rank)); }
+  void On(const Pmi1Node::Nested& nested) { FuzzCheck(IsInside(nested.local_rank)); }
   void On(const Pmi1Node::Left& left) { FuzzCheck(left.by >= 0 && left.by < 2 * kRanks); }
   void On(const Pmi1Node::NameCall& call) { FuzzCheck(call.local_rank >= 0 && call.local_rank < kRanks); }
   void On(const Pmi1Node::Spawn& spawn) {

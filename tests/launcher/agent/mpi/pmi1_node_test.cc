@@ -59,8 +59,8 @@ TEST(Pmi1Node, TellsAClientWhatItIsPartOf) {
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=get kvsname=job-1 key=PMI_process_mapping")),
             "cmd=get_result rc=0 msg=success value=(vector,(0,2,2))\n");
   EXPECT_EQ(AnswerOf(node.OnLine(0, "cmd=finalize")), "cmd=finalize_ack\n");
-  EXPECT_TRUE(node.uses_mpi(0));
-  EXPECT_FALSE(node.uses_mpi(1));
+  EXPECT_EQ(node.UseOf(0), MpiUse::kFinalized);
+  EXPECT_EQ(node.UseOf(1), MpiUse::kNever);
 }
 
 TEST(Pmi1Node, HandsValuesOnWithinANode) {
@@ -116,7 +116,9 @@ TEST(Pmi1Node, NamesTheRankThatEndedWithoutFinalize) {
   Init(node, 3);
   node.OnLine(0, "cmd=barrier_in");
   EXPECT_EQ(node.MissingInBarrier(), (std::vector<int>{4, 5}));
+  EXPECT_EQ(node.UseOf(2), MpiUse::kInside);
   const auto events = node.OnClosed(2);
+  EXPECT_EQ(node.UseOf(2), MpiUse::kLeft);
   const auto* abandoned = Find<Pmi1Node::Abandoned>(events);
   ASSERT_NE(abandoned, nullptr);
   EXPECT_EQ(abandoned->local_rank, 0);

@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/launcher/agent/mpi/job_variables.h"
 
 namespace cohort::launcher {
 namespace {
@@ -86,7 +88,9 @@ class PmixServiceTest : public ::testing::Test {
       for (uint32_t rank = 0; rank < 2; ++rank) node.assignment.mutable_placement()->add_ranks()->set_local_rank(rank);
       node.store = std::make_unique<StoredValues>(
           &loop_, ".mpi/1/",
-          StoredValues::Callbacks{.ask = [this, i](const v1::VariableRequest& request) { Ask(i, request); },
+          StoredValues::Callbacks{.ask = variables_.AskFor([store = &node.store](const v1::VariableReply& reply) {
+                                    (*store)->OnReply(reply);
+                                  }),
                                   .on_refused = [](const std::string&) {}});
       node.service = std::make_unique<PmixService>(
           &loop_, node.assignment, node.store.get(),
@@ -99,7 +103,8 @@ class PmixServiceTest : public ::testing::Test {
                     node.spawned.emplace_back(rank, request.programs[0].argv[0]);
                     if (request.programs[0].argv[0] == "absent") return done(absl::NotFoundError("there is none"));
                     done("world");
-                  }});
+                  }},
+          std::chrono::seconds(30));
       const absl::Status started =
           node.service->Start(2, [&node](const PmixEndpoint::Job& job, PmixEndpoint::Handler handle) {
             node.job = job;
@@ -113,40 +118,17 @@ class PmixServiceTest : public ::testing::Test {
   void SetPrograms(std::vector<std::pair<uint32_t, uint32_t>> programs) { programs_ = std::move(programs); }
   Node& node(size_t i) { return *nodes_[i]; }
   void Tell(size_t i, PmixEndpoint::Event event) { node(i).tell(std::move(event)); }
-  // Runs what is posted, and answers what the store has.
-  void Settle() {
-    for (int turns = 0; turns < 5; ++turns) {
-      loop_.Post([this] { loop_.Quit(); });
-      loop_.Run();
-      const auto asked = std::exchange(asked_, {});
-      for (const auto& [i, get] : asked) {
-        if (!stored_.contains(get.key())) {
-          asked_.emplace_back(i, get);
-          continue;
-        }
-        v1::VariableReply reply;
-        reply.set_request(get.request());
-        reply.set_found(true);
-        reply.set_value(stored_[get.key()]);
-        node(i).store->OnReply(reply);
-      }
-    }
-  }
-  void Ask(size_t i, const v1::VariableRequest& request) {
-    if (request.kind() == v1::VariableRequest::KIND_SET) stored_[request.key()] = request.value();
-    if (request.kind() == v1::VariableRequest::KIND_DELETE) stored_.erase(request.key());
-    if (request.kind() == v1::VariableRequest::KIND_GET) {
-      asked_.emplace_back(i, request);
-    } else {
-      v1::VariableReply reply;
-      reply.set_request(request.request());
-      loop_.Post([this, i, reply] { nodes_[i]->store->OnReply(reply); });
-    }
+  void Settle() { RunPosted(&loop_); }
+  // Whether any of the job's variables that were set has that in its name.
+  bool HasStored(const std::string& part) const {
+    return std::any_of(
+        variables_.requests().begin(), variables_.requests().end(), [&part](const v1::VariableRequest& request) {
+          return request.kind() == v1::VariableRequest::KIND_SET && request.key().find(part) != std::string::npos;
+        });
   }
 
   EventLoop loop_;
-  std::map<std::string, std::string> stored_;
-  std::vector<std::pair<size_t, v1::VariableRequest>> asked_;
+  JobVariables variables_{&loop_};
   std::vector<std::pair<uint32_t, uint32_t>> programs_;
   bool nodes_share_host_ = false;
   size_t other_ = 1000;  // the node whose server has another version
@@ -173,11 +155,11 @@ TEST_F(PmixServiceTest, PassesARequestForProcessesOnAndItsOutcomeBack) {
 TEST_F(PmixServiceTest, LetsRanksOfSeveralWorldsJoinOnOneNode) {
   Start(1);
   Tell(0, PmixEndpoint::Joined{1, true, "values"});
-  Tell(0, PmixEndpoint::Joined{2, false, ""});
+  for (uint64_t number = 2; number < 4; ++number) Tell(0, PmixEndpoint::Joined{number, false, ""});
   Settle();
-  EXPECT_THAT(node(0).answers,
-              ElementsAre("1:values", "2 refused as " + std::to_string(int(PmixEndpoint::Refusal::kNotSupported))));
-  EXPECT_THAT(node(0).said, ElementsAre(HasSubstr("run on one node")));
+  const std::string refused = " refused as " + std::to_string(int(PmixEndpoint::Refusal::kNotSupported));
+  EXPECT_THAT(node(0).answers, ElementsAre("1:values", "2" + refused, "3" + refused));
+  EXPECT_THAT(node(0).said, ElementsAre(HasSubstr("run on one node"))) << "it is told once";
 }
 
 TEST_F(PmixServiceTest, JoinsTheValuesOfAllNodes) {
@@ -204,6 +186,14 @@ TEST_F(PmixServiceTest, JoinsTheNodesOfTheRanksInAFence) {
   EXPECT_THAT(node(2).answers, ElementsAre("1:ca"));
 }
 
+TEST_F(PmixServiceTest, StoresNothingOfAFenceWithinANode) {
+  Start(2);
+  for (uint64_t number = 1; number <= 3; ++number) Tell(1, PmixEndpoint::Fence{number, {2, 3}, "values"});
+  Settle();
+  EXPECT_THAT(node(1).answers, ElementsAre("1:values", "2:values", "3:values"));
+  EXPECT_FALSE(HasStored("fence/"));
+}
+
 TEST_F(PmixServiceTest, FetchesTheValuesOfARankThatWereInNoFence) {
   Start(3);
   Tell(0, PmixEndpoint::Wanted{5, 3});
@@ -218,6 +208,26 @@ TEST_F(PmixServiceTest, RefusesAWishForTheValuesOfARankThatHasNone) {
   Tell(0, PmixEndpoint::Wanted{5, kRankWithoutValues});
   Settle();
   EXPECT_THAT(node(0).answers, ElementsAre("5 refused"));
+}
+
+TEST_F(PmixServiceTest, RefusesAWishForTheValuesOfARankThatTheJobHasNot) {
+  Start(2);
+  uint64_t number = 0;
+  for (const int rank : {4, 1'000'000, -2}) Tell(0, PmixEndpoint::Wanted{++number, rank});
+  Settle();
+  EXPECT_EQ(node(0).answers.size(), 3u) << "a rank that waits for one would wait for ever";
+  EXPECT_THAT(node(0).answers, ::testing::Each(HasSubstr("refused")));
+}
+
+TEST_F(PmixServiceTest, GivesAValueThatIsReadOnceToOneRank) {
+  Start(2);
+  Tell(0, PmixEndpoint::Publish{1, "name", "value", /*once=*/true});
+  Settle();
+  for (size_t i = 0; i < 2; ++i) Tell(i, PmixEndpoint::LookUp{2, "name", std::chrono::milliseconds(0)});
+  Settle();
+  std::vector<std::string> answers = {node(0).answers.back(), node(1).answers.back()};
+  std::sort(answers.begin(), answers.end());
+  EXPECT_THAT(answers, ElementsAre("2 refused", "2:name=value"));
 }
 
 TEST_F(PmixServiceTest, EndsARankWhereTheServersOfNodesDiffer) {
@@ -255,14 +265,15 @@ TEST_F(PmixServiceTest, LeavesRanksAloneThatUseNoMpiOrHaveFinalized) {
   Start(1);
   node(0).service->OnEnded(1);
   Settle();
-  EXPECT_FALSE(node(0).service->uses_mpi(0));
+  EXPECT_EQ(node(0).service->UseOf(0), MpiUse::kNever);
   Start(1);
   Tell(1, PmixEndpoint::Connected{0});
   Tell(1, PmixEndpoint::Connected{1});
   Tell(1, PmixEndpoint::Finalized{1});
   node(1).service->OnEnded(1);
   Settle();
-  EXPECT_TRUE(node(1).service->uses_mpi(0));
+  EXPECT_EQ(node(1).service->UseOf(0), MpiUse::kInside);
+  EXPECT_EQ(node(1).service->UseOf(1), MpiUse::kFinalized);
   EXPECT_THAT(node(0).stuck, IsEmpty());
   EXPECT_THAT(node(1).stuck, IsEmpty());
 }
@@ -294,6 +305,20 @@ TEST_F(PmixServiceTest, PassesOnNoMoreThanAUserReads) {
   EXPECT_EQ(node(0).said[node(0).said.size() - 2], "MPI of rank 0 says more, which is left out");
   EXPECT_EQ(node(0).said.back(), "MPI of rank 1: another rank");
   EXPECT_EQ(node(0).answers.size(), 101u) << "none is left waiting";
+}
+
+TEST_F(PmixServiceTest, PassesOnNoMoreOfAbortsThanAUserReads) {
+  Start(1);
+  const std::string text = "first line\nsecond line\n" + std::string(1u << 20, 'x');
+  for (int times = 0; times < 10; ++times) Tell(0, PmixEndpoint::Aborted{1, 7, text});
+  Settle();
+  size_t bytes = 0;
+  for (const std::string& line : node(0).said) bytes += line.size();
+  EXPECT_LT(bytes, 66u << 10);
+  ASSERT_GT(node(0).said.size(), 2u);
+  EXPECT_EQ(node(0).said[0], "rank 1 has called MPI_Abort: first line");
+  EXPECT_EQ(node(0).said[1], "rank 1 has called MPI_Abort: second line");
+  EXPECT_EQ(node(0).said.back(), "MPI of rank 1 says more, which is left out");
 }
 
 TEST_F(PmixServiceTest, RanksYieldWhereNodesShareTheirCpus) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/control/parts/variables.h"
+#include "tests/launcher/agent/mpi/job_variables.h"
 
 namespace cohort::launcher {
 namespace {
@@ -19,30 +19,7 @@ using Outcome = ServiceNames::Outcome;
 
 class ServiceNamesTest : public ::testing::Test {
  protected:
-  void Ask(const v1::VariableRequest& request) {
-    std::vector<KeyWaiters::Waiter> answered;
-    const auto now = std::chrono::steady_clock::now();
-    const auto until = now + std::chrono::milliseconds(request.timeout_ms());
-    std::optional<v1::VariableReply> reply = variables_.Do(request, {1, request.request()}, now, until, &answered);
-    if (reply) {
-      reply->set_request(request.request());
-      Reply(*reply);
-    }
-    for (const KeyWaiters::Waiter& waiter : answered) {
-      v1::VariableReply answer;
-      answer.set_request(waiter.request);
-      answer.set_found(true);
-      answer.set_value(*variables_.Find(request.key()));
-      Reply(answer);
-    }
-  }
-  void Reply(const v1::VariableReply& reply) {
-    loop_.Post([this, reply] { store_.OnReply(reply); });
-  }
-  void Settle(std::chrono::milliseconds time = std::chrono::milliseconds(5)) {
-    loop_.After(time, [this] { loop_.Quit(); });
-    loop_.Run();
-  }
+  void Settle() { RunPosted(&loop_); }
   Outcome Publish(const std::string& name, const std::string& value) {
     std::optional<Outcome> outcome;
     names_.Publish(name, value, [&](Outcome its) { outcome = its; });
@@ -68,11 +45,11 @@ class ServiceNamesTest : public ::testing::Test {
   }
 
   EventLoop loop_;
-  Variables variables_;
-  StoredValues store_{
-      &loop_,
-      ".mpi/1/",
-      {.ask = [this](const v1::VariableRequest& request) { Ask(request); }, .on_refused = [](const std::string&) {}}};
+  JobVariables variables_{&loop_};
+  StoredValues store_{&loop_,
+                      ".mpi/1/",
+                      {.ask = variables_.AskFor([this](const v1::VariableReply& reply) { store_.OnReply(reply); }),
+                       .on_refused = [](const std::string&) {}}};
   ServiceNames names_{&loop_, &store_, "pmi1"};
 };
 
