@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <system_error>
 
 #include "absl/status/statusor.h"
@@ -100,12 +98,9 @@ std::string DescribeRanksWanted(const Options& options) {
 }
 
 absl::Status RefuseLaunchers(const Options& options, int world_size) {
-  static constexpr std::string_view kLaunchers[] = {"mpirun", "mpiexec", "orterun", "prterun"};
   if (world_size < 2 || options.mpi == Mpi::kNone) return absl::OkStatus();
   for (const RankProgram& program : options.programs) {
-    std::string name = std::filesystem::path(program.command[0]).filename();
-    name.resize(std::min(name.find('.'), name.size()));  // mpiexec.hydra, mpirun.openmpi
-    if (std::find(std::begin(kLaunchers), std::end(kLaunchers), name) == std::end(kLaunchers)) continue;
+    if (!StartsRanks(program.command[0])) continue;
     return InvalidArgumentError(Remedy::kProgramIsALauncher,
                                 (program.where.empty() ? "the program" : program.where) + " is " + program.command[0] +
                                     ", which starts ranks itself: each of " + std::to_string(world_size) +

@@ -21,7 +21,7 @@ absl::Status FindPrograms(const std::string& path, const std::string& working_di
 // ranks". Empty: nothing does.
 std::string DescribeRanksWanted(const Options& options);
 
-// kInvalidArgument: a program is another launcher, mpirun or its like, of which each of `world_size` ranks would start
+// kInvalidArgument: a program is another launcher (StartsRanks), of which each of `world_size` ranks would start
 // one of its own. --mpi none lets them.
 absl::Status RefuseLaunchers(const Options& options, int world_size);
 

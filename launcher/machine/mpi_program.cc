@@ -55,13 +55,6 @@ MpiLibrary LinkedLibraryOf(const std::string& path) {
   return MpiLibrary::kNone;
 }
 
-// mpirun, mpiexec.hydra: what starts ranks itself, which would find each other by this job's ways.
-bool StartsRanks(const std::string& word) {
-  std::string name = std::filesystem::path(word).filename();
-  name.resize(std::min(name.find('.'), name.size()));
-  return name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "prterun" || name == "srun";
-}
-
 // Whether a path in the text, as a shell would cut it into words, is that of a program that is linked with MPI. Looks
 // at no more than `words` of them, which it takes from.
 bool NamesProgram(std::string_view text, size_t* words) {
@@ -101,6 +94,12 @@ bool StartsProgram(const std::vector<std::string>& command) {
 }
 
 }  // namespace
+
+bool StartsRanks(const std::string& program) {
+  std::string name = std::filesystem::path(program).filename();
+  name.resize(std::min(name.find('.'), name.size()));  // mpiexec.hydra, mpirun.openmpi
+  return name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "prterun" || name == "srun";
+}
 
 MpiLibrary MpiLibraryOf(const std::vector<std::string>& command) {
   if (command.empty()) return MpiLibrary::kNone;

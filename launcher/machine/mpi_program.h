@@ -13,6 +13,10 @@ enum class MpiLibrary {
   kEither,   // by mpi4py, or behind a wrapper
 };
 
+// Whether the path or name is that of a program that starts ranks itself: mpirun, mpiexec.hydra, srun and their like.
+// They would find each other by the ways of the job that they are started in.
+bool StartsRanks(const std::string& program);
+
 // The program, which is the path `command[0]`, is linked with such a library, or one of its arguments has mpi4py as a
 // word (not in a path), is a Python file that names it, or names the path of a linked program, as in sh -c './program'
 // and in a shell's script. Reads a few pages of each program, at most 1 MiB of each file that ends in .py and 64 KiB of

@@ -113,10 +113,11 @@ absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& 
   program.where = "beside dlaunch";
   if (usable(own_folder, &program)) return program;
   if (!first_unusable.ok()) return first_unusable;
+  const std::string own = own_folder.empty() ? "" : " or beside dlaunch (" + own_folder + ")";
   return WithRemedy(Remedy::kProgramNotFound,
-                    absl::NotFoundError("there is no program '" + name + "' in PATH, in the working directory (" +
-                                        working_directory + ") or beside dlaunch (" + own_folder + "); give its path" +
-                                        NearlyNamed(working_directory + "/" + name, name)));
+                    absl::NotFoundError("there is no program '" + name + "' in PATH" + (own.empty() ? " or" : ",") +
+                                        " in the working directory (" + working_directory + ")" + own +
+                                        "; give its path" + NearlyNamed(working_directory + "/" + name, name)));
 }
 
 }  // namespace cohort::launcher

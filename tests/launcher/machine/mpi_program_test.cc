@@ -46,6 +46,16 @@ TEST(MpiProgram, ALinkedLibraryTellsWhichMpiItIs) {
   std::remove(path.c_str());
 }
 
+TEST(MpiProgram, KnowsProgramsThatStartRanksThemselves) {
+  for (const char* name :
+       {"mpirun", "/usr/bin/mpiexec.hydra", "mpirun.openmpi", "orterun", "prterun", "/opt/bin/srun"}) {
+    EXPECT_TRUE(StartsRanks(name)) << name;
+  }
+  for (const char* name : {"", "/usr/bin/python3", "./mpirunner", "/mpirun/program", "my.mpirun"}) {
+    EXPECT_FALSE(StartsRanks(name)) << name;
+  }
+}
+
 TEST(MpiProgram, FindsAProgramBehindAWrapper) {
   const std::string base = ::testing::TempDir() + "wrapped." + std::to_string(::getpid());
   const std::string script = base + ".sh", other = base + ".run";

@@ -144,6 +144,8 @@ TEST_F(FindProgramTest, NamesThePlacesWhereItHasLooked) {
   const absl::Status status = Find("train").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(std::string(status.message()).find(root_ + "/own"), std::string::npos) << status;
+  EXPECT_EQ(FindProgram("train", root_ + "/first", root_ + "/here", "").status().message(),
+            "there is no program 'train' in PATH or in the working directory (" + root_ + "/here); give its path");
 }
 
 TEST_F(FindProgramTest, AnEmptyEntryOfPathIsTheWorkingDirectory) {
