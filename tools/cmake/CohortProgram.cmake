@@ -8,8 +8,9 @@ mark_as_advanced(COHORT_WHEEL_LINKER)
 # cohort_link_for_wheel(<target>...)
 function(cohort_link_for_wheel)
   if(COHORT_WHEEL_LINKER)
-    set_target_properties(${ARGN} PROPERTIES RULE_LAUNCH_LINK "${COHORT_WHEEL_LINKER}"
-      LINK_DEPENDS "${PROJECT_SOURCE_DIR}/tools/wheel/link.py;${PROJECT_SOURCE_DIR}/tools/wheel/old_glibc.c")
+    set_target_properties(${ARGN} PROPERTIES RULE_LAUNCH_LINK "${COHORT_WHEEL_LINKER}")
+    set_property(TARGET ${ARGN} APPEND PROPERTY LINK_DEPENDS
+      ${PROJECT_SOURCE_DIR}/tools/wheel/link.py ${PROJECT_SOURCE_DIR}/tools/wheel/old_glibc.c)
   endif()
 endfunction()
 
