@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "cohort/launcher/agent/watch/agent_folder.h"
+#include "cohort/launcher/agent/watch/open_mpi_folder.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/control/describe.h"
@@ -59,13 +59,14 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
           {.segment_of = [this](int local_rank) -> runtime::Segment& { return service_.waits().SegmentOf(local_rank); },
            .full = [this] { return owner_.news->output().full(); },
            .send = [this](v1::NodeTrace trace) { owner_.news->Trace(std::move(trace)); }}),
-      spawned_(loop, assignment_, owner_.sentinel, owner_.cgroup, AgentFolder(owner_.address),
+      spawned_(loop, assignment_, owner_.sentinel, owner_.cgroup, OpenMpiFolder(owner_.address),
                {.on_line = [this](const v1::OutputLine& line) { On(Supervisor::Line{&line}); },
                 .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
-                .on_failure = [this](int rank, const std::string& why,
-                                     std::optional<int> code) { OnSpawnedFailure(rank, why, code); },
+                .on_failure = [this](int rank, const std::string& why, std::optional<int> code,
+                                     int signal) { OnSpawnedFailure(rank, why, code, signal); },
                 .on_all_ended = [this] { FinishIfAllGone(); },
-                .environment_of = [this](int rank) { return Surroundings()[rank].environment; }}),
+                .environment_of = [this](int rank) { return Surroundings()[rank].environment; },
+                .use_of = [this](int rank) { return mpi_ == nullptr ? MpiUse::kNever : mpi_->UseOf(rank); }}),
       joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
@@ -80,7 +81,7 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
         MpiService::Callbacks{
             .ask =
                 [this](const v1::VariableRequest& request) {
-                  service_.store().OnVariable(StoreRelay::kAgentItself, request);
+                  if (life_ != Life::kOver) service_.store().OnVariable(StoreRelay::kAgentItself, request);
                 },
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
@@ -91,8 +92,8 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
                   spawned_.Spawn({rank, MpiService::WorldOf(assignment_), number}, way, request, &mpi_->store(),
                                  std::move(done));
                 }});
-    const auto start_pmix = [folder = AgentFolder(owner_.address)](PmixEndpoint::Job job,
-                                                                   PmixEndpoint::Handler handler) {
+    const auto start_pmix = [folder = OpenMpiFolder(owner_.address)](PmixEndpoint::Job job,
+                                                                     PmixEndpoint::Handler handler) {
       job.folder = folder;
       return StartPmixEndpoint(std::move(job), std::move(handler));
     };
@@ -113,14 +114,24 @@ void NodeRanks::OnStuckInMpi(int local_rank, const std::string& why) {
                       " may wait in MPI for ever: " + why + "; --on-failure continue lets it");
 }
 
-// The rank that has asked fails with it, or another one where that has ended.
-void NodeRanks::OnSpawnedFailure(int local_rank, const std::string& why, std::optional<int> exit_code) {
-  const int ranks = assignment_.placement().ranks_size();
-  for (int i = 0; i < ranks; ++i) {
-    const int rank = (local_rank + i) % ranks;
-    if (processes_.GroupOf(rank) != 0) return processes_.KillAsAsked(rank, why, exit_code);
-  }
-  owner_.news->Notice("all ranks of this node had ended before: the exit status does not show that");
+// The rank that has asked fails with it. One that had ended in order counts as failed after all.
+void NodeRanks::OnSpawnedFailure(int local_rank, const std::string& why, std::optional<int> exit_code, int signal) {
+  const int status = signal != 0 ? 128 + signal : std::clamp(exit_code.value_or(1) & 0xff, 1, 255);
+  spawned_failures_.try_emplace(local_rank, SpawnedFailure{why, status});
+  if (processes_.GroupOf(local_rank) != 0) return processes_.KillAsAsked(local_rank, why, exit_code);
+  SendSpawnedFailure(local_rank);
+}
+
+void NodeRanks::SendSpawnedFailure(int local_rank) {
+  const SpawnedFailure& failure = spawned_failures_.at(local_rank);
+  MarkFailure();
+  v1::FromAgent message;
+  message.mutable_exit()->set_rank(assignment_.placement().ranks(local_rank).rank());
+  message.mutable_exit()->set_started(true);
+  message.mutable_exit()->set_exit_code(failure.exit_code);
+  message.mutable_exit()->set_spawned_failure(failure.why);
+  owner_.link->Send(message);
+  spawned_.KillOf(local_rank);
 }
 
 void NodeRanks::Stop(std::chrono::milliseconds grace, bool restarting) {
@@ -274,13 +285,18 @@ void NodeRanks::On(const Supervisor::Ended& event) {
   } else {
     service_.MarkLost(local_rank);
   }
-  if (IsFailure(exit)) {
+  const bool failed = IsFailure(exit);
+  if (failed) {
     MarkFailure();
     spawned_.KillOf(local_rank);
+  } else {
+    spawned_.OnAskerEnded(local_rank);
   }
   v1::FromAgent message;
   *message.mutable_exit() = std::move(exit);
   owner_.link->Send(message);
+  // It may have ended while it was to be killed for that.
+  if (!failed && in_order && spawned_failures_.contains(local_rank)) SendSpawnedFailure(local_rank);
 }
 
 void NodeRanks::On(const RankService::Hello& event) {
@@ -302,13 +318,16 @@ void NodeRanks::On(const RankService::EpochLeft& event) {
 }
 
 void NodeRanks::On(const Supervisor::AllGone&) {
-  ranks_gone_ = true;
+  life_ = Life::kRanksGone;
+  spawned_.OnRanksGone();
   FinishIfAllGone();
 }
 
+// A job that goes on after a failure waits for its spawned processes all the same.
 void NodeRanks::FinishIfAllGone() {
-  if (!ranks_gone_ || (spawned_.any_lives() && !stopped_ && !after_failure_)) return;
-  ranks_gone_ = false;  // it is said once
+  const bool ends = stopped_ || (after_failure_ && assignment_.job().on_failure() != "continue");
+  if (life_ != Life::kRanksGone || (spawned_.any_lives() && !ends)) return;
+  life_ = Life::kOver;  // it is said once
   const auto deadline = runtime::Deadline::After(kDoneWithin);
   const std::vector<pid_t> staying = processes_.staying();
   if (staying.empty()) owner_.cgroup->Kill(kSweepLimit);

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,6 +89,16 @@ class NodeRanks {
   std::chrono::milliseconds grace() const { return std::chrono::milliseconds(assignment_.job().grace_ms()); }
 
  private:
+  enum class Life {
+    kRunning,
+    kRanksGone,  // spawned processes may live
+    kOver,       // nothing lives, and the rendezvous is asked nothing more: it may have begun the next epoch
+  };
+  struct SpawnedFailure {
+    std::string why;
+    int exit_code = 1;  // that it gives the job
+  };
+
   static constexpr std::chrono::seconds kSweepLimit{2};
   static constexpr std::chrono::milliseconds kLookAtLogs{10};
   // Since the last rank's end, the sweep and slow logs together: a node that is stopped and not done five seconds after
@@ -111,7 +122,8 @@ class NodeRanks {
   void On(const RankService::KillWanted& event) { processes_.KillAsAsked(event.local_rank, event.why); }
   void On(const RankService::Vanished& event) { processes_.OnProgramVanished(event.local_rank, event.pid); }
   void OnStuckInMpi(int local_rank, const std::string& why);
-  void OnSpawnedFailure(int local_rank, const std::string& why, std::optional<int> exit_code);
+  void OnSpawnedFailure(int local_rank, const std::string& why, std::optional<int> exit_code, int signal);
+  void SendSpawnedFailure(int local_rank);
   // The spawned processes that outlive the ranks are waited for, as MPI's own mpirun does.
   void FinishIfAllGone();
   void LookAtWaits();
@@ -126,10 +138,11 @@ class NodeRanks {
   NodeTrace trace_;
   std::unique_ptr<MpiService> mpi_;  // none: no rank is served as an MPI program
   SpawnedWorlds spawned_;
-  bool ranks_gone_ = false;  // Supervisor::AllGone
+  Life life_ = Life::kRunning;
   bool stopped_ = false;
-  std::string torch_switch_;  // for PYTHONPATH
-  std::vector<bool> joined_;  // by local rank, as the next
+  std::map<int, SpawnedFailure> spawned_failures_;  // by local rank, the first of each
+  std::string torch_switch_;                        // for PYTHONPATH
+  std::vector<bool> joined_;                        // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   bool stuck_is_told_ = false;  // a rank that waits in MPI, to the user

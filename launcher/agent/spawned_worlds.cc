@@ -5,63 +5,33 @@
 
 #include <algorithm>
 #include <csignal>
-#include <string_view>
+#include <numeric>
 #include <utility>
 
+#include "cohort/launcher/agent/lines/shortened_line.h"
 #include "cohort/launcher/agent/rank/clone_child.h"
-#include "cohort/launcher/machine/program.h"
+#include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
-std::string_view NameIn(std::string_view variable) { return variable.substr(0, variable.find('=') + 1); }
+bool HasEnded(const std::unique_ptr<SpawnedWorld>& world) { return !world->done && !world->FirstLiving(); }
 
-// The value of the last variable of that name ("PATH="), which wins.
-std::string ValueOf(const std::vector<std::string>& environment, std::string_view name) {
-  std::string value;
-  for (const std::string& variable : environment) {
-    if (variable.starts_with(name)) value = variable.substr(name.size());
+// Whether the request can be served beside `living` processes.
+absl::Status Check(const SpawnRequest& request, int living) {
+  int64_t processes = 0;
+  for (const SpawnedProgram& program : request.programs) {
+    if (program.argv.empty() || program.argv[0].empty()) return absl::InvalidArgumentError("it names no program");
+    if (program.count < 1) return absl::InvalidArgumentError("it asks for fewer than one process");
+    processes += program.count;
   }
-  return value;
-}
-
-// Variables by which the asking rank finds its own world.
-bool IsOfAskersWorld(const std::string& variable) {
-  return variable.starts_with("PMI_") || variable.starts_with("PMIX_") || variable.starts_with("MPI_LOCAL");
-}
-
-// Later ones win.
-std::vector<std::string> Merged(const std::vector<std::string>& first, const std::vector<std::string>& second) {
-  std::vector<std::string> merged;
-  for (const std::string& variable : first) {
-    const bool replaced = std::any_of(second.begin(), second.end(),
-                                      [&](const std::string& its) { return NameIn(its) == NameIn(variable); });
-    if (!replaced) merged.push_back(variable);
-  }
-  merged.insert(merged.end(), second.begin(), second.end());
-  return merged;
-}
-
-std::string Absolute(const std::string& directory, const std::string& base) {
-  if (directory.empty()) return base;
-  return directory.starts_with('/') ? directory : base + "/" + directory;
-}
-
-std::string EndOf(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    const char* const name = ::sigabbrev_np(WTERMSIG(wait_status));
-    return std::string("was killed by ") +
-           (name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(WTERMSIG(wait_status)));
-  }
-  return "exited with code " + std::to_string(WEXITSTATUS(wait_status));
-}
-
-int64_t ProcessesOf(const SpawnRequest& request) {
-  int64_t count = 0;
-  for (const SpawnedProgram& program : request.programs) count += program.count;
-  return count;
+  if (processes == 0) return absl::InvalidArgumentError("it asks for no process");
+  processes += living;
+  if (processes <= SpawnedWorlds::kMostProcesses) return absl::OkStatus();
+  return absl::ResourceExhaustedError(std::to_string(processes) + " spawned processes are more than the " +
+                                      std::to_string(SpawnedWorlds::kMostProcesses) + " that one node runs");
 }
 
 }  // namespace
@@ -70,152 +40,117 @@ SpawnedWorlds::~SpawnedWorlds() {
   *lives_ = false;
   loop_->Cancel(kill_timer_);
   for (const auto& world : worlds_) {
-    Kill(world.get());
+    world->Kill();
     loop_->Cancel(world->start_timer);
-    for (const Process& process : world->processes) {
+    for (const SpawnedWorld::Process& process : world->processes) {
       if (process.process.exec_error.valid()) loop_->Unwatch(process.process.exec_error.get());
     }
   }
 }
 
-std::string SpawnedWorlds::NameOfRank(int local_rank) const {
-  return "rank " + std::to_string(assignment_.placement().ranks(local_rank).rank());
+SpawnedWorld* SpawnedWorlds::WorldOf(const std::string& name) const {
+  if (name.empty()) return nullptr;  // as those are that were refused
+  const auto found =
+      std::find_if(worlds_.begin(), worlds_.end(), [&name](const auto& world) { return world->name == name; });
+  return found == worlds_.end() ? nullptr : found->get();
 }
 
-std::string SpawnedWorlds::NameOf(const World& world, size_t index) const {
-  const Process& process = world.processes[index];
-  return "process " + std::to_string(index) + " of " + std::to_string(world.processes.size()) + " that " +
-         NameOfRank(world.asker.local_rank) + " has spawned (" + process.command.argv[0] + ", pid " +
-         std::to_string(process.process.pid) + ")";
+std::string SpawnedWorlds::NameOf(const Asker& asker) const {
+  const std::string rank = "rank " + std::to_string(assignment_.placement().ranks(asker.local_rank).rank());
+  const SpawnedWorld* const world = WorldOf(asker.world);
+  if (world == nullptr) return rank;
+  const pid_t pid = world->processes[static_cast<size_t>(asker.rank)].process.pid;
+  return "process " + std::to_string(asker.rank) + " of " + rank + " (pid " + std::to_string(pid) + ")";
 }
 
-absl::Status SpawnedWorlds::Check(const SpawnRequest& request) const {
-  int64_t processes = 0;
-  for (const SpawnedProgram& program : request.programs) {
-    if (program.argv.empty() || program.argv[0].empty()) return absl::InvalidArgumentError("it names no program");
-    if (program.count < 1) return absl::InvalidArgumentError("it asks for fewer than one process");
-    processes += program.count;
-  }
-  if (processes == 0) return absl::InvalidArgumentError("it asks for no process");
-  for (const auto& world : worlds_) {
-    processes += std::count_if(world->processes.begin(), world->processes.end(),
-                               [](const Process& process) { return process.lives; });
-  }
-  if (processes <= kMostProcesses) return absl::OkStatus();
-  return absl::ResourceExhaustedError(std::to_string(processes) + " spawned processes are more than the " +
-                                      std::to_string(kMostProcesses) + " that one node runs");
+MpiUse SpawnedWorlds::UseOf(const Asker& asker) const {
+  const SpawnedWorld* const world = WorldOf(asker.world);
+  return world == nullptr ? callbacks_.use_of(asker.local_rank) : world->UseOf(static_cast<size_t>(asker.rank));
+}
+
+void SpawnedWorlds::Tell(int local_rank, const std::string& text) {
+  int& told = notices_[static_cast<size_t>(local_rank)];
+  if (told > kMostNotices) return;
+  const bool is_last = ++told > kMostNotices;
+  callbacks_.on_notice(is_last ? "more lines on processes that " + NameOf({.local_rank = local_rank}) +
+                                     " has spawned are left out"
+                               : ShortenMiddle(text, kMostNoticeBytes));
 }
 
 void SpawnedWorlds::Spawn(const Asker& asker, MpiWay way, const SpawnRequest& request, StoredValues* store,
                           SpawnDone done) {
-  World* const world = worlds_.emplace_back(std::make_unique<World>()).get();
+  const std::string asker_name = NameOf(asker);
+  SpawnedWorld* const world = worlds_.emplace_back(std::make_unique<SpawnedWorld>()).get();
   world->number = next_++;
   world->asker = asker;
+  world->asker_name = asker_name;
   world->done = std::move(done);
-  absl::Status status = Check(request);
+  const int living =
+      std::accumulate(worlds_.begin(), worlds_.end(), 0, [](int sum, const auto& its) { return sum + its->living(); });
+  absl::Status status = stopped_ ? absl::FailedPreconditionError("the job is ending") : Check(request, living);
   if (status.ok()) status = Prepare(world, way, request, store);
-  if (status.ok()) status = Start(world, request);
+  if (status.ok()) status = Start(world);
   if (world->mpi != nullptr) world->mpi->CloseInherited();
   if (!status.ok()) return FinishStart(world, status);
   world->start_timer = loop_->After(kExecTimeout, [this, world] {
     world->start_timer = 0;
-    FinishStart(world, ExecIsLate(world->processes[0].command, kExecTimeout));
+    const auto late = std::find_if(world->processes.begin(), world->processes.end(),
+                                   [](const auto& process) { return process.process.exec_error.valid(); });
+    FinishStart(world, ExecIsLate(late->command, kExecTimeout));
   });
 }
 
-// The new world has one node, and the ranks that were asked for.
-absl::Status SpawnedWorlds::Prepare(World* world, MpiWay way, const SpawnRequest& request, StoredValues* store) {
-  const auto count = static_cast<uint32_t>(ProcessesOf(request));
-  v1::Assignment& its = world->assignment;
-  const std::string node = std::to_string(assignment_.placement().node());
-  *its.mutable_job() = assignment_.job();
-  its.mutable_job()->set_job_id(assignment_.job().job_id() + "-" + std::to_string(assignment_.epoch()) + "." + node +
-                                "." + std::to_string(world->number));
-  its.mutable_job()->set_serves_pmi1(way == MpiWay::kPmi1);
-  its.mutable_job()->set_pmix(way == MpiWay::kPmix ? v1::JobSpec::PMIX_REQUIRED : v1::JobSpec::PMIX_NONE);
-  its.mutable_job()->clear_programs();
-  its.set_epoch(1);
-  its.set_world_size(count);
-  v1::Node& one = *its.add_nodes();
-  one.set_name(assignment_.nodes(static_cast<int>(assignment_.placement().node())).name());
-  one.set_rank_count(count);
-  uint32_t first = 0;
-  for (const SpawnedProgram& program : request.programs) {
-    v1::RankSpan& span = *its.mutable_job()->add_programs()->add_ranks();
-    span.set_first(first);
-    first += static_cast<uint32_t>(program.count);
-    span.set_last(first - 1);
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    v1::RankPlacement& rank = *its.mutable_placement()->add_ranks();
-    rank.set_rank(i);
-    rank.set_local_rank(i);
-  }
-  world->name = MpiService::WorldOf(its);
+absl::Status SpawnedWorlds::Prepare(SpawnedWorld* world, MpiWay way, const SpawnRequest& request, StoredValues* store) {
+  world->MakeAssignment(assignment_, way, request);
+  const std::string before = "among the " + std::to_string(world->assignment.world_size()) + " processes that " +
+                             world->asker_name + " has spawned: ";
   world->mpi = std::make_unique<MpiService>(
-      loop_, its,
+      loop_, world->assignment,
       MpiService::Callbacks{
           .ask = [](const v1::VariableRequest&) {},
-          .on_notice = callbacks_.on_notice,
+          .on_notice = [this, world, before](const std::string& text) { Tell(world->asker.local_rank, before + text); },
           .on_abort =
               [this, world](int index, int code) {
                 Fail(world, static_cast<size_t>(index), "has called MPI_Abort with " + std::to_string(code), code);
               },
           .on_stuck =
               [this, world](int index, const std::string& why) {
-                Fail(world, static_cast<size_t>(index), "was ended among its own world: " + why, std::nullopt);
+                Fail(world, static_cast<size_t>(index), "was ended; in its own world " + why);
               },
           .on_spawn =
               [this, world, store](int index, MpiWay its_way, const SpawnRequest& its_request, SpawnDone done) {
                 Spawn({world->asker.local_rank, world->name, index}, its_way, its_request, store, std::move(done));
               }},
-      MpiDelays(), MpiService::Spawned{store, request.values, world->asker.world, world->asker.rank});
-  return world->mpi->Start([this, world](PmixEndpoint::Job job, PmixEndpoint::Handler handler) {
+      delays_, MpiService::Spawned{store, request.values, world->asker.world, world->asker.rank});
+  COHORT_RETURN_IF_ERROR(world->mpi->Start([this, world](PmixEndpoint::Job job, PmixEndpoint::Handler handler) {
     if (!folder_.empty()) job.folder = folder_ + "/spawned-" + std::to_string(world->number);
     return StartPmixEndpoint(std::move(job), std::move(handler));
-  });
+  }));
+  return world->MakeCommands(request, callbacks_.environment_of(world->asker.local_rank), cgroup_->fd());
 }
 
-absl::Status SpawnedWorlds::Start(World* world, const SpawnRequest& request) {
-  std::vector<std::string> base = callbacks_.environment_of(world->asker.local_rank);
-  std::erase_if(base, IsOfAskersWorld);
-  const std::string search = ValueOf(base, "PATH=");
+absl::Status SpawnedWorlds::Start(SpawnedWorld* world) {
   RankOutput::Options output;
   output.rank = assignment_.placement().ranks(world->asker.local_rank).rank();
+  output.log_rate = assignment_.job().log_rate();
   output.raw = assignment_.job().raw_output();
   output.on_line = callbacks_.on_line;
-  for (const SpawnedProgram& program : request.programs) {
-    const std::string directory = Absolute(program.directory, assignment_.job().working_directory());
-    COHORT_ASSIGN_OR_RETURN(
-        const Program found,
-        FindProgram(program.argv[0], program.path.empty() ? search : program.path + ":" + search, directory, ""));
-    for (int i = 0; i < program.count; ++i) {
-      const size_t index = world->processes.size();
-      Process& process = world->processes.emplace_back();
-      process.command.argv = program.argv;
-      process.command.path = found.path;
-      process.command.environment =
-          Merged(Merged(base, program.environment), world->mpi->EnvironmentOf(static_cast<int>(index)));
-      process.command.working_directory = directory;
-      process.command.inherited = world->mpi->InheritedBy(static_cast<int>(index));
-      process.command.local_rank = world->asker.local_rank;
-      process.command.cgroup = cgroup_->fd();
-      COHORT_ASSIGN_OR_RETURN(process.process, StartRank(process.command));
-      process.lives = true;
-      sentinel_->AddGroup(process.process.pid);
-      ++world->starting;
-      loop_->Watch(process.process.exec_error.get(), EPOLLIN,
-                   [this, world, index](uint32_t) { LookAtStart(world, index); });
-      process.output = std::make_unique<RankOutput>(loop_, output, std::move(process.process.output),
-                                                    std::move(process.process.error));
-      if (paused_) process.output->Pause();
-    }
+  for (size_t i = 0; i < world->processes.size(); ++i) {
+    SpawnedWorld::Process& process = world->processes[i];
+    COHORT_ASSIGN_OR_RETURN(process.process, StartRank(process.command));
+    process.lives = true;
+    sentinel_->AddGroup(process.process.pid);
+    ++world->starting;
+    loop_->Watch(process.process.exec_error.get(), EPOLLIN, [this, world, i](uint32_t) { LookAtStart(world, i); });
+    process.output = std::make_unique<RankOutput>(loop_, output, std::move(process.process.output),
+                                                  std::move(process.process.error));
+    if (paused_) process.output->Pause();
   }
   return absl::OkStatus();
 }
 
-void SpawnedWorlds::LookAtStart(World* world, size_t index) {
-  Process& its = world->processes[index];
+void SpawnedWorlds::LookAtStart(SpawnedWorld* world, size_t index) {
+  SpawnedWorld::Process& its = world->processes[index];
   if (!its.process.exec_error.valid()) return;
   const std::optional<absl::Status> outcome = ExecOutcome(its.process, its.command);
   if (!outcome) return;
@@ -226,45 +161,39 @@ void SpawnedWorlds::LookAtStart(World* world, size_t index) {
   if (world->starting == 0) FinishStart(world, absl::OkStatus());
 }
 
-void SpawnedWorlds::FinishStart(World* world, const absl::Status& status) {
+void SpawnedWorlds::FinishStart(SpawnedWorld* world, const absl::Status& status) {
   loop_->Cancel(std::exchange(world->start_timer, 0));
   const SpawnDone done = std::exchange(world->done, nullptr);
   if (!done) return;
   ReleaseExecuted();
-  if (status.ok()) return done(world->name);
-  callbacks_.on_notice("MPI_Comm_spawn of " + NameOfRank(world->asker.local_rank) +
-                       " starts nothing: " + TextOf(status));
-  Kill(world);
-  ForgetLater();
-  done(status);
-}
-
-void SpawnedWorlds::Kill(World* world) {
-  for (Process& process : world->processes) {
-    process.told = true;
-    if (!process.lives) continue;
-    ::kill(-process.process.pid, SIGKILL);
-    ::kill(process.process.pid, SIGKILL);  // it may not have a group of its own yet
+  if (status.ok()) {
+    Later(delays_.wait_is_told, world->name, [this](SpawnedWorld* its) { TellMissingInit(*its); });
+    return done(world->name);
   }
+  Tell(world->asker.local_rank, "MPI_Comm_spawn of " + world->asker_name + " starts nothing: " + TextOf(status));
+  world->Kill();
+  Forget();
+  done(status);
 }
 
 void SpawnedWorlds::KillOf(int local_rank) {
   for (const auto& world : worlds_) {
-    if (world->asker.local_rank == local_rank) Kill(world.get());
+    if (world->asker.local_rank == local_rank) world->Kill();
   }
 }
 
-// Once a world: what follows is a consequence.
-void SpawnedWorlds::Fail(World* world, size_t index, const std::string& what, std::optional<int> exit_code) {
+// Once a world: what follows is a consequence. It is told however much else was.
+void SpawnedWorlds::Fail(SpawnedWorld* world, size_t index, const std::string& what, std::optional<int> exit_code,
+                         int signal) {
   if (world->processes[index].told) return;
-  const std::string why = NameOf(*world, index) + " " + what;
-  Kill(world);
+  const std::string why = ShortenMiddle(world->NameOf(index), kMostNoticeBytes) + " " + what;
+  world->Kill();
   callbacks_.on_notice(why);
-  callbacks_.on_failure(world->asker.local_rank, why, exit_code);
+  callbacks_.on_failure(world->asker.local_rank, why, exit_code, signal);
 }
 
 bool SpawnedWorlds::OnChildEnded(pid_t pid, int wait_status) {
-  World* world = nullptr;
+  SpawnedWorld* world = nullptr;
   size_t index = 0;
   for (const auto& each : worlds_) {
     for (size_t i = 0; i < each->processes.size(); ++i) {
@@ -279,20 +208,22 @@ bool SpawnedWorlds::OnChildEnded(pid_t pid, int wait_status) {
   world->processes[index].output->Drain(true);
   world->processes[index].lives = false;
   world->mpi->OnEnded(static_cast<int>(index));
-  if (wait_status != 0) {
-    const bool by_code = WIFEXITED(wait_status);
-    Fail(world, index, EndOf(wait_status), by_code ? std::optional(WEXITSTATUS(wait_status)) : std::nullopt);
+  if (WIFSIGNALED(wait_status)) {
+    Fail(world, index, "was killed by " + SignalName(WTERMSIG(wait_status)), std::nullopt, WTERMSIG(wait_status));
+  } else if (WEXITSTATUS(wait_status) != 0) {
+    Fail(world, index, "exited with code " + std::to_string(WEXITSTATUS(wait_status)), WEXITSTATUS(wait_status));
   } else {
-    LookForInit(world->number, index);
+    // Its last words to MPI may still be on their way, and another cause shows first.
+    Later(delays_.cause_may_show, world->name, [this, index](SpawnedWorld* its) { LookAtEnd(its, index); });
   }
-  ForgetLater();
+  Forget();
   if (!any_lives()) callbacks_.on_all_ended();
   return true;
 }
 
 void SpawnedWorlds::OnSwept() {
   for (const auto& world : worlds_) {
-    for (Process& process : world->processes) {
+    for (SpawnedWorld::Process& process : world->processes) {
       if (!std::exchange(process.lives, false)) continue;
       sentinel_->LeaderEnded(process.process.pid);
       process.output->Drain(true);
@@ -300,41 +231,89 @@ void SpawnedWorlds::OnSwept() {
   }
 }
 
-// MPI_Comm_spawn waits for it. What it had said may still be on its way, and another cause shows first.
-void SpawnedWorlds::LookForInit(uint64_t number, size_t index) {
-  loop_->After(MpiDelays().cause_may_show, [this, lives = lives_, number, index] {
+void SpawnedWorlds::Later(std::chrono::nanoseconds delay, const std::string& name,
+                          std::function<void(SpawnedWorld*)> then) {
+  loop_->After(delay, [this, lives = lives_, name, then = std::move(then)] {
+    if (!*lives) return;
+    if (SpawnedWorld* const world = WorldOf(name); world != nullptr) then(world);
+  });
+}
+
+void SpawnedWorlds::TellMissingInit(const SpawnedWorld& world) {
+  if (UseOf(world.asker) != MpiUse::kInside) return;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(delays_.wait_is_told).count();
+  for (size_t i = 0; i < world.processes.size(); ++i) {
+    if (!world.processes[i].lives || world.UseOf(i) != MpiUse::kNever) continue;
+    return Tell(world.asker.local_rank,
+                "MPI_Comm_spawn has waited " + std::to_string(seconds) + " s for MPI_Init of " + world.NameOf(i));
+  }
+}
+
+void SpawnedWorlds::LookAtEnd(SpawnedWorld* world, size_t index) {
+  const MpiUse use = world->UseOf(index);
+  const bool waited_for = UseOf(world->asker) == MpiUse::kInside;
+  if (use == MpiUse::kNever && waited_for) {
+    Fail(world, index, "has ended without MPI_Init, for which MPI_Comm_spawn waits");
+  }
+  if (use != MpiUse::kLeft) return;
+  if (waited_for) Fail(world, index, "has ended without MPI_Finalize");
+  EndThoseThatWaitFor({world->asker.local_rank, world->name, static_cast<int>(index)});
+}
+
+void SpawnedWorlds::OnAskerEnded(int local_rank) {
+  loop_->After(delays_.cause_may_show, [this, lives = lives_, local_rank] {
+    if (!*lives || callbacks_.use_of(local_rank) != MpiUse::kLeft) return;
+    const auto number = static_cast<int>(assignment_.placement().ranks(local_rank).rank());
+    EndThoseThatWaitFor({local_rank, MpiService::WorldOf(assignment_), number});
+  });
+}
+
+void SpawnedWorlds::EndThoseThatWaitFor(const Asker& asker) {
+  const std::string why =
+      "was ended: it can't go on in MPI without " + NameOf(asker) + ", which has ended without MPI_Finalize";
+  for (const auto& world : worlds_) {
+    if (world->asker.world != asker.world || world->asker.rank != asker.rank) continue;
+    for (size_t i = 0; i < world->processes.size(); ++i) {
+      if (world->processes[i].lives && world->UseOf(i) == MpiUse::kInside) Fail(world.get(), i, why);
+    }
+  }
+}
+
+void SpawnedWorlds::OnRanksGone() {
+  loop_->After(delays_.wait_is_told, [this, lives = lives_] {
     if (!*lives) return;
     for (const auto& world : worlds_) {
-      if (world->number != number || world->mpi->UseOf(static_cast<int>(index)) != MpiUse::kNever) continue;
-      Fail(world.get(), index, "has ended without MPI_Init, for which MPI_Comm_spawn waits", std::nullopt);
+      const std::optional<size_t> living = world->FirstLiving();
+      if (!living) continue;
+      return Tell(world->asker.local_rank, "all ranks of " + world->assignment.nodes(0).name() +
+                                               " have ended, and the job waits for " + world->NameOf(*living));
     }
   });
 }
 
 bool SpawnedWorlds::any_lives() const {
-  return std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
-    return std::any_of(world->processes.begin(), world->processes.end(),
-                       [](const Process& process) { return process.lives; });
-  });
+  return std::any_of(worlds_.begin(), worlds_.end(),
+                     [](const auto& world) { return world->FirstLiving().has_value(); });
 }
 
 void SpawnedWorlds::Stop(std::chrono::milliseconds grace) {
+  stopped_ = true;
   for (const auto& world : worlds_) {
-    for (Process& process : world->processes) {
+    for (SpawnedWorld::Process& process : world->processes) {
       if (process.lives && !std::exchange(process.told, true)) ::kill(-process.process.pid, SIGTERM);
     }
   }
   loop_->Cancel(std::exchange(kill_timer_, 0));
   kill_timer_ = loop_->After(grace, [this] {
     kill_timer_ = 0;
-    for (const auto& world : worlds_) Kill(world.get());
+    for (const auto& world : worlds_) world->Kill();
   });
 }
 
 void SpawnedWorlds::Pause() {
   paused_ = true;
   for (const auto& world : worlds_) {
-    for (const Process& process : world->processes) {
+    for (const SpawnedWorld::Process& process : world->processes) {
       if (process.output != nullptr) process.output->Pause();
     }
   }
@@ -343,28 +322,21 @@ void SpawnedWorlds::Pause() {
 void SpawnedWorlds::Resume() {
   paused_ = false;
   for (const auto& world : worlds_) {
-    for (const Process& process : world->processes) {
+    for (const SpawnedWorld::Process& process : world->processes) {
       if (process.output != nullptr) process.output->Resume();
     }
   }
 }
 
-// Its caller may be one of those worlds, whose process has just ended.
-void SpawnedWorlds::ForgetLater() {
-  loop_->After(std::chrono::milliseconds(0), [this, lives = lives_] {
-    if (*lives) Forget();
-  });
-}
-
+// Later, since its caller may be one of those worlds, whose process has just ended.
 void SpawnedWorlds::Forget() {
-  const auto ended = [](const std::unique_ptr<World>& world) {
-    return !world->done && std::none_of(world->processes.begin(), world->processes.end(),
-                                        [](const Process& process) { return process.lives; });
-  };
-  for (size_t count = static_cast<size_t>(std::count_if(worlds_.begin(), worlds_.end(), ended)); count > kMostEnded;
-       --count) {
-    worlds_.erase(std::find_if(worlds_.begin(), worlds_.end(), ended));
-  }
+  loop_->After(std::chrono::milliseconds(0), [this, lives = lives_] {
+    if (!*lives) return;
+    auto ended = std::count_if(worlds_.begin(), worlds_.end(), HasEnded);
+    for (; ended > static_cast<std::ptrdiff_t>(kMostEnded); --ended) {
+      worlds_.erase(std::find_if(worlds_.begin(), worlds_.end(), HasEnded));
+    }
+  });
 }
 
 }  // namespace cohort::launcher

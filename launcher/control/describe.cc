@@ -63,7 +63,7 @@ std::string NameRank(uint32_t rank, const std::string& node, int32_t pid) {
 }
 
 bool IsFailure(const v1::RankExit& exit) {
-  if (exit.lost() || !exit.started()) return true;
+  if (exit.lost() || !exit.started() || !exit.spawned_failure().empty()) return true;
   if (exit.killed_by_us()) return !exit.error().empty();
   return exit.signal() != 0 || exit.exit_code() != 0;
 }
@@ -86,6 +86,7 @@ int LikelySignal(const v1::RankExit& exit) { return exit.signal() != 0 ? exit.si
 std::string DescribeEnd(const v1::RankExit& exit) {
   if (exit.lost()) return "lost: " + exit.error();
   if (!exit.started()) return "could not be started: " + (exit.error().empty() ? "no reason given" : exit.error());
+  if (!exit.spawned_failure().empty()) return "ended well, but " + exit.spawned_failure();
   if (exit.killed_by_us() && !exit.error().empty()) return "killed by its agent: " + exit.error();
   if (exit.passed_on())
     return "killed by " + SignalName(LikelySignal(exit)) + ", which dlaunch or its agent was sent and passed on";
@@ -104,7 +105,7 @@ std::string DescribeEnd(const v1::RankExit& exit) {
 std::string LastLine(const std::string& words) { return words.empty() ? "" : "; its last line: " + words; }
 
 std::string DescribeFailure(const v1::RankExit& exit) {
-  const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us();
+  const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us() && exit.spawned_failure().empty();
   if (!by_itself) return DescribeEnd(exit);
   if (exit.signal() == 0) {
     const auto exception = FindPythonException({exit.last_lines().begin(), exit.last_lines().end()});

@@ -22,7 +22,8 @@ std::string RankNames(std::vector<uint32_t> ranks);
 std::string NameRank(uint32_t rank, const std::string& node, int32_t pid);
 
 // Whether the rank ended in a way that counts as failure of its own: by a signal or with a status that we did not
-// cause, never started, lost with its agent, or killed by its agent for a reason given in `error` (it was frozen).
+// cause, never started, lost with its agent, or killed by its agent for a reason given in `error` (it was frozen). Also
+// where it has ended well and a process that it had spawned has failed.
 bool IsFailure(const v1::RankExit& exit);
 
 // The signal for which the rank's exit code stands where it is a wrapper's: a shell gives 128 + n when its program was

@@ -301,13 +301,20 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
     Violate(from, node, "it reported an end of rank " + std::to_string(exit.rank()) + " that no process has");
     return;
   }
-  if (roster_.rank(exit.rank()).exit.has_value()) return;
+  const std::optional<v1::RankExit>& known = roster_.rank(exit.rank()).exit;
   v1::RankExit reported = exit;
+  if (known.has_value()) {
+    // A process that the rank had spawned may fail after its end in order. Nothing else is added to an end.
+    if (exit.spawned_failure().empty() || IsFailure(*known) || known->killed_by_us()) return;
+    reported = *known;
+    reported.set_spawned_failure(exit.spawned_failure());
+    reported.set_exit_code(exit.exit_code());
+  }
   reported.set_lost(false);  // only we say that of a rank
   course_.RecordExit(reported, time_.now());
   deadlocks_.ForgetRank(exit.rank());
-  if (IsFailure(exit) || (exit.killed_by_us() && course_.phase() == Phase::kRunning)) {
-    course_.AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeFailure(exit));
+  if (IsFailure(reported) || (reported.killed_by_us() && course_.phase() == Phase::kRunning)) {
+    course_.AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeFailure(reported));
   } else {
     stalls_.AskAboutStallsWith(exit.rank());
   }

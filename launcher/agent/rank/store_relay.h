@@ -28,7 +28,9 @@ class StoreRelay {
     std::function<void(const v1::AgentMessage&)> to_agent;
   };
 
-  explicit StoreRelay(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
+  // An answer to a call of another epoch, which the rendezvous may still send, is not taken for one of this.
+  StoreRelay(uint64_t epoch, Callbacks callbacks)
+      : callbacks_(std::move(callbacks)), next_request_((epoch << kBitsOfRequests) + 1) {}
 
   // Calls of a rank.
   void OnPut(RankSocket::PeerId from, const v1::PutRequest& request);
@@ -43,6 +45,7 @@ class StoreRelay {
 
  private:
   static constexpr size_t kMaxCacheBytes = 64u << 20;
+  static constexpr int kBitsOfRequests = 40;  // of one epoch
 
   struct Pending {
     RankSocket::PeerId peer = 0;
@@ -55,7 +58,7 @@ class StoreRelay {
   uint64_t Note(RankSocket::PeerId from, uint64_t request, std::string key);
 
   const Callbacks callbacks_;
-  uint64_t next_request_ = 1;
+  uint64_t next_request_;
   std::unordered_map<uint64_t, Pending> pending_;
   std::unordered_map<std::string, std::string> cache_;
   size_t cache_bytes_ = 0;

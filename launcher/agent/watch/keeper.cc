@@ -7,7 +7,7 @@
 #include <csignal>
 #include <utility>
 
-#include "cohort/launcher/agent/watch/agent_folder.h"
+#include "cohort/launcher/agent/watch/open_mpi_folder.h"
 #include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/runtime/process/open_descriptors.h"
 
@@ -43,7 +43,7 @@ void Keeper::Guard(runtime::ProcessWatch* agent) {
   while (!agent->WaitForEnd(kForLong)) {
   }
   cgroup_->Remove(kKillLimit);
-  RemoveAgentFolder(address_);
+  RemoveOpenMpiFolder(address_);
   ::_exit(0);
 }
 

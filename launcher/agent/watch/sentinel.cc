@@ -16,8 +16,8 @@
 #include <string_view>
 #include <utility>
 
-#include "cohort/launcher/agent/watch/agent_folder.h"
 #include "cohort/launcher/agent/watch/keeper.h"
+#include "cohort/launcher/agent/watch/open_mpi_folder.h"
 #include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/pipe.h"
@@ -99,7 +99,7 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent, Keeper* keeper) 
   Sweep(mark, Spared(), false, kSweepLimit);
   cgroup->Remove(kSweepLimit);
   keeper.End();
-  RemoveAgentFolder(address);  // last: it may block for ever, on a file server that is gone
+  RemoveOpenMpiFolder(address);  // last: it may block for ever, on a file server that is gone
   ::_exit(0);
 }
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-import mpi_test
+from mpi_ranks import LIMIT_S, MPICHS, OPEN_MPIS, RanksOfALibrary, run_pmi1_client
 
 PROGRAM = r"""
 import ctypes, os, signal, sys, time
@@ -119,31 +119,8 @@ def cohort_processes(mark):
     return found
 
 
-class Programs:
-    @classmethod
-    def setUpClass(cls):
-        cls.library = mpi_test.find_library(cls.names)
-        if cls.library is None:
-            raise unittest.SkipTest(f"no library of {cls.what} is installed ({', '.join(filter(None, cls.names))})")
-        probe = subprocess.run([mpi_test.DLAUNCH, "-n", "1", "--mpi", cls.how, "true"], capture_output=True, text=True,
-                               timeout=mpi_test.LIMIT_S, stdin=subprocess.DEVNULL)
-        if "was built without PMIx" in probe.stderr or "no libpmix.so.2" in probe.stderr:
-            raise unittest.SkipTest(probe.stderr)
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.program = os.path.join(cls.folder.name, "program.py")
-        with open(cls.program, "w") as file:
-            file.write(PROGRAM)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    def command(self, options, *arguments):
-        return [mpi_test.DLAUNCH, "--mpi", self.how, *options, sys.executable, self.program, self.library, *arguments]
-
-    def run_job(self, options, *arguments):
-        return subprocess.run(self.command(options, *arguments), capture_output=True, text=True,
-                              timeout=mpi_test.LIMIT_S, stdin=subprocess.DEVNULL)
+class Programs(RanksOfALibrary):
+    PROGRAM = PROGRAM
 
     def skip_unless_it_spawns(self):
         job = self.run_job(["-n", "1"], "enormous")
@@ -231,11 +208,11 @@ class Programs:
                 else:
                     os.kill({"dlaunch": process.pid, "agent": agent, "rank": min(ranks)}[whom], signal.SIGKILL)
             finally:
-                process.communicate(timeout=mpi_test.LIMIT_S)
+                process.communicate(timeout=LIMIT_S)
             self.check_nothing_left()
 
 
-CLIENT = mpi_test.PMI1_CLIENT + r"""
+CLIENT = r"""
 def answer():
     text = b""
     while not text.endswith(b"\n"):
@@ -248,18 +225,23 @@ def spawn(*lines):
     return answer()
 ask(b"cmd=init pmi_version=1 pmi_subversion=1\n")
 """
+# It ends by the sentence in the variable END.
 CHILD = r"""#!/bin/sh
 exec %s -c '
-import os
+import os, signal, sys, time
 fd = int(os.environ["PMI_FD"])
 def ask(line):
     os.write(fd, line)
     return os.read(fd, 4096).decode().strip()
+def await_rank():
+    with open(os.environ["CHILD"] + ".pid") as file: rank = file.read()
+    while os.path.exists("/proc/" + rank): time.sleep(0.01)
 ask(b"cmd=init pmi_version=1 pmi_subversion=1\n")
 name = ask(b"cmd=get_my_kvsname\n").split("=")[-1]
 print("child", os.environ["PMI_RANK"], "of", os.environ["PMI_SIZE"], "spawned", os.environ["PMI_SPAWNED"],
-      ask(b"cmd=get kvsname=%%s key=parent\n" %% name.encode()).split("value=")[1], os.getcwd(), flush=True)
-ask(b"cmd=finalize\n")
+      ask(b"cmd=get kvsname=%%s key=parent\n" %% name.encode()).split("value=")[1], os.getcwd(),
+      os.environ.get("PMIX_MCA_mine"), flush=True)
+exec(os.environ.get("END", "ask(b\"cmd=finalize\\n\")"))
 '
 """
 
@@ -277,19 +259,18 @@ class Clients(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
-    def run_client(self, program, *options):
-        command = [mpi_test.DLAUNCH, "--mpi", "pmi1", *options, sys.executable, "-c", CLIENT + program]
-        return subprocess.run(command, capture_output=True, text=True, timeout=mpi_test.LIMIT_S,
-                              stdin=subprocess.DEVNULL, env=dict(os.environ, CHILD=self.child))
+    def run_client(self, program, *options, **environment):
+        return run_pmi1_client(CLIENT + program, *options, CHILD=self.child, **environment)
 
     def test_spawned_processes_find_their_world_and_its_values(self):
         job = self.run_client(r"""
 print(spawn("nprocs=2", "execname=" + os.environ["CHILD"], "argcnt=0", "preput_num=1", "preput_key_0=parent",
             "preput_val_0=port", "info_num=1", "info_key_0=wdir", "info_val_0=/"))
 ask(b"cmd=finalize\n")
-""", "-n", "1")
+""", "-n", "1", PMIX_MCA_mine="kept")
         self.assertEqual(job.returncode, 0, job.stderr)
-        for line in ("cmd=spawn_result rc=0 errcodes=0,0", "child 0 of 2 spawned 1 port /", "child 1 of 2 spawned 1 port /"):
+        for line in ("cmd=spawn_result rc=0 errcodes=0,0", "child 0 of 2 spawned 1 port / kept",
+                     "child 1 of 2 spawned 1 port / kept"):
             self.assertIn(line, job.stdout)
 
     def test_requests_that_are_none_are_refused_and_the_rank_goes_on(self):
@@ -335,13 +316,68 @@ time.sleep(60)
         self.assertEqual(job.returncode, 3, job.stderr)
         self.assertRegex(job.stderr, r"process 0 of 1 that rank 0 has spawned \(sh, pid \d+\) exited with code 3")
 
+    def spawn_and(self, then, end, *options):
+        """Rank 0 spawns a process, all go on by the sentences `then`, and the process ends by the sentences `end`."""
+        return self.run_client(r"""
+import time
+if os.environ["RANK"] == "0":
+    with open(os.environ["CHILD"] + ".pid", "w") as file: file.write(str(os.getpid()))
+    spawn("nprocs=1", "execname=" + os.environ["CHILD"], "argcnt=0", "preput_num=1", "preput_key_0=parent",
+          "preput_val_0=port")
+""" + then, *(options or ("-n", "1")), END=end)
+
+    def test_a_spawned_process_that_fails_after_its_rank_is_the_exit_status(self):
+        for end, status, words in (("await_rank(); sys.exit(5)", 5, "exited with code 5"),
+                                   ("await_rank(); os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV"),
+                                   ("await_rank(); ask(b'cmd=abort exitcode=6\\n')", 6, "has called MPI_Abort with 6")):
+            job = self.spawn_and('if os.environ["RANK"] == "1": time.sleep(60)\nask(b"cmd=finalize\\n")', end, "-n", "2")
+            self.assertEqual(job.returncode, status, job.stderr)
+            self.assertRegex(job.stderr, r"rank 0 \(.*\) ended well, but process 0 of 1 that rank 0 has spawned "
+                             r"\(.*child.sh, pid \d+\) " + words)
+            self.assertNotIn("killed by its agent", job.stderr)  # rank 1, which had nothing to do with it
+
+    def test_a_job_is_restarted_for_a_spawned_process_that_fails_after_its_rank(self):
+        job = self.spawn_and('ask(b"cmd=finalize\\n"); print("epoch", os.environ["COHORT_EPOCH"])',
+                             "await_rank(); sys.exit(5 if os.environ['COHORT_EPOCH'] == '1' else 0)",
+                             "-n", "1", "--max-restarts", "3")
+        self.assertEqual(job.returncode, 0, job.stderr)
+        self.assertEqual(sorted(set(re.findall(r"epoch (\d)", job.stdout))), ["1", "2"], job.stdout)
+
+    def test_a_spawned_process_that_leaves_its_rank_in_mpi_is_named(self):
+        job = self.spawn_and("time.sleep(60)", "pass")
+        self.assertNotEqual(job.returncode, 0, job.stderr)
+        self.assertRegex(job.stderr, r"process 0 of 1 that rank 0 has spawned \(.*\) has ended without MPI_Finalize")
+
+    def test_a_spawned_process_whose_rank_has_left_it_in_mpi_is_ended(self):
+        job = self.spawn_and("", "time.sleep(60)")
+        self.assertNotEqual(job.returncode, 0, job.stderr)
+        self.assertRegex(job.stderr, r"process 0 of 1 .* was ended: it can't go on in MPI without rank 0, which has ended "
+                         "without MPI_Finalize")
+
+    def test_a_flood_of_requests_that_fail_is_told_up_to_a_bound(self):
+        job = self.run_client(r"""
+print(sum("rc=-1" in spawn("nprocs=1", "execname=/nowhere/" + "x" * 8000) for _ in range(500)))
+print(ask(b"cmd=finalize\n"))
+""", "-n", "1")
+        self.assertEqual(job.returncode, 0, job.stderr)
+        self.assertIn("500", job.stdout)
+        self.assertEqual(job.stderr.count("MPI_Comm_spawn of rank 0 starts nothing"), 64)
+        self.assertEqual(job.stderr.count("that rank 0 has spawned are left out"), 1)
+        self.assertLess(len(job.stderr), 100 << 10)
+
+    def test_lines_of_a_spawned_world_name_its_rank(self):
+        job = self.spawn_and('ask(b"cmd=finalize\\n")', "ask(b'cmd=init pmi_version=1 pmi_subversion=1\\n')\n"
+                             "ask(b'cmd=finalize\\n')")
+        self.assertEqual(job.returncode, 0, job.stderr)
+        self.assertRegex(job.stderr, r"among the 1 processes that rank 0 has spawned: rank 0 is in MPI and has started")
+
 
 class Mpich(Programs, unittest.TestCase):
-    names, how, what = mpi_test.MPICHS, "pmi1", "MPICH's binary interface"
+    names, how, what = MPICHS, "pmi1", "MPICH's binary interface"
 
 
 class OpenMpi(Programs, unittest.TestCase):
-    names, how, what = mpi_test.OPEN_MPIS, "pmix", "Open MPI"
+    names, how, what = OPEN_MPIS, "pmix", "Open MPI"
 
 
 if __name__ == "__main__":

@@ -17,10 +17,8 @@ import tempfile
 import time
 import unittest
 
-DLAUNCH = os.path.abspath(sys.argv[1])
-LIMIT_S = 100
-MPICHS = [os.environ.get("COHORT_TEST_MPI", ""), "libmpich.so.12", "libmpi.so.12"]
-OPEN_MPIS = [os.environ.get("COHORT_TEST_OPENMPI", ""), "libmpi.so.40"]
+from mpi_ranks import (DLAUNCH, LIMIT_S, MPICHS, OPEN_MPIS, PMI1_CLIENT, RanksOfALibrary, find_library, run,
+                       run_pmi1_client, skip_without_pmix)
 
 # Handles of MPI_COMM_WORLD, MPI_INT, MPI_SUM: numbers in MPICH's binary interface, addresses in Open MPI's.
 PROGRAM = r"""
@@ -71,16 +69,6 @@ print("rank", world.rank, "of", world.size, "sum", world.allreduce(world.rank + 
 """
 
 
-def find_library(names):
-    for name in filter(None, names):
-        try:
-            ctypes.CDLL(name)
-            return name
-        except OSError:
-            continue
-    return None
-
-
 def path_of(library):
     """The file of a library that can be loaded."""
     loaded = ctypes.CDLL(library)
@@ -93,31 +81,10 @@ def path_of(library):
     return library
 
 
-class MpiPrograms:
-    """The cases of each library: `names` of it, `how` it is served, and `what` it is."""
+class MpiPrograms(RanksOfALibrary):
+    """The cases of each library."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.library = find_library(cls.names)
-        if cls.library is None:
-            raise unittest.SkipTest(f"no library of {cls.what} is installed ({', '.join(filter(None, cls.names))})")
-        probe = subprocess.run([DLAUNCH, "-n", "1", "--mpi", cls.how, "true"], capture_output=True, text=True,
-                               timeout=LIMIT_S, stdin=subprocess.DEVNULL)
-        if "was built without PMIx" in probe.stderr or "no libpmix.so.2" in probe.stderr:
-            raise unittest.SkipTest(probe.stderr)
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.program = os.path.join(cls.folder.name, "program.py")
-        with open(cls.program, "w") as file:
-            file.write(PROGRAM)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    def run_job(self, options, *arguments):
-        how = [] if "--mpi" in options else ["--mpi", self.how]  # the program does not show that it uses MPI
-        command = [DLAUNCH, *how, *options, sys.executable, self.program, self.library, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+    PROGRAM = PROGRAM
 
     def check_world(self, options, size):
         job = self.run_job(options)
@@ -234,29 +201,11 @@ class MpiPrograms:
                 self.assertIn(f"rank {rank} of {size} sum {size * (size + 1) // 2}", job.stdout)
 
 
-PMI1_CLIENT = r"""
-import os, sys
-fd = int(os.environ["PMI_FD"])
-def ask(lines):
-    os.write(fd, lines)
-    answers = b""
-    while answers.count(b"\n") < lines.count(b"\n"):
-        part = os.read(fd, 1 << 16)
-        if not part: break
-        answers += part
-    return answers
-"""
-
-
 class Strangers(unittest.TestCase):
     """Ranks that are no MPI programs, and programs that start ranks themselves. No library of MPI is needed."""
 
-    def run_client(self, program, *options):
-        command = [DLAUNCH, "--mpi", "pmi1", *options, sys.executable, "-c", PMI1_CLIENT + program]
-        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
-
     def test_garbage_is_served_no_more_and_told(self):
-        job = self.run_client(r"""
+        job = run_pmi1_client(r"""
 if os.environ["RANK"] == "1":
     try:
         while True: os.write(fd, os.urandom(4096).replace(b"\n", b" "))
@@ -269,9 +218,20 @@ else:
         self.assertIn("rank 1 writes to the descriptor PMI_FD what is no PMI-1", job.stderr)
         self.assertIn("cmd=finalize_ack", job.stdout)
 
+    def test_a_flood_of_second_programs_is_told_once(self):
+        job = run_pmi1_client(r"""
+init = b"cmd=init pmi_version=1 pmi_subversion=1\n"
+print(ask(init))
+for _ in range(100): assert ask(init * 100).count(b"rc=-1") == 100
+print(ask(b"cmd=finalize\n"))
+""", "-n", "2")
+        self.assertEqual(job.returncode, 0, job.stderr)
+        for rank in range(2):
+            self.assertEqual(job.stderr.count(f"rank {rank} is in MPI and has started a second MPI program"), 1)
+
     def test_a_million_keys_are_refused_at_the_limit(self):
         for options in (["-n", "2"], ["--simulate-nodes", "2", "-n", "2"]):
-            job = self.run_client(r"""
+            job = run_pmi1_client(r"""
 import subprocess
 ask(b"cmd=init pmi_version=1 pmi_subversion=1\n")
 if os.environ["RANK"] == "0":
@@ -310,21 +270,61 @@ if len(sys.argv) > 1: print(ask(b"cmd=init pmi_version=1 pmi_subversion=1\\n"), 
                 self.assertEqual("if the program uses Open MPI, each rank is alone" in job.stderr, told, job.stderr)
 
     def test_another_launcher_is_refused_with_the_remedy(self):
-        with tempfile.TemporaryDirectory() as folder:
-            launcher = os.path.join(folder, "mpiexec.example")
-            with open(launcher, "w") as file:
-                file.write("#!/bin/sh\necho started\n")
-            os.chmod(launcher, 0o755)
+        for name in ("mpiexec.example", "srun"):
+            with tempfile.TemporaryDirectory() as folder:
+                launcher = os.path.join(folder, name)
+                with open(launcher, "w") as file:
+                    file.write("#!/bin/sh\necho started\n")
+                os.chmod(launcher, 0o755)
+                job = run([DLAUNCH, "-n", "2", launcher, "-n", "2", "true"])
+                self.assertEqual(job.returncode, 2, job.stderr)
+                self.assertIn("which starts ranks itself: each of 2 ranks would start a job of its own", job.stderr)
+                for options in (["-n", "1"], ["-n", "2", "--mpi", "none"]):
+                    job = run([DLAUNCH, *options, launcher, "-n", "2", "true"])
+                    self.assertEqual(job.returncode, 0, job.stderr)
 
-            def run(*options):
-                return subprocess.run([DLAUNCH, *options, launcher, "-n", "2", "true"], capture_output=True, text=True,
-                                      timeout=LIMIT_S, stdin=subprocess.DEVNULL)
-            job = run("-n", "2")
-            self.assertEqual(job.returncode, 2, job.stderr)
-            self.assertIn("which starts ranks itself: each of 2 ranks would start a job of its own", job.stderr)
-            for options in (["-n", "1"], ["-n", "2", "--mpi", "none"]):
-                job = run(*options)
-                self.assertEqual(job.returncode, 0, job.stderr)
+
+PMIX_CLIENT = r"""
+import ctypes, os, time
+pmix = ctypes.CDLL("libpmix.so.2")
+class Value(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint16), ("text", ctypes.c_char_p), ("rest", ctypes.c_byte * 16)]
+class Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", Value)]
+answers = []
+@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
+def done(status, _): answers.append(status)
+assert pmix.PMIx_Init(ctypes.create_string_buffer(260), None, 0) == 0
+"""
+
+
+class PmixClients(unittest.TestCase):
+    """Ranks that speak PMIx by its own library."""
+
+    @classmethod
+    def setUpClass(cls):
+        skip_without_pmix()
+
+    def test_a_flood_of_calls_is_refused_at_a_bound(self):
+        job = run([DLAUNCH, "--mpi", "pmix", "-n", "1", sys.executable, "-c", PMIX_CLIENT + r"""
+text = b"x" * 40000
+asked = 0
+for i in range(6000):
+    info = Info(key=b"name%d" % i, value=Value(type=3, text=text))
+    asked += pmix.PMIx_Publish_nb(ctypes.byref(info), ctypes.c_size_t(1), done, None) == 0
+deadline = time.monotonic() + 60
+while len(answers) < asked and time.monotonic() < deadline: time.sleep(0.01)
+with open("/proc/%d/status" % os.getppid()) as status:
+    held = [line.split()[1] for line in status if line.startswith("VmHWM")]
+print("asked", asked, "answered", len(answers), "done", answers.count(0), "agent held", *held)
+pmix.PMIx_Finalize(None, 0)
+"""])
+        self.assertEqual(job.returncode, 0, job.stderr)
+        asked, answered, published, held = map(int, re.findall(r"\d+", job.stdout))
+        self.assertEqual((asked, answered), (6000, 6000))
+        self.assertGreater(published, 0, job.stdout)
+        self.assertLess(published, 600, job.stdout)
+        self.assertLess(held, 300 << 10, job.stdout)  # kB
 
 
 class Mpich(MpiPrograms, unittest.TestCase):

@@ -68,6 +68,7 @@ class OpenPmixEndpoint : public PmixEndpoint {
   std::string version() const override;
 
   void Tell(Event event) { handle_(std::move(event)); }
+  // The rank is one of this node.
   int LocalRankOf(const pmix_proc_t& rank) const { return static_cast<int>(rank.rank) - own().first_rank; }
   // Whether the rank, or all of the namespace, belongs to this node.
   bool Has(pmix_rank_t rank) const {
@@ -89,8 +90,16 @@ class OpenPmixEndpoint : public PmixEndpoint {
     waiting_[next_] = waiting;
     return next_++;
   }
+  // Whether a call has no room beside those that wait. The library itself asks for each fence and for the values of
+  // each rank once; other calls come as often as ranks make them.
+  bool full() const COHORT_EXCLUDES(mutex_) {
+    const runtime::MutexLock lock(mutex_);
+    return waiting_.size() >= kMostCalls + 4 * static_cast<size_t>(job_.world_size);
+  }
 
  private:
+  static constexpr size_t kMostCalls = 512;
+
   // The one of that number, which waits no more.
   Waiting Take(uint64_t number) COHORT_EXCLUDES(mutex_);
   static void Fail(const Waiting& waiting, pmix_status_t why);
@@ -109,7 +118,7 @@ class OpenPmixEndpoint : public PmixEndpoint {
   const Job job_;
   const Handler handle_;
   const RankFolder folder_;
-  runtime::Mutex mutex_;
+  mutable runtime::Mutex mutex_;
   std::map<uint64_t, Waiting> waiting_ COHORT_GUARDED_BY(mutex_);
   uint64_t next_ COHORT_GUARDED_BY(mutex_) = 1;
 };
@@ -122,6 +131,30 @@ bool WithServer(const char* name, const Use& use) {
   if (found == PmixServers::All().by_name.end()) return false;
   use(found->second);
   return true;
+}
+
+// The same for a process that is one of the ranks of this node; false for others.
+template <typename Use>
+bool WithServerOf(const pmix_proc_t& rank, const Use& use) {
+  bool is_here = false;
+  return WithServer(rank.nspace,
+                    [&](OpenPmixEndpoint* server) {
+                      is_here = rank.rank != PMIX_RANK_WILDCARD && server->Has(rank.rank);
+                      if (is_here) use(server);
+                    }) &&
+         is_here;
+}
+
+// Passes a call of such a rank on: `tell` gets the server, and Await's number. The status to return to the library.
+template <typename Tell>
+pmix_status_t PassOn(const pmix_proc_t& rank, const OpenPmixEndpoint::Waiting& waiting, const Tell& tell) {
+  bool is_full = false;
+  const bool known = WithServerOf(rank, [&](OpenPmixEndpoint* server) {
+    is_full = server->full();
+    if (!is_full) tell(server, server->Await(waiting));
+  });
+  if (!known) return PMIX_ERR_NOT_FOUND;
+  return is_full ? PMIX_ERR_OUT_OF_RESOURCE : PMIX_SUCCESS;
 }
 
 }  // namespace cohort::launcher

@@ -15,24 +15,26 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr size_t kMostLogBytes = 128u << 10;  // of a call of PMIx_Log: more than what is passed on
+constexpr size_t kMostLogBytes = 128u << 10;       // of a call of PMIx_Log or PMIx_Abort: more than what is passed on
+constexpr size_t kMostPublishedBytes = 64u << 10;  // more than what ServiceNames takes
+constexpr size_t kMostSpawnBytes = 1u << 20;       // of a request for processes
 
 pmix_status_t OnConnected(const pmix_proc_t* rank, void*, pmix_op_cbfunc_t, void*) {
-  WithServer(rank->nspace, [&](auto* server) { server->Tell(PmixEndpoint::Connected{server->LocalRankOf(*rank)}); });
+  WithServerOf(*rank, [&](auto* server) { server->Tell(PmixEndpoint::Connected{server->LocalRankOf(*rank)}); });
   return PMIX_OPERATION_SUCCEEDED;
 }
 
 pmix_status_t OnFinalized(const pmix_proc_t* rank, void*, pmix_op_cbfunc_t, void*) {
-  WithServer(rank->nspace, [&](auto* server) { server->Tell(PmixEndpoint::Finalized{server->LocalRankOf(*rank)}); });
+  WithServerOf(*rank, [&](auto* server) { server->Tell(PmixEndpoint::Finalized{server->LocalRankOf(*rank)}); });
   return PMIX_OPERATION_SUCCEEDED;
 }
 
 // Not answered: the rank waits until it is killed.
 pmix_status_t OnAbort(const pmix_proc_t* rank, void*, int code, const char* text, pmix_proc_t*, size_t,
                       pmix_op_cbfunc_t, void*) {
-  WithServer(rank->nspace, [&](auto* server) {
-    server->Tell(PmixEndpoint::Aborted{server->LocalRankOf(*rank), code, text != nullptr ? text : ""});
-  });
+  const std::string said(text != nullptr ? text : "", text != nullptr ? ::strnlen(text, kMostLogBytes) : 0);
+  WithServerOf(*rank,
+               [&](auto* server) { server->Tell(PmixEndpoint::Aborted{server->LocalRankOf(*rank), code, said}); });
   return PMIX_SUCCESS;
 }
 
@@ -105,9 +107,11 @@ void OnLog(const pmix_proc_t* rank, const pmix_info_t* data, size_t count, const
       text.append(value.data.bo.bytes, std::min<size_t>(value.data.bo.size, room));
     }
   }
-  WithServer(rank->nspace, [&](auto* server) {
+  // It can't be refused here, but what it says can be left out.
+  WithServerOf(*rank, [&](auto* server) {
+    if (server->full()) text.clear();
     const uint64_t number = server->Await({.without = done, .argument = argument});
-    server->Tell(PmixEndpoint::Said{number, server->LocalRankOf(*rank), text});
+    server->Tell(PmixEndpoint::Said{number, server->LocalRankOf(*rank), std::move(text)});
   });
 }
 
@@ -157,15 +161,15 @@ pmix_status_t OnPublish(const pmix_proc_t* rank, const pmix_info_t* info, size_t
   if (!std::all_of(data + 1, info + count, IsDirective)) return PMIX_ERR_NOT_SUPPORTED;
   const std::optional<std::string> value = PublishedValue::Write(*rank, data->value);
   if (!value) return PMIX_ERR_NOT_SUPPORTED;
+  if (value->size() > kMostPublishedBytes) return PMIX_ERR_OUT_OF_RESOURCE;
   PmixEndpoint::Publish publish;
   publish.name.assign(data->key, ::strnlen(data->key, PMIX_MAX_KEYLEN));
   publish.value = *value;
   publish.once = NumberIn(info, count, PMIX_PERSISTENCE, PMIX_PERSIST_APP) == PMIX_PERSIST_FIRST_READ;
-  const bool known = WithServer(rank->nspace, [&](auto* server) {
-    publish.number = server->Await({.without = done, .argument = argument});
+  return PassOn(*rank, {.without = done, .argument = argument}, [&](auto* server, uint64_t number) {
+    publish.number = number;
     server->Tell(std::move(publish));
   });
-  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
 }
 
 pmix_status_t OnLookUp(const pmix_proc_t* rank, char** names, const pmix_info_t* info, size_t count,
@@ -179,11 +183,10 @@ pmix_status_t OnLookUp(const pmix_proc_t* rank, char** names, const pmix_info_t*
     const int64_t seconds = NumberIn(info, count, PMIX_TIMEOUT, 0);
     look_up.wait = seconds > 0 ? std::min(std::chrono::seconds(seconds), kForever) : kForever;
   }
-  const bool known = WithServer(rank->nspace, [&](auto* server) {
-    look_up.number = server->Await({.with_found = done, .argument = argument});
+  return PassOn(*rank, {.with_found = done, .argument = argument}, [&](auto* server, uint64_t number) {
+    look_up.number = number;
     server->Tell(std::move(look_up));
   });
-  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
 }
 
 pmix_status_t OnUnpublish(const pmix_proc_t* rank, char** names, const pmix_info_t*, size_t, pmix_op_cbfunc_t done,
@@ -191,10 +194,8 @@ pmix_status_t OnUnpublish(const pmix_proc_t* rank, char** names, const pmix_info
   // A rank that ends takes back all that it has published: what is left goes with the job.
   if (names == nullptr || names[0] == nullptr) return PMIX_OPERATION_SUCCEEDED;
   if (names[1] != nullptr) return PMIX_ERR_NOT_SUPPORTED;
-  const bool known = WithServer(rank->nspace, [&](auto* server) {
-    server->Tell(PmixEndpoint::Unpublish{server->Await({.without = done, .argument = argument}), names[0]});
-  });
-  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
+  return PassOn(*rank, {.without = done, .argument = argument},
+                [&](auto* server, uint64_t number) { server->Tell(PmixEndpoint::Unpublish{number, names[0]}); });
 }
 
 void AddAll(char** texts, std::vector<std::string>* to) {
@@ -217,16 +218,28 @@ SpawnedProgram ProgramIn(const pmix_app_t& app) {
   return program;
 }
 
+size_t BytesOf(const SpawnedProgram& program) {
+  size_t bytes = sizeof program + program.directory.size();
+  for (const auto* texts : {&program.argv, &program.environment}) {
+    for (const std::string& text : *texts) bytes += sizeof text + text.size();
+  }
+  return bytes;
+}
+
 pmix_status_t OnSpawn(const pmix_proc_t* rank, const pmix_info_t*, size_t, const pmix_app_t* apps, size_t count,
                       pmix_spawn_cbfunc_t done, void* argument) {
   PmixEndpoint::Spawn spawn;
-  for (size_t i = 0; i < count; ++i) spawn.request.programs.push_back(ProgramIn(apps[i]));
-  const bool known = WithServer(rank->nspace, [&](auto* server) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    spawn.request.programs.push_back(ProgramIn(apps[i]));
+    bytes += BytesOf(spawn.request.programs.back());
+    if (bytes > kMostSpawnBytes) return PMIX_ERR_OUT_OF_RESOURCE;
+  }
+  return PassOn(*rank, {.with_world = done, .argument = argument}, [&](auto* server, uint64_t number) {
     spawn.local_rank = server->LocalRankOf(*rank);
-    spawn.number = server->Await({.with_world = done, .argument = argument});
+    spawn.number = number;
     server->Tell(std::move(spawn));
   });
-  return known ? PMIX_SUCCESS : PMIX_ERR_NOT_FOUND;
 }
 
 }  // namespace

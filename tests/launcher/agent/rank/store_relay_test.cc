@@ -14,9 +14,9 @@ TEST(StoreRelay, LetsNoRankChangeTheAgentsVariables) {
   std::vector<v1::FromAgent> passed;
   std::vector<std::pair<RankSocket::PeerId, v1::AgentMessage>> answers;
   StoreRelay relay(
-      {.to_rendezvous = [&](const v1::FromAgent& message) { passed.push_back(message); },
-       .to_rank = [&](RankSocket::PeerId to, const v1::AgentMessage& message) { answers.emplace_back(to, message); },
-       .to_agent = {}});
+      1, {.to_rendezvous = [&](const v1::FromAgent& message) { passed.push_back(message); },
+          .to_rank = [&](RankSocket::PeerId to, const v1::AgentMessage& message) { answers.emplace_back(to, message); },
+          .to_agent = {}});
   using Request = v1::VariableRequest;
   Request request;
   request.set_key(".mpi/1/round/1/0/0");
@@ -39,6 +39,32 @@ TEST(StoreRelay, LetsNoRankChangeTheAgentsVariables) {
   relay.OnVariable(7, request);
   EXPECT_EQ(passed.size(), 3u);
   EXPECT_EQ(answers.size(), 4u);
+}
+
+TEST(StoreRelay, TakesNoAnswerToACallOfAnotherEpoch) {
+  v1::FromAgent asked;
+  std::vector<v1::AgentMessage> answers;
+  const StoreRelay::Callbacks callbacks = {
+      .to_rendezvous = [&](const v1::FromAgent& message) { asked = message; },
+      .to_rank = [&](RankSocket::PeerId, const v1::AgentMessage& message) { answers.push_back(message); },
+      .to_agent = {}};
+  v1::VariableRequest request;
+  request.set_kind(v1::VariableRequest::KIND_GET);
+  request.set_key("mine");
+  request.set_request(1);
+  StoreRelay before(1, callbacks);
+  before.OnVariable(7, request);
+  v1::VariableReply late;
+  late.set_request(asked.variable().request());
+  StoreRelay relay(2, callbacks);
+  relay.OnVariable(7, request);
+  relay.OnVariableReply(late);
+  EXPECT_TRUE(answers.empty()) << "the rank would take it for its own variable";
+  v1::VariableReply own;
+  own.set_request(asked.variable().request());
+  relay.OnVariableReply(own);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].variable().request(), 1u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "cohort/launcher/agent/watch/agent_folder.h"
+#include "cohort/launcher/agent/watch/open_mpi_folder.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ constexpr useconds_t kPauseUs = 10'000;
 
 }  // namespace
 
-std::string AgentFolder(std::string_view agent_address) {
+std::string OpenMpiFolder(std::string_view agent_address) {
   constexpr size_t kDigits = 12;  // sockets in it have short names
   std::error_code error;
   const std::filesystem::path above = std::filesystem::temp_directory_path(error);
@@ -22,8 +22,8 @@ std::string AgentFolder(std::string_view agent_address) {
   return (above / ("cohort-mpi-" + std::string(agent_address.substr(agent_address.size() - kDigits)))).string();
 }
 
-void RemoveAgentFolder(std::string_view agent_address) {
-  const std::string folder = AgentFolder(agent_address);
+void RemoveOpenMpiFolder(std::string_view agent_address) {
+  const std::string folder = OpenMpiFolder(agent_address);
   // Sentinel and keeper may do so at the same time, and each then finds that something has gone which it has listed.
   for (int times = 0; times < kMostTimes; ++times) {
     struct stat found{};
