@@ -72,6 +72,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   COHORT_ASSIGN_OR_RETURN(torch_switch_, TorchSwitchFolder(InheritedEnvironment(), assignment_.job(), OwnPath()));
+  nccl_plugin_ = NcclPluginOf(OwnPath());
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   const bool has_input = owner_.rank_input != nullptr && assignment_.job().inherits_input();
   if (MpiService::Serves(assignment_.job())) {
@@ -176,7 +177,8 @@ std::vector<RankSurroundings> NodeRanks::Surroundings() const {
                                                        .node = static_cast<int>(assignment_.placement().node()),
                                                        .agent_address = owner_.address,
                                                        .cpu_share = CpuShare(own, ranks, cpus),
-                                                       .torch_switch = torch_switch_});
+                                                       .torch_switch = torch_switch_,
+                                                       .nccl_plugin = nccl_plugin_});
     if (mpi_ == nullptr) continue;
     const int local_rank = static_cast<int>(surroundings.size()) - 1;
     AddUnlessGiven(mpi_->EnvironmentOf(local_rank), &its.environment);
@@ -198,7 +200,11 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
       service_.store().OnVariableReply(message.variable());
       break;
     case v1::ToAgent::kGroupFailure:
-      service_.OnGroupFailure(message.group_failure());
+      if (message.group_failure().watched()) {
+        owner_.news->Notice(message.group_failure().text());
+      } else {
+        service_.OnGroupFailure(message.group_failure());
+      }
       break;
     case v1::ToAgent::kRanksLost:
       MarkFailure();
@@ -297,6 +303,11 @@ void NodeRanks::On(const Supervisor::Ended& event) {
   owner_.link->Send(message);
   // It may have ended while it was to be killed for that.
   if (!failed && in_order && spawned_failures_.contains(local_rank)) SendSpawnedFailure(local_rank);
+}
+
+void NodeRanks::On(const RankService::Recorded& event) {
+  joined_[event.local_rank] = true;
+  trace_.OnJoin(event.local_rank);
 }
 
 void NodeRanks::On(const RankService::Hello& event) {

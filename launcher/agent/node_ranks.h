@@ -114,6 +114,7 @@ class NodeRanks {
   void On(const Supervisor::AllGone& event);
   v1::CallState LatestCallOf(int local_rank);
   void On(const RankService::Hello& event);
+  void On(const RankService::Recorded& event);
   void On(const RankService::Goodbye& event) {
     said_goodbye_[event.local_rank] = true;
     trace_.OnLeave(event.local_rank);
@@ -142,6 +143,7 @@ class NodeRanks {
   bool stopped_ = false;
   std::map<int, SpawnedFailure> spawned_failures_;  // by local rank, the first of each
   std::string torch_switch_;                        // for PYTHONPATH
+  std::string nccl_plugin_;                         // for NCCL_PROFILER_PLUGIN
   std::vector<bool> joined_;                        // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;

@@ -176,14 +176,20 @@ CallVerdict Left(const Sorted& sorted, uint64_t sequence) {
                      sorted.left.size() == 1 ? static_cast<int>(sorted.left[0]->rank) : -1};
 }
 
-CallVerdict Expired(uint64_t group, const Sorted& sorted, uint64_t sequence) {
+// "; given up after 600 s (CallOptions::timeout)".
+std::string WaitingTime(const Sorted& sorted, OperationState state) {
+  const bool watched = state == OperationState::kWatched;
+  if (sorted.longest_wait_ms == 0) return watched ? "" : "; given up at the end of CallOptions::timeout";
+  char text[80];
+  std::snprintf(text, sizeof text, watched ? "; waited for %.3g s" : "; given up after %.3g s (CallOptions::timeout)",
+                static_cast<double>(sorted.longest_wait_ms) / 1000);
+  return text;
+}
+
+CallVerdict Expired(uint64_t group, const Sorted& sorted, uint64_t sequence, OperationState state) {
   CallVerdict verdict;
   verdict.code = static_cast<int>(absl::StatusCode::kDeadlineExceeded);
-  char over[80] = "; given up at the end of CallOptions::timeout";
-  if (sorted.longest_wait_ms > 0) {
-    std::snprintf(over, sizeof over, "; given up after %.3g s (CallOptions::timeout)",
-                  static_cast<double>(sorted.longest_wait_ms) / 1000);
-  }
+  const std::string over = WaitingTime(sorted, state);
   if (!sorted.held.empty()) {  // an absent member may wait for it
     verdict.text = Held(sorted.held, WaitedFor(sorted.classes, sequence, sorted.held)) + over;
     if (sorted.held.size() == 1) verdict.blamed_rank = static_cast<int>(sorted.held[0]->rank);
@@ -219,7 +225,7 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
     return results;
   }
   if (state == OperationState::kFailed) {  // a member that has ended since may have ended because of that
-    if (!sorted.absent.empty() || !sorted.held.empty()) result.verdict = Expired(group, sorted, sequence);
+    if (!sorted.absent.empty() || !sorted.held.empty()) result.verdict = Expired(group, sorted, sequence, state);
     return result;
   }
   std::vector<const InspectedMember*> ended;
@@ -238,8 +244,8 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
   }
   // A call that ended just after its deadline, or nobody's: no reason to end a group.
   const bool pending = sorted.waiting || !sorted.someone_knows;
-  if (state == OperationState::kExpired && pending) {
-    result.verdict = Expired(group, sorted, sequence);
+  if (state != OperationState::kStalled && pending) {
+    result.verdict = Expired(group, sorted, sequence, state);
     return result;
   }
   // Also without a record of the operation: the reporter's agent may not have answered in time.

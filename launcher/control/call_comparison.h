@@ -36,6 +36,7 @@ struct CallComparison {
 enum class OperationState {
   kStalled,  // it has not moved for a while
   kExpired,  // its deadline has passed: there is a verdict unless all who called are done by now
+  kWatched,  // as kExpired, of a call that nobody gives up
   kFailed,   // a member has given it up at its deadline: there is a verdict where somebody never called, or is stopped
 };
 
@@ -43,8 +44,8 @@ enum class OperationState {
 //   kFailedPrecondition  two members called differently; names all ranks, both calls and both call sites
 //   kDataLoss            the calls agree, and their results, which must be equal, do not; names the ranks that stand
 //   out kUnavailable         a member has exited without calling, or before its call was complete, and others wait
-//   kDeadlineExceeded    only of kExpired and kFailed: names whom a debugger has stopped, or who never called and what
-//                        they were doing instead
+//   kDeadlineExceeded    not of kStalled: names whom a debugger has stopped, or who never called and what they were
+//                        doing instead
 CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
                             const std::vector<InspectedMember>& members, OperationState state);
 

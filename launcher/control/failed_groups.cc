@@ -1,7 +1,10 @@
 #include "cohort/launcher/control/failed_groups.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
+
+#include "absl/status/status.h"
 
 namespace cohort::launcher {
 namespace {
@@ -42,6 +45,27 @@ void FailedGroups::Announce(v1::GroupFailure failure, std::vector<uint32_t> memb
   for (const uint32_t node : Tell(failure, members)) roster_->node(node).latest_told = time_.now();
   if (failures_.size() < kMaxFailures) {
     failures_.push_back({std::move(failure), std::move(members), true, told, time_.now()});
+  }
+}
+
+void FailedGroups::Watch(v1::GroupFailure failure, std::vector<uint32_t> members) {
+  failure.set_watched(true);
+  const auto same_group = [&failure](const ReportedFailure& known) {
+    return known.failure.watched() && known.failure.group() == failure.group() &&
+           known.failure.epoch() == failure.epoch();
+  };
+  auto known = std::find_if(failures_.begin(), failures_.end(), same_group);
+  const bool is_news = known == failures_.end() || known->failure.sequence() != failure.sequence() ||
+                       known->failure.code() != failure.code();
+  // That others have not come yet is no news, since they may be late.
+  if (is_news && failure.code() != static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded) && !members.empty()) {
+    Tell(failure, {members[0]});
+  }
+  if (known != failures_.end()) {
+    known->failure = std::move(failure);
+    if (is_news) known->at = time_.now();
+  } else if (failures_.size() < kMaxFailures) {
+    failures_.push_back({std::move(failure), std::move(members), true, false, time_.now()});
   }
 }
 

@@ -25,6 +25,9 @@ class FailedGroups {
   // A rank of `node` says so. False: a rank may not say that, and it is ignored.
   bool OnReport(uint32_t node, const v1::GroupFailure& failure);
   void Announce(v1::GroupFailure failure, std::vector<uint32_t> members);
+  // Notes why a call of another library waits (StallReport::watched), the latest of its group, which does not fail. A
+  // certain cause is told to people at once, through the agent of the first member. The others are for the report.
+  void Watch(v1::GroupFailure failure, std::vector<uint32_t> members);
   // Tells the agents of the members, and returns their nodes.
   std::vector<uint32_t> Tell(const v1::GroupFailure& failure, const std::vector<uint32_t>& members);
   // Replaces the cause of a group's failure, which has been announced with a lesser one.

@@ -97,9 +97,16 @@ class Search {
       return IsVictim(rank, announced) && (IsVerdict(announced.failure->failure) || accused_.count(rank) == 0);
     });
   }
-  // Whether the rank failed as a member of the group, soon after the group did.
+  // Whether the rank failed as a member of the group, soon after the group did; of a watched group, which goes on,
+  // while it waited in the call.
   bool IsVictim(uint32_t rank, const Announced& announced) const {
     const ReportedFailure& failure = *announced.failure;
+    const v1::GroupFailure& said = failure.failure;
+    if (said.watched()) {
+      const v1::CallState& doing = roster_.rank(rank).exit->doing();
+      return announced.members.count(rank) > 0 && doing.present() && !doing.message() && !doing.done() &&
+             doing.group() == said.group() && doing.epoch() == said.epoch() && doing.sequence() == said.sequence();
+    }
     return announced.members.count(rank) > 0 && !Before(rank, failure) &&
            roster_.rank(rank).gone_at - failure.at < kConsequenceTime;
   }

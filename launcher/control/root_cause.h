@@ -21,8 +21,9 @@ bool IsVerdict(const v1::GroupFailure& failure);
 struct ReportedFailure {
   v1::GroupFailure failure;
   std::vector<uint32_t> members;
-  bool announced = false;  // the first of its group and epoch: its members were told
-  bool told = false;       // the node that decided it had been told of another failure before
+  // The first of its group and epoch, whose members were told; or the latest of a watched group (FailedGroups::Watch).
+  bool announced = false;
+  bool told = false;  // the node that decided it had been told of another failure before
   std::chrono::steady_clock::time_point at;
 };
 
@@ -44,8 +45,8 @@ inline constexpr std::chrono::minutes kConsequenceTime{5};
 //
 // A failed rank has an edge to a failed rank that it blamed, and to an announced failure of a group of which it is a
 // member; an announced failure has an edge to the failed rank that it blames, except mismatches and deadlines, which
-// are causes themselves. Among failures without outgoing edges those come first that were not told of another before,
-// then the earlier ones.
+// are causes themselves. A failure of a watched group explains the ranks that ended while they waited in its call.
+// Among failures without outgoing edges those come first that were not told of another before, then the earlier ones.
 v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFailure>& failures,
                             const std::optional<ReportedStop>& stop);
 

@@ -44,9 +44,10 @@ void StallInquiries::OnStall(const v1::StallReport& stall) {
     if (known->sequence != stall.sequence()) known->verdict.reset();
     known->sequence = stall.sequence();
     known->members = *members;
+    known->watched = stall.watched();
     known->at = time_.now();
   }
-  const OperationId operation{stall.group(), stall.epoch(), stall.sequence()};
+  const OperationId operation{stall.group(), stall.epoch(), stall.sequence(), stall.watched()};
   inspections_.Report(operation, *std::move(members), stall.expired(), time_.now());
 }
 
@@ -61,7 +62,8 @@ void StallInquiries::AskAboutStallsWith(uint32_t rank) {
   ForgetOldStalls();
   for (const auto& [group, stall] : stalls_) {
     if (!std::binary_search(stall.members.begin(), stall.members.end(), rank)) continue;
-    inspections_.Report({group.first, group.second, stall.sequence}, stall.members, false, time_.now());
+    const OperationId operation{group.first, group.second, stall.sequence, stall.watched};
+    inspections_.Report(operation, stall.members, false, time_.now());
   }
 }
 
@@ -159,6 +161,11 @@ void StallInquiries::Fail(const Inspections::Round& round, const CallVerdict& ve
   failure.set_blamed_rank(verdict.blamed_rank);
   failure.set_from_rank(-1);
   *failure.mutable_members() = SetOf(round.members);
+  if (operation.watched) {
+    failure.set_sequence(operation.sequence);
+    failed_->Watch(std::move(failure), round.members);
+    return inspections_.Drop(operation);  // it is reported again as long as it waits
+  }
   if (failure.code() == static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) {
     failure.set_sequence(operation.sequence);  // it may be complete by now: who still waits in it will say so
     failed_->Tell(failure, round.members);
@@ -172,7 +179,7 @@ void StallInquiries::Fail(const Inspections::Round& round, const CallVerdict& ve
 }
 
 void StallInquiries::Explain(const Inspections::Round& round) {
-  const auto [group, epoch, sequence] = round.operation;
+  const auto [group, epoch, sequence, watched] = round.operation;
   if (!round.expired) return inspections_.AskAgain(round.operation, time_.now());
   const CallComparison comparison = CompareCalls(group, epoch, sequence, MembersOf(round), OperationState::kFailed);
   if (comparison.verdict.has_value()) failed_->Explain(group, epoch, *comparison.verdict);
@@ -181,7 +188,7 @@ void StallInquiries::Explain(const Inspections::Round& round) {
 }
 
 void StallInquiries::Conclude(const Inspections::Round& round) {
-  const auto [group, epoch, sequence] = round.operation;
+  const auto [group, epoch, sequence, watched] = round.operation;
   if (failed_operations_.contains({group, epoch})) return Explain(round);
   const std::vector<InspectedMember> members = MembersOf(round);
   const bool someone_failed = std::any_of(members.begin(), members.end(), [this](const InspectedMember& member) {
@@ -189,8 +196,9 @@ void StallInquiries::Conclude(const Inspections::Round& round) {
     return exit.has_value() && IsFailure(*exit);
   });
   if (someone_failed) return inspections_.Drop(round.operation);  // its members have been told of that
-  const CallComparison comparison = CompareCalls(group, epoch, sequence, members,
-                                                 round.expired ? OperationState::kExpired : OperationState::kStalled);
+  const OperationState over = watched ? OperationState::kWatched : OperationState::kExpired;
+  const CallComparison comparison =
+      CompareCalls(group, epoch, sequence, members, round.expired ? over : OperationState::kStalled);
   if (comparison.verdict.has_value()) return Fail(round, *comparison.verdict);
   if (comparison.undecided) return inspections_.AskAgain(round.operation, time_.now());
   inspections_.Drop(round.operation);

@@ -51,6 +51,7 @@ class StallInquiries {
   struct Stall {
     uint64_t sequence = 0;
     std::vector<uint32_t> members;  // ascending
+    bool watched = false;
     TimePoint at;
     std::optional<CallVerdict> verdict;  // that the members were told at the end of its time
   };

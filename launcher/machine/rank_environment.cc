@@ -22,7 +22,8 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
     if (equals == std::string::npos || BelongsToAnotherLauncher(std::string_view(variable).substr(0, equals))) continue;
     variables[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
-  variables.emplace("OMP_NUM_THREADS", std::to_string(rank.cpu_share));  // unless set
+  variables.emplace("OMP_NUM_THREADS", std::to_string(rank.cpu_share));  // unless set, as the next
+  if (!rank.nccl_plugin.empty()) variables.emplace("NCCL_PROFILER_PLUGIN", rank.nccl_plugin);
   const auto set = [&variables](const auto& assignments) {
     for (const std::string& variable : assignments) {
       const size_t equals = variable.find('=');
@@ -62,6 +63,14 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
   return result;
+}
+
+std::string NcclPluginOf(const std::string& own_path) {
+  constexpr size_t kLongestPath = 250;  // NCCL cuts it behind that
+  const std::filesystem::path above = std::filesystem::path(own_path).parent_path().parent_path();
+  const std::string plugin = (above / "lib/cohort/libnccl-profiler-cohort.so").string();
+  std::error_code error;
+  return plugin.size() <= kLongestPath && std::filesystem::exists(plugin, error) ? plugin : "";
 }
 
 absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& inherited, const v1::JobSpec& job,

@@ -17,11 +17,17 @@ struct RankEnvironment {
   std::string agent_address;
   int cpu_share = 1;         // for OMP_NUM_THREADS
   std::string torch_switch;  // TorchSwitchFolder
+  std::string nccl_plugin;   // NcclPluginOf
 };
 
 // The variables of one rank: those inherited, without what other launchers left there; then the job's own (--env) and
 // its program's; then what names this rank, which nothing overrides. Pure.
 std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& inherited, const RankEnvironment& rank);
+
+// The path of NCCL's profiler plug-in (comm/nccl/profiler), for NCCL_PROFILER_PLUGIN: in ../lib/cohort beside the
+// folder of dlaunch, whose path is `own_path`, as a build, the wheel and an installed tree have it. Empty where there
+// is none, or where its path is longer than NCCL takes.
+std::string NcclPluginOf(const std::string& own_path);
 
 // The folder that ranks find first on PYTHONPATH where their environment says COHORT_TORCH_BACKEND=cohort, so that
 // PyTorch's gloo is served by Cohort. It lies beside the folder of dlaunch, whose path is `own_path`, as the wheel and

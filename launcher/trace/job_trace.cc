@@ -9,11 +9,13 @@
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/perfetto/compressed.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::launcher {
 namespace {
 
-constexpr uint64_t kLeastWaitNs = 2'000;  // shorter waits are no arrows
+constexpr uint64_t kLeastWaitNs = 2'000;       // shorter waits are no arrows
+constexpr uint64_t kSeenWithinNs = 1'000'000;  // the beginning of a call that a plug-in records (kUnknownDevice)
 constexpr uint32_t kMostRanks = 1u << 27;
 constexpr size_t kMostEvents = 1000;  // before the file's clock is known
 
@@ -119,13 +121,14 @@ bool JobTrace::AddCalls(size_t agent, const v1::RankCalls& calls) {
 
 void JobTrace::LearnClocks(const std::vector<TracedCall>& calls) {
   std::vector<NodeClocks::Visit> visits;
+  const uint64_t late_ns = calls[0].shape->device() == runtime::kUnknownDevice ? kSeenWithinNs : 0;
   for (const TracedCall& call : calls) {
     if (call.state != runtime::CallState::kDone) return;
     const auto at = std::find_if(visits.begin(), visits.end(),
                                  [&call](const NodeClocks::Visit& visit) { return visit.node == call.node; });
     NodeClocks::Visit& visit = at == visits.end() ? visits.emplace_back() : *at;
     visit.node = call.node;
-    visit.last_begun_ns = std::max(visit.last_begun_ns, call.start_ns);
+    visit.last_begun_ns = std::max(visit.last_begun_ns, call.start_ns - std::min(call.start_ns, late_ns));
     if (call.end_ns == call.start_ns) continue;  // it had not to wait: its end is not known
     visit.first_ended_ns = std::min(visit.first_ended_ns.value_or(call.end_ns), call.end_ns);
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::launcher {
 namespace {
@@ -65,7 +66,9 @@ bool TracePackets::Add(const Slice& slice) {
   packets_.AddNumber("group size", static_cast<uint64_t>(shape.group_size()), &packet);
   packets_.AddNumber("epoch", shape.epoch(), &packet);
   packets_.AddNumber("sequence", call.sequence, &packet);
-  if (shape.device() >= 0) packets_.AddNumber("device", static_cast<uint64_t>(shape.device()), &packet);
+  if (shape.device() >= 0 && shape.device() != runtime::kUnknownDevice) {
+    packets_.AddNumber("device", static_cast<uint64_t>(shape.device()), &packet);
+  }
   if (shape.peer_rank() >= 0) packets_.AddNumber("other rank", static_cast<uint64_t>(shape.peer_rank()), &packet);
   if (call.state == runtime::CallState::kFailed) packets_.AddText("ended", "with an error", &packet);
   if (call.state == runtime::CallState::kStarted) packets_.AddText("ended", "not, as far as is known", &packet);

@@ -188,6 +188,10 @@ class KeyValueStore {
 };
 
 std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank);
+// For a process that only writes its calls into the black box of its rank (Segment::Role::kRecorder) and reports stalls
+// of calls that nobody can fail. The agent is not concerned with its end. It serves until a runtime of the rank joins,
+// which ends the connection. Join fails with kAlreadyExists where a process of the rank has joined before.
+std::unique_ptr<Bootstrap> RecorderFromAgent(std::string address, int local_rank);
 std::unique_ptr<Bootstrap> BootstrapWorldOfOne();
 // Joins rank `rank` of `world_size` ranks through `store`, which must outlive the bootstrap and serves one Join per
 // rank. Consecutive ranks with equal boot id, user and pid namespace share a node. The first of them makes the segment.

@@ -136,7 +136,8 @@ Deadline Patience(Deadline deadline) {
 
 class AgentBootstrap final : public Bootstrap {
  public:
-  AgentBootstrap(std::string address, int local_rank) : address_(std::move(address)), local_rank_(local_rank) {}
+  AgentBootstrap(std::string address, int local_rank, Segment::Role role)
+      : address_(std::move(address)), local_rank_(local_rank), role_(role) {}
 
   absl::StatusOr<Joined> Join(Deadline deadline) override;
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override;
@@ -156,7 +157,7 @@ class AgentBootstrap final : public Bootstrap {
   bool HasEpochs() const override { return true; }
   absl::Status AwaitNextEpoch(Deadline deadline) override;
   std::unique_ptr<Bootstrap> NewOfThisKind() const override {
-    auto next = std::make_unique<AgentBootstrap>(address_, local_rank_);
+    auto next = std::make_unique<AgentBootstrap>(address_, local_rank_, role_);
     next->stays_ = stays_;
     return next;
   }
@@ -173,6 +174,7 @@ class AgentBootstrap final : public Bootstrap {
 
   const std::string address_;
   const int local_rank_;
+  const Segment::Role role_;
   bool stays_ = false;
   AgentConnection connection_;
   RankControl* control_ = nullptr;
@@ -190,9 +192,13 @@ absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
   hello->set_protocol(kAgentProtocol);
   hello->set_local_rank(static_cast<uint32_t>(local_rank_));
   hello->set_stays(stays_);
+  hello->set_records(role_ == Segment::Role::kRecorder);
   v1::AgentMessage first;
   FileDescriptor descriptor;
   COHORT_RETURN_IF_ERROR(connection_.Connect(address_, message, deadline, &first, &descriptor));
+  if (first.has_refused() && first.refused().empty()) {
+    return absl::AlreadyExistsError("another process of this rank has joined");
+  }
   if (first.has_refused()) return absl::FailedPreconditionError("the agent refused this rank: " + first.refused());
   if (!first.has_welcome()) return BadWelcome("another message came first");
   if (!descriptor.valid()) return BadWelcome("no node segment came with it");
@@ -203,7 +209,7 @@ absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
   COHORT_RETURN_IF_ERROR(AddNodes(first.welcome().nodes(), &joined.identity));
   COHORT_RETURN_IF_ERROR(FetchNodes(first.welcome().node_count(), &joined.identity, deadline));
   COHORT_RETURN_IF_ERROR(CheckNodes(joined.identity));
-  COHORT_ASSIGN_OR_RETURN(joined.segment, Segment::Attach(descriptor.Release(), joined.identity.local_rank));
+  COHORT_ASSIGN_OR_RETURN(joined.segment, Segment::Attach(descriptor.Release(), joined.identity.local_rank, role_));
   if (joined.segment->local_ranks() != joined.identity.local_world_size) {
     return BadWelcome("the node segment was made for " + std::to_string(joined.segment->local_ranks()) + " ranks");
   }
@@ -359,6 +365,7 @@ v1::StallReport AgentBootstrap::StallIn(uint64_t group, uint64_t epoch, const Ra
   stall.set_epoch(epoch);
   ToProto(members, stall.mutable_members());
   stall.set_whole_world(members.everyone || static_cast<int>(members.ranks.size()) == world_size_);
+  stall.set_watched(role_ == Segment::Role::kRecorder);
   return stall;
 }
 
@@ -417,7 +424,11 @@ absl::Status AgentBootstrap::AwaitNextEpoch(Deadline deadline) {
 }  // namespace
 
 std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank) {
-  return std::make_unique<AgentBootstrap>(std::move(address), local_rank);
+  return std::make_unique<AgentBootstrap>(std::move(address), local_rank, Segment::Role::kRuntime);
+}
+
+std::unique_ptr<Bootstrap> RecorderFromAgent(std::string address, int local_rank) {
+  return std::make_unique<AgentBootstrap>(std::move(address), local_rank, Segment::Role::kRecorder);
 }
 
 }  // namespace cohort::runtime

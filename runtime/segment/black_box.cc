@@ -151,7 +151,18 @@ void VisitNewestFirst(const BlackBoxMemory* memory, Visitor visit) {
 
 }  // namespace
 
-BlackBoxWriter::BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory), uses_(kBlackBoxDescriptions) {}
+BlackBoxWriter::BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory), uses_(kBlackBoxDescriptions) {
+  if (latest() == 0) return;
+  for (size_t place = 0; place < uses_.size(); ++place) {
+    uses_[place].generation = (memory_->descriptions[place].version.load(std::memory_order_relaxed) + 1) / 2;
+  }
+  for (const BlackBoxSlot& slot : memory_->slots) {
+    const uint64_t version = slot.version.load(std::memory_order_relaxed);
+    const size_t place = PlaceOf(slot.description.load(std::memory_order_relaxed));
+    if (version == 0 || place >= uses_.size()) continue;
+    uses_[place].ticket = std::max(uses_[place].ticket, (version - 1) / 4);
+  }
+}
 
 uint64_t BlackBoxWriter::latest() const { return memory_->tickets.load(std::memory_order_relaxed); }
 

@@ -36,6 +36,7 @@ struct CallDescription {
 // The owner's side. One call at a time writes (the engine's owner); not thread-safe beyond that.
 class BlackBoxWriter {
  public:
+  // Writes on behind what the box holds: another process of the rank may have written it before (Segment::Role).
   explicit BlackBoxWriter(BlackBoxMemory* memory);
   // Writes a record in state kStarted, start_ns filled in, and returns its ticket. With a description that the box
   // still holds this is one line.

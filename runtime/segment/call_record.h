@@ -113,6 +113,10 @@ inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
 
 enum class CallState : uint16_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
 
+// CallRecord::device of a call of another library. It was recorded by a plug-in, which does not know the device and
+// sees beginning and end a little late.
+inline constexpr int16_t kUnknownDevice = 0x7fff;
+
 // One record of a rank's black box: who called what, where, when, and how far it got. It has 200 bytes. Only its rank
 // writes it. The agent and local peers read it at any moment, also after the rank's death.
 struct CallRecord {

@@ -275,7 +275,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const Options& options)
   return segment;
 }
 
-absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank) {
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank, Role role) {
   std::unique_ptr<Segment> segment(new Segment);
   Rep& rep = *segment->rep_;
   rep.fd = FileDescriptor(fd);
@@ -315,8 +315,10 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
   COHORT_RETURN_IF_ERROR(rep.Open(local_rank));
   if (local_rank >= 0) {
     RankControl& control = rep.part(local_rank).control;
-    uint32_t absent = kRankAbsent;
-    if (!control.state.compare_exchange_strong(absent, kRankAttached)) {
+    uint32_t state = kRankAbsent;
+    const bool free = role == Role::kRuntime ? control.state.compare_exchange_strong(state, kRankAttached)
+                                             : control.state.load(std::memory_order_acquire) == kRankAbsent;
+    if (!free) {
       return absl::FailedPreconditionError(
           "process " + std::to_string(control.pid.load(std::memory_order_acquire)) + " has joined as local rank " +
           std::to_string(local_rank) + " already, and did not finalize its runtime: a rank is one process at a time");

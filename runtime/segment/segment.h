@@ -70,10 +70,14 @@ class Segment {
   };
   // Makes a new segment. kResourceExhausted: there is no memory for the fixed part.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const Options& options);
+  enum class Role {
+    kRuntime,   // the rank's runtime: RankControl::state becomes 1
+    kRecorder,  // writes the rank's black box as long as RankControl::state is 0, and lets the state be
+  };
   // Maps the segment behind `fd` and takes `fd` over. `local_rank` is the caller's own. It is -1 for an agent, which
   // only reads black boxes and writes control words. kInvalidArgument: `fd` is no segment of this version.
-  // kFailedPrecondition: `local_rank` has already attached.
-  static absl::StatusOr<std::unique_ptr<Segment>> Attach(int fd, int local_rank);
+  // kFailedPrecondition: the runtime of `local_rank` has already attached.
+  static absl::StatusOr<std::unique_ptr<Segment>> Attach(int fd, int local_rank, Role role = Role::kRuntime);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

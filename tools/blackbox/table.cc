@@ -14,10 +14,10 @@ using measure::JsonString;
 using runtime::CallRecord;
 using runtime::CallState;
 
-std::string RankState(uint32_t state) {
-  switch (state) {
+std::string RankState(const RankCopy& rank) {
+  switch (rank.state) {
     case runtime::kRankAbsent:
-      return "absent";
+      return rank.pid == 0 ? "absent" : "recorded";  // by NCCL's profiler plug-in
     case runtime::kRankAttached:
       return "joined";
     case runtime::kRankFinalised:
@@ -97,7 +97,7 @@ std::string TableText(const SegmentCopy& segment, const StateOfProcess& state_of
   text += line;
   for (const RankCopy& rank : segment.ranks) {
     std::snprintf(line, sizeof line, "%-*s %5d %8d %-8s %-8s ", width, node.c_str(), rank.local_rank, rank.pid,
-                  state_of(rank.pid).c_str(), RankState(rank.state).c_str());
+                  state_of(rank.pid).c_str(), RankState(rank).c_str());
     const std::string head = line;
     if (rank.records.empty()) text += head + "no call\n";
     for (const CallRecord& record : rank.records) text += head + RecordText(segment, record) + "\n";
@@ -111,7 +111,7 @@ std::string JsonText(const SegmentCopy& segment, const StateOfProcess& state_of)
   for (const RankCopy& rank : segment.ranks) {
     json += std::string(rank.local_rank == 0 ? "" : ",") + "\n  {\"local_rank\": " + std::to_string(rank.local_rank) +
             ", \"pid\": " + std::to_string(rank.pid) + ", \"process\": " + JsonString(state_of(rank.pid)) +
-            ", \"state\": " + JsonString(RankState(rank.state)) + ", \"calls\": [";
+            ", \"state\": " + JsonString(RankState(rank)) + ", \"calls\": [";
     bool first = true;
     for (const CallRecord& record : rank.records) {
       json +=

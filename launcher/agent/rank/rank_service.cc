@@ -168,7 +168,7 @@ void RankService::OnClosed(RankSocket::PeerId from) {
   peers_.erase(found);
   peer_of_rank_[peer.local_rank] = 0;
   store_.Forget(from);
-  if (!peer.goodbye) callbacks_.on_event(Vanished{peer.local_rank, peer.pid});
+  if (!peer.goodbye && !peer.records) callbacks_.on_event(Vanished{peer.local_rank, peer.pid});
 }
 
 std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) {
@@ -187,7 +187,7 @@ std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello
   if (group == 0 || !DescendsFrom(pid, group)) {
     return "process " + std::to_string(pid) + " does not belong to local rank " + std::to_string(local_rank);
   }
-  EndFormer(local_rank);
+  EndFormer(local_rank, !hello.records());
   if (peer_of_rank_[local_rank] == 0) return "";
   const pid_t other = peers_.at(peer_of_rank_[local_rank]).pid;
   if (other == pid) {
@@ -199,11 +199,13 @@ std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello
          "COHORT_AGENT";
 }
 
-void RankService::EndFormer(int local_rank) {
+void RankService::EndFormer(int local_rank, bool newcomer_joins) {
   const RankSocket::PeerId former = peer_of_rank_[local_rank];
   if (former == 0) return;
   socket_.TakeRest(former, /*last=*/false);  // where its goodbye may be
-  if (peer_of_rank_[local_rank] != former || !peers_.at(former).finalized) return;
+  if (peer_of_rank_[local_rank] != former) return;
+  const Peer& peer = peers_.at(former);
+  if (!peer.finalized && !(peer.records && newcomer_joins)) return;
   peers_.erase(former);
   peer_of_rank_[local_rank] = 0;
   store_.Forget(former);
@@ -214,17 +216,24 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   std::string why = peers_.contains(from) ? "a second hello" : WhyRefused(from, hello);
   if (why.empty()) why = std::string(segments_.Open(static_cast<int>(hello.local_rank())).message());
   if (!why.empty()) {
+    const bool taken =
+        hello.records() && hello.local_rank() < peer_of_rank_.size() && peer_of_rank_[hello.local_rank()] != 0;
     v1::AgentMessage refusal;
-    refusal.set_refused(std::move(why));
+    refusal.set_refused(taken ? "" : std::move(why));
     SendTo(from, refusal);
     socket_.Close(from);
     return;
   }
   const int local_rank = static_cast<int>(hello.local_rank());
-  peers_[from] = {.local_rank = local_rank, .pid = socket_.PidOf(from)};
+  const pid_t pid = socket_.PidOf(from);
+  peers_[from] = {.local_rank = local_rank, .pid = pid, .records = hello.records()};
   peer_of_rank_[local_rank] = from;
-  preemption_.OnJoin(local_rank);
-  callbacks_.on_event(Hello{local_rank, socket_.PidOf(from), hello.stays()});
+  if (hello.records()) {
+    callbacks_.on_event(Recorded{local_rank});
+  } else {
+    preemption_.OnJoin(local_rank);
+    callbacks_.on_event(Hello{local_rank, pid, hello.stays()});
+  }
   Welcome(from, local_rank);
   TellEarlyNews(local_rank);
 }

@@ -35,6 +35,10 @@ class RankService {
     pid_t pid;
     bool stays;
   };
+  // The calls of a local rank are recorded from now on, by a process that does not join.
+  struct Recorded {
+    int local_rank;
+  };
   struct Goodbye {
     int local_rank;
   };
@@ -52,7 +56,7 @@ class RankService {
     int local_rank;
     pid_t pid;
   };
-  using Event = std::variant<Hello, Goodbye, EpochLeft, KillWanted, Vanished>;
+  using Event = std::variant<Hello, Recorded, Goodbye, EpochLeft, KillWanted, Vanished>;
   struct Callbacks {
     std::function<void(const v1::FromAgent&)> to_rendezvous;
     std::function<void(const v1::AgentMessage&)> to_agent;  // answers to the agent's own calls on the store
@@ -94,6 +98,7 @@ class RankService {
     pid_t pid = 0;
     bool goodbye = false;    // in whatever way: its end is no news
     bool finalized = false;  // it may join again
+    bool records = false;    // it gives way to a process that joins
   };
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
@@ -101,8 +106,8 @@ class RankService {
   bool SaidAlready(const v1::GroupFailure& failure);
   void OnClosed(RankSocket::PeerId from);
   void OnHello(RankSocket::PeerId from, const v1::RankHello& hello);
-  // Ends the connection by which a rank had joined and finalized.
-  void EndFormer(int local_rank);
+  // Ends the connection by which a rank had joined and finalized, or, before one that joins, was recorded.
+  void EndFormer(int local_rank, bool newcomer_joins);
   std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello);
   void Welcome(RankSocket::PeerId to, int local_rank);
   void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);

@@ -22,6 +22,7 @@ struct OperationId {
   uint64_t group = 0;
   uint64_t epoch = 0;
   uint64_t sequence = 0;
+  bool watched = false;  // a call of another library (StallReport::watched)
   auto operator<=>(const OperationId&) const = default;
 };
 
