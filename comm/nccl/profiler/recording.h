@@ -1,0 +1,55 @@
+// This process' part in the job: the connection to the agent, the recorder, and the thread that looks after the calls.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "cohort/comm/nccl/profiler/call_watch.h"
+#include "cohort/comm/nccl/profiler/communicator_members.h"
+#include "cohort/comm/nccl/profiler/nccl_recorder.h"
+#include "cohort/runtime/base/forks.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
+
+namespace cohort::comm::nccl_profiler {
+
+// Lives until the process ends: its thread is never joined, since nobody says when NCCL is done.
+class Recording {
+ public:
+  static constexpr std::chrono::milliseconds kJoinWithin{2000};
+  static constexpr std::chrono::milliseconds kLookEvery{100};
+  static constexpr std::chrono::milliseconds kStopWithin{300};
+
+  // Joins as the rank that the environment names. Blocks for kJoinWithin at most. Null where there is nothing to
+  // record:
+  // - no agent has started this process,
+  // - the rank's calls are recorded already: Cohort is in this process, or another process of the rank has joined.
+  static absl::StatusOr<Recording*> Begin();
+
+  // Stops the thread, which must not run while the process takes down what it uses. Waits for kStopWithin at most.
+  void Stop();
+
+  NcclRecorder& recorder() { return recorder_; }
+  // Whether this is a forked child of the process that it belongs to.
+  bool InChild() const { return forks_.InChild(); }
+
+ private:
+  Recording(std::unique_ptr<runtime::Bootstrap> bootstrap, runtime::Bootstrap::Joined joined);
+  void Watch();
+
+  enum class Life : uint8_t { kWatching, kStopping, kStopped };
+
+  const std::unique_ptr<runtime::Bootstrap> bootstrap_;
+  const runtime::Bootstrap::Joined joined_;
+  NcclRecorder recorder_;
+  CommunicatorMembers members_;
+  CallWatch watch_;
+  const runtime::ForkWatch forks_;
+  runtime::Mutex mutex_;
+  runtime::CondVar changed_;
+  Life life_ COHORT_GUARDED_BY(mutex_) = Life::kWatching;
+};
+
+}  // namespace cohort::comm::nccl_profiler
