@@ -21,6 +21,8 @@ def kind(path):
     data = path.startswith("share/cohort/") and name.endswith((".csv", ".txt"))
     if "trainer" in name or name.startswith(("train_", "port_")) or data:
         return "trainer"
+    if path.startswith("lib/cohort/"):
+        return "dlaunch"
     if path.startswith("include/cohort/trainer/"):
         return None  # the mesh, placement and schedules need no libtorch
     return "development" if path.startswith(("include/", "lib")) else "dlaunch"

@@ -22,7 +22,7 @@ ROOMS = {
     "runtime": ("manual", "base", "perfetto", "process", "segment", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
-             "algorithm", "select", "simulate", "provider", "check", "run", "nccl/library", "nccl", "group", "", "c", "c/examples", "examples"),
+             "algorithm", "select", "simulate", "provider", "check", "run", "nccl/library", "nccl/profiler", "nccl", "group", "", "c", "c/examples", "examples"),
     "launcher": ("remedies", "base", "base/net", "options", "trace", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/lines", "agent/rank", "agent/trace", "agent/mpi/spawn", "agent/mpi/pmix", "agent/mpi", "agent/stacks", "agent/evidence", "agent/link",
                  "agent/life", "agent", "spawn", "join",

@@ -12,6 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(GroupFailures, AStallIsInspectedAndAMismatchToldToAll) {
   Report(0, Stall(42));
@@ -32,6 +33,89 @@ TEST_F(GroupFailures, AStallIsInspectedAndAMismatchToldToAll) {
   EXPECT_THAT(job_.report()->headline(), HasSubstr("calls do not match"));
   EXPECT_EQ(job_.report()->culprit_rank(), 3);
   EXPECT_EQ(job_.report()->exit_code(), 1);
+}
+
+class WatchedCalls : public GroupFailures {
+ protected:
+  static constexpr char kCall[] = "all_reduce(float32, 8)";
+
+  static v1::StallReport Watched(uint64_t sequence, bool expired = false) {
+    v1::StallReport stall = Stall(sequence, expired);
+    stall.set_watched(true);
+    return stall;
+  }
+  void AnswerAllBut(uint32_t absent, uint64_t sequence) {
+    for (uint32_t rank = 0; rank < nodes_; ++rank) {
+      if (rank != absent) Answer(Call(rank, sequence, kCall, ""));
+    }
+  }
+  // The rank ends with 1 while it waits in that call.
+  void FailIn(uint32_t rank, uint64_t sequence) {
+    v1::RankExit exit = Exited(rank, 1);
+    *exit.mutable_doing() = Call(rank, sequence, kCall, "");
+    job_.Exit(exit);
+  }
+};
+
+TEST_F(WatchedCalls, AMismatchIsToldToOneAgentForPeople) {
+  Report(1, Watched(42));
+  AnswerAllBut(3, 42);
+  Answer(Call(3, 42, "broadcast(float32, 8, root 0)", ""));
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_TRUE(Verdict(0)->watched());
+  EXPECT_THAT(Verdict(0)->text(), HasSubstr("rank 3 called broadcast(float32, 8, root 0)"));
+  for (uint32_t node = 1; node < nodes_; ++node) EXPECT_EQ(Verdict(node), nullptr);
+  Report(1, Watched(42));  // it waits still
+  job_.Pass(milliseconds(200));
+  AnswerAllBut(3, 42);
+  Answer(Call(3, 42, "broadcast(float32, 8, root 0)", ""));
+  EXPECT_EQ(job_.Count(Driver::Of(0), v1::ToAgent::kGroupFailure), 1);
+  FailIn(1, 42);  // its watchdog, an hour later
+  End();
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("calls do not match"));
+  EXPECT_EQ(job_.report()->culprit_rank(), 3);
+}
+
+TEST_F(WatchedCalls, ALateRankIsNamedInTheReportAlone) {
+  Report(0, Watched(42));
+  AnswerAllBut(3, 42);
+  Answer(Elsewhere(3, 1, "barrier()", ""));
+  Report(0, Watched(42, /*expired=*/true));
+  job_.Pass(milliseconds(200));
+  AnswerAllBut(3, 42);
+  Answer(Elsewhere(3, 1, "barrier()", ""));
+  EXPECT_EQ(Verdict(0), nullptr);
+  job_.Pass(std::chrono::minutes(10));
+  for (uint32_t rank = 0; rank < 3; ++rank) FailIn(rank, 42);
+  End();
+  EXPECT_THAT(job_.report()->headline(),
+              HasSubstr("rank 3 (node3) never called all_reduce(float32, 8) (operation #42"));
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("; waited for 0.06 s"));
+  EXPECT_THAT(job_.report()->headline(), Not(HasSubstr("CallOptions")));
+  EXPECT_EQ(job_.report()->culprit_rank(), 3);
+}
+
+TEST_F(WatchedCalls, AGroupGoesOnAndALaterFailureIsItsOwn) {
+  Report(0, Watched(42, /*expired=*/true));
+  AnswerAllBut(3, 42);
+  Answer(Elsewhere(3, 1, "barrier()", ""));
+  FailIn(1, 43);  // all came to 42 after all
+  End();
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("exited with code 1"));
+  EXPECT_EQ(job_.report()->culprit_rank(), 1);
+}
+
+TEST_F(WatchedCalls, AMismatchAfterALateRankIsTold) {
+  Report(0, Watched(42, /*expired=*/true));
+  AnswerAllBut(3, 42);
+  Answer(Elsewhere(3, 1, "barrier()", ""));
+  EXPECT_EQ(Verdict(0), nullptr);
+  job_.Pass(milliseconds(1000));
+  Report(0, Watched(43));
+  AnswerAllBut(3, 43);
+  Answer(Call(3, 43, "broadcast(float32, 8, root 0)", ""));
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_EQ(Verdict(0)->sequence(), 43u);
 }
 
 TEST_F(GroupFailures, EqualReportsLeadToOneQuestion) {

@@ -138,13 +138,15 @@ class RankEnvironmentTest : public testing::Test {
     assignment_.add_nodes();
     assignment_.add_nodes();
   }
-  std::vector<std::string> Build(const std::vector<std::string>& inherited, const std::string& torch_switch = "") {
+  std::vector<std::string> Build(const std::vector<std::string>& inherited, const std::string& torch_switch = "",
+                                 const std::string& nccl_plugin = "") {
     return BuildRankEnvironment(inherited, {.assignment = &assignment_,
                                             .rank = &assignment_.placement().ranks(0),
                                             .node = 1,
                                             .agent_address = "@cohort-x",
                                             .cpu_share = 8,
-                                            .torch_switch = torch_switch});
+                                            .torch_switch = torch_switch,
+                                            .nccl_plugin = nccl_plugin});
   }
   v1::Assignment assignment_;
 };
@@ -192,6 +194,28 @@ TEST_F(RankEnvironmentTest, ThePathOfPythonBeginsWithTheTorchSwitch) {
   EXPECT_THAT(Build({"PYTHONPATH=/user"}), Contains("PYTHONPATH=/user"));
   EXPECT_THAT(Build({"PYTHONPATH=/user"}, "/wheel/switch"), Contains("PYTHONPATH=/wheel/switch:/user"));
   EXPECT_THAT(Build({}, "/wheel/switch"), Contains("PYTHONPATH=/wheel/switch"));
+}
+
+TEST_F(RankEnvironmentTest, TheUsersPluginOfNcclStays) {
+  EXPECT_THAT(Build({}, "", "/lib/ours.so"), Contains("NCCL_PROFILER_PLUGIN=/lib/ours.so"));
+  EXPECT_THAT(Build({"NCCL_PROFILER_PLUGIN=mine"}, "", "/lib/ours.so"), Contains("NCCL_PROFILER_PLUGIN=mine"));
+  EXPECT_THAT(Build({}), Each(Not(StartsWith("NCCL_PROFILER_PLUGIN"))));
+  assignment_.mutable_job()->add_environment("NCCL_PROFILER_PLUGIN=none");
+  EXPECT_THAT(Build({}, "", "/lib/ours.so"), Contains("NCCL_PROFILER_PLUGIN=none"));
+}
+
+TEST(NcclPluginOf, LiesBesideTheFolderOfDlaunch) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / "nccl_plugin";
+  EXPECT_EQ(NcclPluginOf(root / "bin/dlaunch"), "");
+  fs::create_directories(root / "lib/cohort");
+  std::ofstream(root / "lib/cohort/libnccl-profiler-cohort.so") << "\n";
+  EXPECT_EQ(NcclPluginOf(root / "bin/dlaunch"), root / "lib/cohort/libnccl-profiler-cohort.so");
+  const fs::path deep = root / std::string(200, 'd');
+  fs::create_directories(deep / "lib/cohort");
+  std::ofstream(deep / "lib/cohort/libnccl-profiler-cohort.so") << "\n";
+  EXPECT_EQ(NcclPluginOf(deep / "bin/dlaunch"), "") << "NCCL would cut the path";
+  fs::remove_all(root);
 }
 
 TEST(TorchSwitchFolder, LiesBesideDlaunchInTheWheelAndInABuild) {

@@ -15,6 +15,7 @@
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/perfetto/compressed.h"
+#include "cohort/runtime/segment/call_record.h"
 #include "tests/support/read_trace.h"
 #include "tests/support/slow_folder.h"
 
@@ -108,6 +109,20 @@ TEST_F(JobTraceTest, WritesTheCallsOfAllNodesByOneClock) {
   ASSERT_THAT(said_, SizeIs(1));
   EXPECT_THAT(said_[0], HasSubstr("100 calls; the clocks of 2 nodes agree within 75 us"));
   EXPECT_TRUE(trace.HasEvent("end of the trace"));
+}
+
+TEST_F(JobTraceTest, CallsThatAreSeenLateAlignClocksLessClosely) {
+  StartAll();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::TracedCalls calls = Calls(rank, 50);
+    calls.mutable_ranks(0)->mutable_shapes(0)->set_device(runtime::kUnknownDevice);
+    EXPECT_TRUE(Send(rank, calls));
+  }
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  const ReadTrace trace = ReadTrace::Of(path_);
+  ASSERT_THAT(said_, SizeIs(1));
+  EXPECT_THAT(said_[0], HasSubstr("the clocks of 2 nodes agree within 1075 us"));
+  for (const ReadSlice& slice : trace.slices) EXPECT_EQ(slice.arguments.count("device"), 0u);
 }
 
 TEST_F(JobTraceTest, MissingCallsAreShownAndCounted) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cohort/runtime/runtime.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "tests/runtime/bootstrap/fake_agent.h"
 #include "tests/runtime/bootstrap/news.h"
 #include "tests/runtime/bootstrap/storing_agent.h"
@@ -86,6 +87,31 @@ TEST(AgentTest, RefusalsSayWhy) {
   const absl::Status status = Join(agent, 0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("too late"), std::string::npos) << status;
+}
+
+TEST(AgentTest, ARecorderWritesTheBoxAndReportsWatchedCalls) {
+  Agent agent(2);
+  const std::unique_ptr<Bootstrap> recorder = RecorderFromAgent(agent.fake.address(), 1);
+  const auto joined = recorder->Join(Soon());
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->identity.rank, 1);
+  joined->segment->black_box().Start({});
+  EXPECT_EQ(agent.fake.segment().black_box_of(1).latest(), 1u);
+  EXPECT_EQ(agent.fake.segment().control(1).state.load(), kRankAbsent);  // a runtime may come
+  recorder->ReportStall(7, 3, 42, {.everyone = true}, /*expired=*/false);
+  const v1::RankMessage message = agent.Next();
+  EXPECT_EQ(message.stall().sequence(), 42u);
+  EXPECT_TRUE(message.stall().watched());
+}
+
+TEST(AgentTest, ARecorderOfARankThatHasJoinedIsNotWanted) {
+  FakeAgent agent(1, [](FakeAgent& self, const v1::RankMessage& message) {
+    EXPECT_TRUE(message.hello().records());
+    v1::AgentMessage refusal;
+    refusal.set_refused("");
+    self.Send(refusal);
+  });
+  EXPECT_EQ(RecorderFromAgent(agent.address(), 0)->Join(Soon()).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
 TEST(AgentTest, ASilentAgentEndsInTheDeadline) {
