@@ -72,7 +72,7 @@ void SpawnedWorlds::Tell(int local_rank, const std::string& text) {
   int& told = notices_[static_cast<size_t>(local_rank)];
   if (told > kMostNotices) return;
   const bool is_last = ++told > kMostNotices;
-  callbacks_.on_notice(is_last ? "more lines on processes that " + NameOf({.local_rank = local_rank}) +
+  callbacks_.on_notice(is_last ? "more lines on processes that " + NameOf(Asker{local_rank, "", 0}) +
                                      " has spawned are left out"
                                : ShortenMiddle(text, kMostNoticeBytes));
 }

@@ -14,7 +14,7 @@ namespace cohort::runtime {
 namespace {
 
 constexpr uint32_t kPacketTag = 1 << 3 | 2;  // TraceFile::packet
-constexpr uint32_t kClearsTexts = 1;  // TracePacket::sequence_flags
+constexpr uint32_t kClearsTexts = 1;         // TracePacket::sequence_flags
 
 std::string TextOf(const std::unordered_map<uint64_t, std::string>& texts, uint64_t number) {
   const auto at = texts.find(number);

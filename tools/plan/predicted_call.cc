@@ -68,8 +68,8 @@ std::string NameOf(const SimulatedStep& step) {
 absl::StatusOr<PredictedCall> PredictedCall::Open(const std::string& path, const comm::AlgorithmInfo& algorithm,
                                                   int64_t bytes, const comm::Network& network) {
   if (network.ranks() > kMostTracedRanks) {
-    return absl::InvalidArgumentError("a trace has at most " + std::to_string(kMostTracedRanks) + " ranks, and the network " +
-                                      std::to_string(network.ranks()));
+    return absl::InvalidArgumentError("a trace has at most " + std::to_string(kMostTracedRanks) +
+                                      " ranks, and the network " + std::to_string(network.ranks()));
   }
   const std::string kind(comm::Name(algorithm.kind));
   // A run's call has the bytes of its larger buffer: a block, or one for each rank.
