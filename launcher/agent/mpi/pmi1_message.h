@@ -10,14 +10,16 @@
 
 namespace cohort::launcher {
 
-// Clients of MPICH 4.0 and older write and read lines of 1,024 bytes with their end, and cut longer ones off.
+// Clients of MPICH 4.0 and older write and read lines of this many bytes, with their end.
 inline constexpr size_t kMaxClientLine = 1024;
-// The limits that get_maxes tells. A put and the answer to a get of the longest value then fit in such a line, beside
-// a name of ours and a key of 64 bytes, which is more than MPICH's have. MPICH splits what is longer.
+// The limits that get_maxes tells, each with a zero at the end. MPICH 4.0 takes for a value what the two others leave
+// of a line, if that is less, and breaks on a longer value: these leave 869. Values that its ranks put are split.
+inline constexpr size_t kToldPmiName = 64;
+inline constexpr size_t kToldPmiKey = 64;
+inline constexpr size_t kToldPmiValue = 864;
+// Longer ones are refused.
 inline constexpr size_t kMaxPmiName = 256;
 inline constexpr size_t kMaxPmiKey = 256;
-inline constexpr size_t kToldPmiValue = 864;
-// Longer values are refused.
 inline constexpr size_t kMaxPmiValue = 4096;
 // A line that is longer is no PMI-1.
 inline constexpr size_t kMaxPmiLine = 16u << 10;

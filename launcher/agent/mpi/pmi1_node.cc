@@ -38,7 +38,8 @@ std::string_view VerbOf(Pmi1Node::NameCall::Kind kind) {
 
 Pmi1Node::Pmi1Node(Job job) : job_(std::move(job)), ranks_(static_cast<size_t>(job_.local_ranks)) {
   for (size_t i = 0; i < std::min(ranks_.size(), job_.appnums.size()); ++i) ranks_[i].appnum = job_.appnums[i];
-  if (!job_.mapping.empty()) Store("PMI_process_mapping", job_.mapping);
+  // Without it an MPI library takes each rank for a node.
+  if (!job_.mapping.empty() && job_.mapping.size() < kToldPmiValue) Store("PMI_process_mapping", job_.mapping);
   for (const auto& [key, value] : job_.values) {
     if (!key.empty() && key.size() <= kMaxPmiKey && value.size() <= kMaxPmiValue) Store(key, value);
   }
@@ -119,7 +120,7 @@ std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
     return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n";
   }
   if (command == "get_maxes") {
-    return "cmd=maxes kvsname_max=" + std::to_string(kMaxPmiName) + " keylen_max=" + std::to_string(kMaxPmiKey) +
+    return "cmd=maxes kvsname_max=" + std::to_string(kToldPmiName) + " keylen_max=" + std::to_string(kToldPmiKey) +
            " vallen_max=" + std::to_string(kToldPmiValue) + "\n";
   }
   if (command == "get_appnum") return "cmd=appnum appnum=" + std::to_string(rank.appnum) + "\n";

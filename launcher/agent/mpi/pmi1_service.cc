@@ -32,7 +32,7 @@ Pmi1Node::Job JobOf(const v1::Assignment& assignment, const std::optional<Pmi1Se
   job.local_ranks = assignment.placement().ranks_size();
   job.first_rank = job.local_ranks > 0 ? static_cast<int>(assignment.placement().ranks(0).rank()) : 0;
   job.nodes = static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [](size_t count) { return count > 0; }));
-  job.mapping = ProcessMapping(ranks, kToldPmiValue);
+  job.mapping = ProcessMapping(ranks, kToldPmiValue - 1);
   if (spawned) job.values = spawned->values;
   for (const v1::RankPlacement& rank : assignment.placement().ranks()) {
     job.appnums.push_back(ProgramOf(assignment.job().programs(), rank.rank()));
