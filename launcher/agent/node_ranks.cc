@@ -54,11 +54,16 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
            .group_of = [this](int rank) { return processes_.GroupOf(rank); },
            .on_event =
                [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}),
+      states_(loop, WorldRanks(assignment_),
+              {.process_of = [this](int rank) { return processes_.GroupOf(rank) != 0 ? joined_[rank] : 0; },
+               .waits = [this](int rank) { return service_.waits().IsWaiting(rank); }}),
       trace_(
           loop, WorldRanks(assignment_),
           {.segment_of = [this](int local_rank) -> runtime::Segment& { return service_.waits().SegmentOf(local_rank); },
            .full = [this] { return owner_.news->output().full(); },
-           .send = [this](v1::NodeTrace trace) { owner_.news->Trace(std::move(trace)); }}),
+           .send = [this](v1::NodeTrace trace) { owner_.news->Trace(std::move(trace)); },
+           .watch_states = [this](bool on) { states_.Watch(on); },
+           .add_states = [this](v1::TracedCalls* calls) { states_.Take(calls); }}),
       spawned_(loop, assignment_, owner_.sentinel, owner_.cgroup, OpenMpiFolder(owner_.address),
                {.on_line = [this](const v1::OutputLine& line) { On(Supervisor::Line{&line}); },
                 .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
@@ -67,7 +72,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
                 .on_all_ended = [this] { FinishIfAllGone(); },
                 .environment_of = [this](int rank) { return Surroundings()[rank].environment; },
                 .use_of = [this](int rank) { return mpi_ == nullptr ? MpiUse::kNever : mpi_->UseOf(rank); }}),
-      joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
+      joined_(static_cast<size_t>(assignment_.placement().ranks_size()), 0),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
@@ -249,7 +254,7 @@ void NodeRanks::SayWhyTheyEnd(const std::string& why) {
 
 v1::CallState NodeRanks::LatestCallOf(int local_rank) {
   v1::CallState call = service_.waits().LatestCallOf(local_rank);
-  call.set_joined(joined_[local_rank]);
+  call.set_joined(joined_[local_rank] != 0);
   call.set_in_mpi(mpi_ != nullptr && mpi_->UseOf(local_rank) != MpiUse::kNever);
   return call;
 }
@@ -311,7 +316,7 @@ void NodeRanks::On(const RankService::Recorded& event) {
 }
 
 void NodeRanks::On(const RankService::Hello& event) {
-  joined_[event.local_rank] = true;
+  joined_[event.local_rank] = event.pid;
   trace_.OnJoin(event.local_rank);
   said_goodbye_[event.local_rank] = false;
   processes_.OnProgramJoined(event.local_rank, event.pid, event.stays);

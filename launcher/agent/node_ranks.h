@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/activity/rank_states.h"
 #include "cohort/launcher/agent/launcher_news.h"
 #include "cohort/launcher/agent/link/rendezvous_link.h"
 #include "cohort/launcher/agent/mpi/mpi_service.h"
@@ -136,6 +137,7 @@ class NodeRanks {
   const std::function<void()> on_all_gone_;
   Supervisor processes_;
   RankService service_;
+  RankStates states_;  // while there is a trace
   NodeTrace trace_;
   std::unique_ptr<MpiService> mpi_;  // none: no rank is served as an MPI program
   SpawnedWorlds spawned_;
@@ -144,7 +146,7 @@ class NodeRanks {
   std::map<int, SpawnedFailure> spawned_failures_;  // by local rank, the first of each
   std::string torch_switch_;                        // for PYTHONPATH
   std::string nccl_plugin_;                         // for NCCL_PROFILER_PLUGIN
-  std::vector<bool> joined_;                        // by local rank, as the next
+  std::vector<pid_t> joined_;                       // by local rank, as the next: the latest that has joined; 0: none
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   bool stuck_is_told_ = false;  // a rank that waits in MPI, to the user

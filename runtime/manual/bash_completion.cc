@@ -21,6 +21,8 @@ std::string BashKind(const std::string& value, const std::vector<std::string>& c
       return "hosts";
     case Completes::kJob:
       return "jobs";
+    case Completes::kJobOrFile:
+      return "jobs-and-files";
     case Completes::kNothing:
       break;
   }
@@ -69,6 +71,10 @@ _@_complete() { # what completes a value: $1 is its kind, $2 what is typed of it
     file) COMPREPLY=($(IFS=$'\n'; compgen -f -- "$2")); compopt -o filenames 2>/dev/null ;;
     folder) COMPREPLY=($(IFS=$'\n'; compgen -d -- "$2")); compopt -o filenames 2>/dev/null ;;
     jobs) COMPREPLY=($(compgen -W "$("$program" completion jobs 2>/dev/null)" -- "$2")) ;;
+    jobs-and-files)
+      COMPREPLY=($(IFS=$'\n'; compgen -f -W "$("$program" completion jobs 2>/dev/null)" -- "$2"))
+      compopt -o filenames 2>/dev/null
+      ;;
     hosts) COMPREPLY=($(compgen -P "$list" -W "$("$program" completion hosts 2>/dev/null)" -- "${2##*,}")) ;;
   esac
 }

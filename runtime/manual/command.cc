@@ -38,6 +38,7 @@ Completes CompletesOf(std::string_view value, const std::vector<std::string>& ch
   if (value == "FOLDER") return Completes::kFolder;
   if (value == "HOSTS") return Completes::kHosts;
   if (value == "JOB") return Completes::kJob;
+  if (value == "JOB|FILE") return Completes::kJobOrFile;
   return WordsOf(value).empty() ? Completes::kNothing : Completes::kWords;
 }
 

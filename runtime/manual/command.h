@@ -35,7 +35,7 @@ struct ManualCommand {
 };
 
 // The kind of words that complete a value or an operand.
-enum class Completes { kNothing, kWords, kFile, kFolder, kHosts, kJob };
+enum class Completes { kNothing, kWords, kFile, kFolder, kHosts, kJob, kJobOrFile };
 // `choices`: words that complete the value beside those of its name.
 Completes CompletesOf(std::string_view value, const std::vector<std::string>& choices = {});
 // The words of "core|numa|none"; none of "N|MIN:MAX", whose parts stand for values.

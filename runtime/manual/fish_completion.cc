@@ -29,6 +29,8 @@ std::string FishValue(const std::string& value, const std::vector<std::string>& 
       return " -x -a '(__" + program + "_hosts)'";
     case Completes::kJob:
       return " -x -a '(" + program + " completion jobs 2>/dev/null)'";
+    case Completes::kJobOrFile:
+      return " -F -a '(" + program + " completion jobs 2>/dev/null)'";
     case Completes::kNothing:
       break;
   }

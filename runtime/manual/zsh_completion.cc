@@ -31,6 +31,8 @@ std::string Action(const std::string& function, const std::string& value, const 
       return function + "_hosts";
     case Completes::kJob:
       return function + "_jobs";
+    case Completes::kJobOrFile:
+      return function + "_jobs_and_files";
     case Completes::kNothing:
       break;
   }
@@ -81,6 +83,7 @@ std::string ZshCompletion(const ManualCommand& program) {
                      program.name + " --describe zsh`.\n";
   text += function + "_jobs() {\n  local -a jobs=(${(f)\"$(${~program} completion jobs 2>/dev/null)\"})\n" +
           "  compadd -a jobs\n}\n";
+  text += function + "_jobs_and_files() {\n  _alternative 'jobs:job:" + function + "_jobs' 'files:file:_files'\n}\n";
   text += function + "_hosts() {\n  local -a hosts=(${(f)\"$(${~program} completion hosts 2>/dev/null)\"})\n" +
           "  compset -P '*,'\n  compadd -q -S , -a hosts\n}\n";
   text += ZshCommands(program, function);

@@ -23,6 +23,11 @@ std::string TextOf(const std::unordered_map<uint64_t, std::string>& texts, uint6
 
 }  // namespace
 
+absl::Status PerfettoReader::Broken(const std::string& path, const char* otherwise) const {
+  if (whole_bytes_ == 0) return absl::InvalidArgumentError(path + otherwise);
+  return absl::DataLossError(path + " is damaged behind byte " + std::to_string(whole_bytes_));
+}
+
 absl::Status PerfettoReader::Read(const std::string& path, const OnEvent& on_event) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(path + ": " + std::strerror(errno));
@@ -32,14 +37,16 @@ absl::Status PerfettoReader::Read(const std::string& path, const OnEvent& on_eve
     const uint32_t tag = coded.ReadTag();
     uint32_t size = 0;
     if (tag == 0 && coded.ConsumedEntireMessage()) return absl::OkStatus();
-    if (tag != kPacketTag) return absl::InvalidArgumentError(path + " is no trace");
-    if (!coded.ReadVarint32(&size)) return absl::OkStatus();
-    if (size > kMostPacketBytes) return absl::InvalidArgumentError(path + " is no trace");
+    if (tag != kPacketTag) return Broken(path, " is no trace");
+    cut_ = !coded.ReadVarint32(&size);
+    if (cut_) return absl::OkStatus();
+    if (size > kMostPacketBytes) return Broken(path, " is no trace");
     std::string bytes;
-    if (!coded.ReadString(&bytes, static_cast<int>(size))) return absl::OkStatus();
+    cut_ = !coded.ReadString(&bytes, static_cast<int>(size));
+    if (cut_) return absl::OkStatus();
     v1::TracePacket packet;
     if (!packet.ParseFromString(bytes) || !Take(packet, on_event)) {
-      return absl::InvalidArgumentError(path + " is no trace, or a damaged one");
+      return Broken(path, " is no trace, or a damaged one");
     }
     whole_bytes_ += static_cast<uint64_t>(coded.CurrentPosition());
   }

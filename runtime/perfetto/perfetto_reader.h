@@ -30,11 +30,14 @@ class PerfettoReader {
   using OnEvent = std::function<void(const Event& event)>;
 
   // Reads the file from its beginning, in the order in which it was written; what is cut off at its end is left out.
-  // kNotFound: it can't be opened. kInvalidArgument: it is no trace that this project writes.
+  // kNotFound: it can't be opened. kInvalidArgument: it is no trace that this project writes. kDataLoss: it is one, and
+  // is damaged.
   absl::Status Read(const std::string& path, const OnEvent& on_event);
 
   // Bytes of the file up to what is cut off.
   uint64_t whole_bytes() const { return whole_bytes_; }
+  // Whether something was cut off.
+  bool cut() const { return cut_; }
   // The tracks that were described, by uuid.
   const std::map<uint64_t, Track>& tracks() const { return tracks_; }
 
@@ -47,7 +50,11 @@ class PerfettoReader {
   bool Take(const v1::TracePacket& packet, const OnEvent& on_event);
   Event EventOf(const v1::TracePacket& packet) const;
 
+  // Why the packet behind the whole ones can't be read.
+  absl::Status Broken(const std::string& path, const char* otherwise) const;
+
   uint64_t whole_bytes_ = 0;
+  bool cut_ = false;
   Texts names_, argument_names_, argument_values_;
   std::map<uint64_t, Track> tracks_;
 };

@@ -19,7 +19,7 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text) {
   result.name = text.substr(name_begin + 1, name_end - name_begin - 1);
   std::string skipped;
   fields >> result.state >> result.parent >> result.group >> skipped >> result.terminal >> skipped >> result.flags;
-  for (int field = 10; field < 14; ++field) fields >> skipped;
+  fields >> skipped >> skipped >> result.major_faults >> skipped;
   uint64_t user = 0;
   uint64_t system = 0;
   fields >> user >> system;

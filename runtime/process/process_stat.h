@@ -23,7 +23,8 @@ struct ProcessState {
   int64_t threads = 0;
   uint64_t start_time = 0;  // ticks since boot: with the pid it names the process for good
   int64_t resident_bytes = 0;
-  uint64_t cpu_ticks = 0;  // used, by the user's code and the kernel for it; sysconf(_SC_CLK_TCK) a second
+  uint64_t major_faults = 0;  // times that it has waited for a page from a disk
+  uint64_t cpu_ticks = 0;     // used, by the user's code and the kernel for it; sysconf(_SC_CLK_TCK) a second
 };
 
 // PF_ of the kernel: the process leaves, and a signal ends it.

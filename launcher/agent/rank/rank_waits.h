@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cohort/runtime/segment/segment.h"
+#include "cohort/runtime/segment/wait_state.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -30,6 +31,10 @@ class RankWaits {
   std::optional<v1::NodeWaits> Look(TimePoint now);
   v1::NodeWaits Answer(const v1::WaitQuestion& question) const;
   v1::CallState LatestCallOf(int local_rank) const;
+  // Whether the rank sleeps in a call now.
+  bool IsWaiting(int local_rank) const {
+    return runtime::ReadWaitNumber(segment_of_(local_rank).control(local_rank)).number != 0;
+  }
   // The segment that a local rank uses, or used last.
   runtime::Segment& SegmentOf(int local_rank) const { return segment_of_(local_rank); }
   // Adds the waits of the ranks, of whatever age, to what watchers are told of them: with number 0 a rank does not

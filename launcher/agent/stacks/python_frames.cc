@@ -35,6 +35,12 @@ std::string FormatThread(const PythonThread& thread) {
   return text + (thread.cut ? "      ...\n" : "");
 }
 
+const PythonThread* MainOf(const std::vector<PythonThread>& threads) {
+  const auto main =
+      std::find_if(threads.begin(), threads.end(), [](const PythonThread& thread) { return thread.is_main; });
+  return main == threads.end() ? nullptr : &*main;
+}
+
 }  // namespace
 
 std::string FormatThreads(const std::vector<PythonThread>& threads) {
@@ -49,9 +55,8 @@ std::string FormatThreads(const std::vector<PythonThread>& threads) {
 
 std::vector<std::string> InnermostFrames(const std::vector<PythonThread>& threads) {
   std::vector<std::string> names;
-  const auto main =
-      std::find_if(threads.begin(), threads.end(), [](const PythonThread& thread) { return thread.is_main; });
-  if (main == threads.end()) return names;
+  const PythonThread* const main = MainOf(threads);
+  if (main == nullptr) return names;
   bool own = false;
   for (const PythonFrame& frame : main->frames) {
     const bool is_own = !IsLibrary(frame.file);
@@ -60,6 +65,14 @@ std::vector<std::string> InnermostFrames(const std::vector<PythonThread>& thread
     own |= is_own;
   }
   return names;
+}
+
+std::string OwnFrame(const std::vector<PythonThread>& threads) {
+  const PythonThread* const main = MainOf(threads);
+  if (main == nullptr || main->frames.empty()) return "";
+  const auto own = std::find_if(main->frames.begin(), main->frames.end(),
+                                [](const PythonFrame& frame) { return !IsLibrary(frame.file); });
+  return Name(own == main->frames.end() ? main->frames.front() : *own);
 }
 
 }  // namespace cohort::launcher

@@ -15,4 +15,8 @@ std::string FormatThreads(const std::vector<PythonThread>& threads);
 // innermost, and, where both are of Python's libraries, the innermost of the program's own. Empty: it has no frame.
 std::vector<std::string> InnermostFrames(const std::vector<PythonThread>& threads);
 
+// The innermost frame of the main thread that is the program's own, or of any where it has none: "/x/train.py:30 in
+// load". Empty: there is no frame.
+std::string OwnFrame(const std::vector<PythonThread>& threads);
+
 }  // namespace cohort::launcher

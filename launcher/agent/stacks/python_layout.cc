@@ -39,6 +39,7 @@ struct Places {
   size_t previous, code, instruction, owner, copy_index;
   size_t file_name, name, line_table, first_line, instructions, copies;
   size_t bytes_size, bytes, text_state, text_length, ascii_text;
+  size_t collector, collecting;  // of an interpreter, and in that; 0: not known
 };
 
 constexpr Places k313 = {.next_interpreter = 8,
@@ -62,7 +63,9 @@ constexpr Places k313 = {.next_interpreter = 8,
                          .bytes = 66,
                          .text_state = 68,
                          .text_length = 69,
-                         .ascii_text = 70};
+                         .ascii_text = 70,
+                         .collector = 10,
+                         .collecting = 72};
 constexpr Places k314 = {.next_interpreter = 8,
                          .first_thread = 9,
                          .next_thread = 24,
@@ -84,7 +87,9 @@ constexpr Places k314 = {.next_interpreter = 8,
                          .bytes = 76,
                          .text_state = 78,
                          .text_length = 79,
-                         .ascii_text = 80};
+                         .ascii_text = 80,
+                         .collector = 0,
+                         .collecting = 0};
 
 }  // namespace
 
@@ -100,11 +105,17 @@ std::optional<PythonLayout> LayoutOfVersion(uint64_t version) {
                       .line_table = 136};
   switch ((version >> 16) & 0xff) {
     case 8:
-    case 9:
       return Old(104, 1, LineTable::kLnotab);
+    case 9:
+      layout = Old(104, 1, LineTable::kLnotab);
+      layout.collecting = 816;
+      return layout;
     case 10:
-      return Old(96, 2, LineTable::kDeltas);
+      layout = Old(96, 2, LineTable::kDeltas);
+      layout.collecting = 816;
+      return layout;
     case 11:
+      layout.collecting = 848;
       layout.first_thread = 16;
       layout.thread_id = 152;
       layout.native_thread_id = 160;
@@ -118,6 +129,7 @@ std::optional<PythonLayout> LayoutOfVersion(uint64_t version) {
       layout.other_text = kOldText + 24;
       return layout;
     case 12:
+      layout.collecting = 312;
       layout.first_thread = 72;
       layout.thread_id = 136;
       layout.native_thread_id = 144;
@@ -143,13 +155,14 @@ std::optional<PythonLayout> LayoutFromOffsets(const std::vector<uint64_t>& numbe
   const uint64_t minor = (numbers[1] >> 16) & 0xff;
   if (minor != 13 && minor != 14) return std::nullopt;
   const Places& at = minor == 13 ? k313 : k314;
-  const auto end = numbers.begin() + static_cast<std::ptrdiff_t>(at.ascii_text) + 1;
+  const auto end = numbers.begin() + static_cast<std::ptrdiff_t>(std::max(at.ascii_text, at.collecting)) + 1;
   if (std::any_of(numbers.begin() + 3, end, [](uint64_t number) { return number > kMostOffset; })) return std::nullopt;
   const bool copies = numbers[2] != 0 && at.copies != 0;
   return PythonLayout{.first_interpreter = numbers[5],
                       .next_interpreter = numbers[at.next_interpreter],
                       .first_thread = numbers[at.first_thread],
                       .next_thread = numbers[at.next_thread],
+                      .collecting = at.collecting == 0 ? 0 : numbers[at.collector] + numbers[at.collecting],
                       .thread_id = numbers[at.thread_id],
                       .native_thread_id = numbers[at.native_thread_id],
                       .frame = numbers[at.frame],

@@ -18,6 +18,7 @@ enum class LineTable {
 struct PythonLayout {
   // _PyRuntime, PyInterpreterState, PyThreadState
   uint64_t first_interpreter = 0, next_interpreter = 0, first_thread = 0, next_thread = 0;
+  uint64_t collecting = 0;  // of an interpreter: an int, not 0 while it collects garbage; 0: absent
   uint64_t thread_id = 0;
   uint64_t native_thread_id = 0;  // the kernel's; 0: absent
   uint64_t frame = 0;             // of a thread: its innermost frame, or a structure that has that at `frame_behind`

@@ -194,15 +194,49 @@ std::optional<PythonLayout> LayoutOf(const ProcessMemory& memory, const PythonPl
 
 }  // namespace
 
-std::optional<std::vector<PythonThread>> ReadPythonThreads(pid_t pid, bool main_only) {
-  const ProcessMemory memory(pid);
-  const std::optional<PythonPlace> place = FindPython(pid, memory);
-  const std::optional<PythonLayout> layout = place ? LayoutOf(memory, *place) : std::nullopt;
-  if (!layout) return std::nullopt;
-  PythonReader reader(pid, memory, place->runtime, *layout);
+struct PythonWatch::Python {
+  Python(pid_t its_pid, ProcessMemory its_memory) : pid(its_pid), memory(std::move(its_memory)) {}
+  const pid_t pid;
+  const ProcessMemory memory;
+  PythonPlace place;
+  PythonLayout layout;
+};
+
+PythonWatch::PythonWatch(std::unique_ptr<Python> python) : python_(std::move(python)) {}
+
+PythonWatch::~PythonWatch() = default;
+
+std::unique_ptr<PythonWatch> PythonWatch::Of(pid_t pid) {
+  auto python = std::make_unique<Python>(pid, ProcessMemory(pid));
+  const std::optional<PythonPlace> place = FindPython(pid, python->memory);
+  const std::optional<PythonLayout> layout = place ? LayoutOf(python->memory, *place) : std::nullopt;
+  if (!layout) return nullptr;
+  python->place = *place;
+  python->layout = *layout;
+  return std::unique_ptr<PythonWatch>(new PythonWatch(std::move(python)));
+}
+
+std::vector<PythonThread> PythonWatch::Threads(bool main_only) const {
+  PythonReader reader(python_->pid, python_->memory, python_->place.runtime, python_->layout);
   std::vector<PythonThread> threads;
   for (int i = 0; i < kTries && !reader.Read(main_only, &threads); ++i) continue;
   return threads;
+}
+
+std::optional<bool> PythonWatch::CollectsGarbage() const {
+  const PythonLayout& layout = python_->layout;
+  if (layout.collecting == 0) return std::nullopt;
+  const auto interpreter = python_->memory.Get<uint64_t>(python_->place.runtime + layout.first_interpreter);
+  const auto collecting =
+      interpreter ? python_->memory.Get<int32_t>(*interpreter + layout.collecting) : std::optional<int32_t>();
+  if (!collecting) return std::nullopt;
+  return *collecting != 0;
+}
+
+std::optional<std::vector<PythonThread>> ReadPythonThreads(pid_t pid, bool main_only) {
+  const std::unique_ptr<PythonWatch> watch = PythonWatch::Of(pid);
+  if (watch == nullptr) return std::nullopt;
+  return watch->Threads(main_only);
 }
 
 }  // namespace cohort::launcher

@@ -1,64 +1,19 @@
 #include "cohort/launcher/agent/stacks/thread_states.h"
 
-#include <sys/syscall.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 
+#include "cohort/launcher/agent/stacks/blocking_call.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 
 namespace cohort::launcher {
 namespace {
-
-struct SystemCall {
-  long number;
-  const char* name;
-};
-
-// The calls in which programs sleep.
-constexpr SystemCall kSystemCalls[] = {
-    {SYS_read, "read"},
-    {SYS_write, "write"},
-    {SYS_readv, "readv"},
-    {SYS_writev, "writev"},
-    {SYS_pread64, "pread64"},
-    {SYS_pwrite64, "pwrite64"},
-    {SYS_openat, "openat"},
-    {SYS_fsync, "fsync"},
-    {SYS_flock, "flock"},
-    {SYS_fcntl, "fcntl"},
-    {SYS_ioctl, "ioctl"},
-    {SYS_futex, "futex"},
-    {SYS_nanosleep, "nanosleep"},
-    {SYS_clock_nanosleep, "clock_nanosleep"},
-    {SYS_ppoll, "ppoll"},
-    {SYS_pselect6, "pselect6"},
-    {SYS_epoll_pwait, "epoll_pwait"},
-    {SYS_recvfrom, "recvfrom"},
-    {SYS_recvmsg, "recvmsg"},
-    {SYS_sendto, "sendto"},
-    {SYS_sendmsg, "sendmsg"},
-    {SYS_accept, "accept"},
-    {SYS_accept4, "accept4"},
-    {SYS_connect, "connect"},
-    {SYS_wait4, "wait4"},
-    {SYS_waitid, "waitid"},
-    {SYS_rt_sigtimedwait, "rt_sigtimedwait"},
-    {SYS_rt_sigsuspend, "rt_sigsuspend"},
-    {SYS_io_getevents, "io_getevents"},
-#ifdef SYS_poll
-    {SYS_poll, "poll"},
-    {SYS_select, "select"},
-    {SYS_pause, "pause"},
-    {SYS_epoll_wait, "epoll_wait"},
-    {SYS_open, "open"},
-#endif
-};
 
 std::string ReadWhole(const std::string& path) {
   std::ifstream file(path);
@@ -68,15 +23,8 @@ std::string ReadWhole(const std::string& path) {
 // " in futex"; empty where the kernel does not tell, or the thread runs. A sleep that a debugger interrupted goes on as
 // restart_syscall, which tells nothing: the place in the kernel does.
 std::string InWhat(const std::string& folder) {
-  const std::string text = ReadWhole(folder + "/syscall");
-  char* end = nullptr;
-  const long number = std::strtol(text.c_str(), &end, 10);
-  if (end != text.c_str() && number >= 0 && number != SYS_restart_syscall) {
-    const auto* const found = std::find_if(std::begin(kSystemCalls), std::end(kSystemCalls),
-                                           [&](const SystemCall& call) { return call.number == number; });
-    if (found != std::end(kSystemCalls)) return std::string(" in ") + found->name;
-    return " in system call " + std::to_string(number);
-  }
+  const std::optional<BlockingCall> call = ParseBlockingCall(ReadWhole(folder + "/syscall"));
+  if (call) return " in " + call->name;
   const std::string place = ReadWhole(folder + "/wchan");
   return place.empty() || place == "0" ? "" : " in the kernel's " + place.substr(0, 64);
 }

@@ -64,13 +64,18 @@ void NodeTrace::Obey(const v1::TraceOrder& order) {
     }
     on_ = false;
     loop_->Cancel(std::exchange(timer_, 0));
-    return Send(/*last=*/true);
+    Send(/*last=*/true);
+    return surroundings_.watch_states(false);
   }
   on_ = true;
   sent_ = EventLoop::Clock::now();
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].segment != nullptr) ranks_[i].reader.emplace(BoxOf(static_cast<int>(i)).latest());
+    if (ranks_[i].segment == nullptr) continue;
+    const uint64_t latest = BoxOf(static_cast<int>(i)).latest();
+    const uint64_t held = order.past() ? std::min<uint64_t>(latest, runtime::kBlackBoxRecords) : 0;
+    ranks_[i].reader.emplace(latest - held);
   }
+  surroundings_.watch_states(true);
   Send();  // the node's clocks
   Schedule();
 }
@@ -159,7 +164,9 @@ void NodeTrace::Send(bool last) {
   trace.set_steady_ns(runtime::SteadyNow());
   trace.set_unix_ns(UnixTimeNs());
   trace.set_last(last);
-  if (!gathered_.ranks().empty()) trace.set_calls(runtime::Compress(gathered_.SerializeAsString()));
+  surroundings_.add_states(&gathered_);
+  const bool any = !gathered_.ranks().empty() || !gathered_.states().empty();
+  if (any) trace.set_calls(runtime::Compress(gathered_.SerializeAsString()));
   gathered_.Clear();
   gathered_calls_ = 0;
   for (Rank& rank : ranks_) rank.calls = nullptr;

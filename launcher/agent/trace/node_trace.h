@@ -1,5 +1,5 @@
-// Reads the rings of a node's ranks while a trace is taken, and sends what they hold to dlaunch, compressed. Ranks do
-// nothing for it.
+// Reads the rings of a node's ranks while a trace is taken, and sends what they hold to dlaunch, compressed, with the
+// states of the ranks' programs. Ranks do nothing for it.
 #pragma once
 
 #include <chrono>
@@ -34,6 +34,10 @@ class NodeTrace {
     // Whether dlaunch takes no more for now. The rings go on meanwhile.
     std::function<bool()> full;
     std::function<void(v1::NodeTrace trace)> send;
+    // Begins or ends to look at what the programs of the ranks do.
+    std::function<void(bool on)> watch_states;
+    // Adds what was seen since.
+    std::function<void(v1::TracedCalls* calls)> add_states;
   };
 
   // `ranks`: the world ranks of the local ones.
@@ -42,8 +46,8 @@ class NodeTrace {
   NodeTrace(const NodeTrace&) = delete;
   NodeTrace& operator=(const NodeTrace&) = delete;
 
-  // Begins with calls that are made from now on, or ends with those that have been made. An order that changes nothing
-  // is answered too.
+  // Begins with calls that are made from now on, or with those that the rings hold, and ends with those that have been
+  // made. An order that changes nothing is answered too.
   void Obey(const v1::TraceOrder& order);
   // A rank begins to use a segment.
   void OnJoin(int local_rank);

@@ -7,14 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -28,14 +31,34 @@ namespace cohort::launcher {
 namespace {
 
 constexpr char kPrefix[] = "cohort-";
+constexpr std::string_view kController = "cpu";
 
-// The mount of cgroup v2 that shows `path`; empty: none does. A line is "ID parent major:minor root mountpoint options
-// [tags] - type source options"; blanks in names are written \040, and such a place is not used.
-std::string FolderOf(const std::string& mounts_file, const std::string& path, const std::string& root) {
+// Whether a list such as "rw,cpu,cpuacct" has the controller.
+bool HasController(std::string_view list) {
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (list.substr(begin, end - begin) == kController) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+// `description` follows " - " in a line of mountinfo: type, source and options.
+bool IsMountOf(const std::string& description, CgroupVersion version) {
+  std::istringstream fields(description);
+  std::string type, source, options;
+  fields >> type >> source >> options;
+  return version == CgroupVersion::kSecond ? type == "cgroup2" : type == "cgroup" && HasController(options);
+}
+
+// The mount that shows `path`; empty: none does. A line is "ID parent major:minor root mountpoint options [tags] - type
+// source options"; blanks in names are written \040, and such a place is not used.
+std::string FolderOf(const std::string& mounts_file, const std::string& path, CgroupVersion version,
+                     const std::string& root) {
   std::ifstream mounts(mounts_file);
   for (std::string line; std::getline(mounts, line);) {
     const size_t separator = line.find(" - ");
-    if (separator == std::string::npos || line.compare(separator + 3, 8, "cgroup2 ") != 0) continue;
+    if (separator == std::string::npos || !IsMountOf(line.substr(separator + 3), version)) continue;
     std::istringstream fields(line);
     std::string unused, shown, place;
     fields >> unused >> unused >> unused >> shown >> place;
@@ -47,6 +70,15 @@ std::string FolderOf(const std::string& mounts_file, const std::string& path, co
     return root + place.substr(1) + rest;
   }
   return "";
+}
+
+// The path in a line "number:controllers:path" of this version; empty: it is of another.
+std::string PathIn(const std::string& line, CgroupVersion version) {
+  if (version == CgroupVersion::kSecond) return line.starts_with("0::/") ? line.substr(3) : "";
+  const size_t first = line.find(':');
+  const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+  if (second == std::string::npos || !HasController(line.substr(first + 1, second - first - 1))) return "";
+  return line.substr(second + 1);
 }
 
 bool WriteText(const std::string& path, const std::string& text) {
@@ -114,17 +146,21 @@ pid_t ForkInto(int cgroup) {
 }
 #endif
 
-absl::StatusOr<std::string> OwnCgroup(const std::string& root) {
-  std::ifstream cgroups(root + "proc/self/cgroup");
+std::string CgroupFolder(const std::string& process, CgroupVersion version, const std::string& root) {
+  std::ifstream cgroups(root + "proc/" + process + "/cgroup");
   for (std::string line; std::getline(cgroups, line);) {
-    if (!line.starts_with("0::/")) continue;
-    const std::string path = line.substr(3);
+    const std::string path = PathIn(line, version);
+    if (path.empty()) continue;
     if (path.starts_with("/..") || path.ends_with(" (deleted)")) break;
-    std::string folder = FolderOf(root + "proc/self/mountinfo", path, root);
-    if (folder.empty()) break;
-    return folder;
+    return FolderOf(root + "proc/self/mountinfo", path, version, root);
   }
-  return absl::UnavailableError("no cgroup of version 2 is visible here");
+  return "";
+}
+
+absl::StatusOr<std::string> OwnCgroup(const std::string& root) {
+  std::string folder = CgroupFolder("self", CgroupVersion::kSecond, root);
+  if (folder.empty()) return absl::UnavailableError("no cgroup of version 2 is visible here");
+  return folder;
 }
 
 Cgroup::Cgroup(const std::string& parent) {

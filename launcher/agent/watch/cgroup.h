@@ -18,6 +18,14 @@
 
 namespace cohort::launcher {
 
+enum class CgroupVersion {
+  kFirst,   // the hierarchy of its controller "cpu"
+  kSecond,  // the one hierarchy
+};
+// The folder of the group that a process is in. `process`: its number, or "self". `root` stands for "/": its
+// proc/PROCESS/cgroup and proc/self/mountinfo are read. Empty where there is none, or it is not visible here.
+std::string CgroupFolder(const std::string& process, CgroupVersion version, const std::string& root = "/");
+
 // The folder of this process' own cgroup v2. `root` stands for "/": proc/self/mountinfo and proc/self/cgroup are read.
 // kUnavailable where there is none, or it is not visible here.
 absl::StatusOr<std::string> OwnCgroup(const std::string& root = "/");

@@ -135,6 +135,28 @@ TEST(PythonThreads, ThreadsOfEachPythonVersionAreRead) {
   }
 }
 
+// A callback runs while the collector is at work.
+TEST(PythonThreads, GarbageCollectionIsSeen) {
+  if (Pythons().empty()) GTEST_SKIP() << "no Python is installed here";
+  size_t known = 0;
+  for (const std::string& python : Pythons()) {
+    const Child sleeps({python, "-I", "-S", "-c", "import os, time\nos.write(1, b'.')\ntime.sleep(600)\n"});
+    const Child collects({python, "-I", "-S", "-c",
+                          "import gc, os, time\n"
+                          "def wait(phase, info):\n  os.write(1, b'.')\n  time.sleep(600)\n"
+                          "gc.callbacks.append(wait)\ngc.collect()\n"});
+    ASSERT_TRUE(sleeps.ready() && collects.ready()) << python;
+    const auto no = PythonWatch::Of(sleeps.pid()), yes = PythonWatch::Of(collects.pid());
+    ASSERT_TRUE(no != nullptr && yes != nullptr) << python;
+    if (!no->CollectsGarbage().has_value()) continue;
+    ++known;
+    EXPECT_EQ(no->CollectsGarbage(), false) << python;
+    EXPECT_EQ(yes->CollectsGarbage(), true) << python;
+    EXPECT_FALSE(yes->Threads(/*main_only=*/true).empty()) << python;
+  }
+  EXPECT_GT(known, 0u);
+}
+
 TEST(PythonThreads, AProcessThatIsNoPythonHasNoPythonThreads) {
   const Child child({"/bin/sh", "-c", "echo; exec sleep 600"});
   ASSERT_TRUE(child.ready());

@@ -31,8 +31,9 @@ class NodeTraceTest : public ::testing::Test {
     attached_ = *std::move(attached);
     rank_.emplace(&attached_->black_box());
   }
-  void Order(bool on) {
+  void Order(bool on, bool past = false) {
     v1::TraceOrder order;
+    order.set_past(past);
     order.set_number(7);
     order.set_on(on);
     trace_.Obey(order);
@@ -65,12 +66,16 @@ class NodeTraceTest : public ::testing::Test {
   std::unique_ptr<runtime::Segment> segment_, attached_;  // the agent's and the rank's
   std::optional<TracedRank> rank_;
   bool full_ = false;
+  bool watches_states_ = false;
+  google::protobuf::RepeatedPtrField<v1::RankStates> states_;  // are sent each time
   std::vector<v1::NodeTrace> sent_;
   NodeTrace trace_{&loop_,
                    {3},
                    {.segment_of = [this](int) -> runtime::Segment& { return *segment_; },
                     .full = [this] { return full_; },
-                    .send = [this](v1::NodeTrace trace) { sent_.push_back(std::move(trace)); }}};
+                    .send = [this](v1::NodeTrace trace) { sent_.push_back(std::move(trace)); },
+                    .watch_states = [this](bool on) { watches_states_ = on; },
+                    .add_states = [this](v1::TracedCalls* calls) { calls->mutable_states()->MergeFrom(states_); }}};
 };
 
 TEST_F(NodeTraceTest, SendsTheCallsOfRanks) {
@@ -99,6 +104,38 @@ TEST_F(NodeTraceTest, BeginsWithTheCallsAfterTheOrder) {
   rank_->Call(2);
   Order(false);
   EXPECT_EQ(Sent().sequence_size(), 2);
+}
+
+TEST_F(NodeTraceTest, BeginsWithTheCallsThatTheRingsHoldIfAsked) {
+  trace_.OnJoin(0);
+  rank_->Call(5);
+  Order(true, /*past=*/true);
+  rank_->Call(2);
+  Order(false);
+  EXPECT_EQ(Sent().sequence_size(), 7);
+  EXPECT_EQ(Sent().missed(), 0u);
+}
+
+TEST_F(NodeTraceTest, ThePastIsAsLongAsTheRing) {
+  trace_.OnJoin(0);
+  rank_->Call(600);
+  Order(true, /*past=*/true);
+  Order(false);
+  EXPECT_EQ(Sent().sequence_size(), runtime::kBlackBoxRecords);
+  EXPECT_EQ(Sent().missed(), 0u);
+}
+
+TEST_F(NodeTraceTest, StatesAreWatchedWhileThereIsATraceAndSentWithTheCalls) {
+  EXPECT_FALSE(watches_states_);
+  Order(true);
+  EXPECT_TRUE(watches_states_);
+  states_.Add()->set_rank(3);
+  Order(false);
+  EXPECT_FALSE(watches_states_);
+  v1::TracedCalls calls;
+  ASSERT_TRUE(calls.ParseFromString(Uncompress(sent_.back().calls(), 1u << 20).value_or("?")));
+  ASSERT_EQ(calls.states_size(), 1);
+  EXPECT_EQ(calls.states(0).rank(), 3u);
 }
 
 TEST_F(NodeTraceTest, ReadsTheRestOfARankThatLeaves) {

@@ -1,0 +1,65 @@
+// The activity of a process, from one look at /proc to the next. See README.md.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cohort/launcher/agent/activity/throttle.h"
+#include "cohort/launcher/agent/stacks/python_threads.h"
+#include "cohort/launcher/trace/rank_activity.h"
+#include "cohort/runtime/base/file_descriptor.h"
+
+namespace cohort::launcher {
+
+class ProcessActivity {
+ public:
+  // Between two looks. The counters are parts of `length_ns`.
+  struct State {
+    Activity activity = Activity::kUnknown;  // of the main thread at the second look
+    std::string object;                      // "read of /data/x"; empty: not known, or nothing
+    std::string place;                       // the Python line; empty: not known
+    uint64_t begin_ns = 0;                   // of the steady clock
+    uint64_t length_ns = 0;
+    uint64_t computed_ns = 0, queued_ns = 0, throttled_ns = 0;
+  };
+
+  explicit ProcessActivity(pid_t process);
+  pid_t process() const { return process_; }
+
+  // Looks at it, in some microseconds; for a Python line now and then in some hundred. Nothing at the first time, and
+  // when it has ended. `waits`: it waits in a call of Cohort's, so that only what holds it up there counts: in other
+  // states nothing is returned either.
+  std::optional<State> Look(bool waits);
+
+ private:
+  struct Counters {
+    uint64_t at_ns = 0;
+    uint64_t main_ns = 0;     // of CPU, the main thread
+    uint64_t process_ns = 0;  // of CPU, all threads
+    uint64_t queued_ns = 0;   // the main thread
+    uint64_t throttled_ns = 0;
+    uint64_t faults = 0;
+  };
+
+  std::string Text(const runtime::FileDescriptor& file) const;
+  void LookForOthers(uint64_t now_ns);
+  void FindPlace(uint64_t now_ns);
+  bool Swaps() const;
+  void Name(char state, bool faulted, State* found) const;
+  static void Count(const Counters& before, const Counters& now, State* found);
+
+  const pid_t process_;
+  const runtime::FileDescriptor stat_, schedule_, call_;
+  std::optional<Throttle> throttle_;
+  std::unique_ptr<PythonWatch> python_;
+  uint64_t others_at_ns_ = 0;   // when groups and Python were looked for
+  uint64_t next_place_ns_ = 0;  // when the Python line may be looked for
+  std::string place_;           // as it was found last
+  std::optional<Counters> before_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,78 @@
+#include "cohort/launcher/agent/activity/rank_states.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace cohort::launcher {
+
+RankStates::RankStates(EventLoop* loop, std::vector<uint32_t> ranks, Surroundings surroundings)
+    : loop_(loop), world_ranks_(std::move(ranks)), surroundings_(std::move(surroundings)), seen_(world_ranks_.size()) {}
+
+void RankStates::Watch(bool on) {
+  loop_->Cancel(std::exchange(timer_, 0));
+  seen_.clear();
+  seen_.resize(world_ranks_.size());
+  if (on) LookAtSome();
+}
+
+void RankStates::LookAtSome() {
+  const size_t ranks = seen_.size();
+  for (size_t i = 0; i < std::min(kRanksAtOnce, ranks); ++i) LookAt(next_++ % ranks);
+  timer_ = loop_->After(kLookEvery, [this] { LookAtSome(); });
+}
+
+void RankStates::LookAt(size_t local_rank) {
+  Seen& seen = seen_[local_rank];
+  const pid_t process = surroundings_.process_of(static_cast<int>(local_rank));
+  if (process == 0) return seen.process.reset();
+  if (seen.process == nullptr || seen.process->process() != process) {
+    seen.process = std::make_unique<ProcessActivity>(process);
+  }
+  const std::optional<ProcessActivity::State> state =
+      seen.process->Look(surroundings_.waits(static_cast<int>(local_rank)));
+  if (state) Add(*state, &seen);
+}
+
+void RankStates::Add(const ProcessActivity::State& state, Seen* seen) {
+  v1::RankStates& states = seen->states;
+  if (states.shape_size() >= kMostStates) return;
+  const auto [shape, fresh] = seen->shapes.emplace(std::tuple(state.activity, state.object, state.place),
+                                                   static_cast<uint32_t>(states.shapes_size()));
+  if (fresh) {
+    if (seen->shapes.size() > kMostShapes) return static_cast<void>(seen->shapes.erase(shape));
+    v1::StateShape& described = *states.add_shapes();
+    described.set_activity(static_cast<uint32_t>(state.activity));
+    described.set_object(state.object);
+    described.set_place(state.place);
+  }
+  const int last = states.shape_size() - 1;
+  if (last >= 0 && states.shape(last) == shape->second && seen->end_ns == state.begin_ns) {
+    states.set_length_ns(last, states.length_ns(last) + state.length_ns);
+    states.set_computed_ns(last, states.computed_ns(last) + state.computed_ns);
+    states.set_queued_ns(last, states.queued_ns(last) + state.queued_ns);
+    states.set_throttled_ns(last, states.throttled_ns(last) + state.throttled_ns);
+  } else {
+    states.add_shape(shape->second);
+    states.add_begin_ns(static_cast<int64_t>(state.begin_ns - std::exchange(seen->begin_ns, state.begin_ns)));
+    states.add_length_ns(state.length_ns);
+    states.add_computed_ns(state.computed_ns);
+    states.add_queued_ns(state.queued_ns);
+    states.add_throttled_ns(state.throttled_ns);
+  }
+  seen->end_ns = state.begin_ns + state.length_ns;
+}
+
+void RankStates::Take(v1::TracedCalls* calls) {
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    Seen& seen = seen_[i];
+    if (seen.states.shape().empty()) continue;
+    seen.states.set_rank(world_ranks_[i]);
+    *calls->add_states() = std::move(seen.states);
+    seen.states.Clear();
+    seen.shapes.clear();
+    seen.begin_ns = 0;
+  }
+}
+
+}  // namespace cohort::launcher

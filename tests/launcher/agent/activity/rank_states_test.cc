@@ -1,0 +1,91 @@
+#include "cohort/launcher/agent/activity/rank_states.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "tests/launcher/agent/activity/watched_child.h"
+
+namespace cohort::launcher {
+namespace {
+
+class RankStatesTest : public ::testing::Test {
+ protected:
+  // Runs the loop until what was taken satisfies the condition.
+  void TakeUntil(const std::function<bool()>& condition) {
+    const auto limit = EventLoop::Clock::now() + std::chrono::seconds(60);
+    std::function<void()> look = [&] {
+      v1::TracedCalls taken;
+      states_.Take(&taken);
+      for (const v1::RankStates& rank : taken.states()) taken_.push_back(rank);
+      if (condition() || EventLoop::Clock::now() > limit) return loop_.Quit();
+      loop_.After(std::chrono::milliseconds(100), look);
+    };
+    look();
+    loop_.Run();
+    EXPECT_TRUE(condition());
+  }
+  bool HasSleep() const {
+    for (const v1::RankStates& rank : taken_) {
+      for (const v1::StateShape& shape : rank.shapes()) {
+        if (shape.activity() == static_cast<uint32_t>(Activity::kSleeps)) return true;
+      }
+    }
+    return false;
+  }
+
+  EventLoop loop_;
+  const WatchedChild child_{[](int) { ::sleep(600); }};
+  pid_t process_ = child_.pid();
+  bool waits_ = false;
+  std::vector<v1::RankStates> taken_;
+  RankStates states_{
+      &loop_, {7}, {.process_of = [this](int) { return process_; }, .waits = [this](int) { return waits_; }}};
+};
+
+TEST_F(RankStatesTest, EqualStatesThatFollowEachOtherAreOne) {
+  states_.Watch(true);
+  TakeUntil([this] { return HasSleep(); });
+  taken_.clear();
+  TakeUntil([this] { return HasSleep(); });
+  const v1::RankStates& rank = taken_.back();
+  EXPECT_EQ(rank.rank(), 7u);
+  ASSERT_EQ(rank.shape_size(), 1);
+  EXPECT_EQ(rank.shapes(0).object(), "clock_nanosleep");
+  EXPECT_GE(rank.length_ns(0), 20'000'000u);
+  EXPECT_EQ(rank.computed_ns_size(), 1);
+  EXPECT_EQ(rank.queued_ns_size(), 1);
+  EXPECT_EQ(rank.throttled_ns_size(), 1);
+  EXPECT_GT(rank.begin_ns(0), 0);
+}
+
+TEST_F(RankStatesTest, NobodyLooksUnlessTold) {
+  v1::TracedCalls taken;
+  states_.Take(&taken);
+  EXPECT_TRUE(taken.states().empty());
+  states_.Watch(true);
+  TakeUntil([this] { return HasSleep(); });
+  states_.Watch(false);
+  loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
+  loop_.Run();
+  states_.Take(&taken);
+  EXPECT_TRUE(taken.states().empty());
+}
+
+TEST_F(RankStatesTest, ARankWithoutAProcessHasNoStates) {
+  process_ = 0;
+  states_.Watch(true);
+  loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
+  loop_.Run();
+  v1::TracedCalls taken;
+  states_.Take(&taken);
+  EXPECT_TRUE(taken.states().empty());
+  process_ = child_.pid();
+  TakeUntil([this] { return HasSleep(); });
+}
+
+}  // namespace
+}  // namespace cohort::launcher
