@@ -31,6 +31,16 @@ bool IsWellFormed(const v1::RankCalls& calls) {
                      [&calls](uint32_t shape) { return shape < static_cast<uint32_t>(calls.shapes_size()); });
 }
 
+bool IsWellFormed(const v1::RankStates& states) {
+  const int count = states.shape_size();
+  if (states.begin_ns_size() != count || states.length_ns_size() != count || states.computed_ns_size() != count ||
+      states.queued_ns_size() != count || states.throttled_ns_size() != count || states.rank() >= kMostRanks) {
+    return false;
+  }
+  return std::all_of(states.shape().begin(), states.shape().end(),
+                     [&states](uint32_t shape) { return shape < static_cast<uint32_t>(states.shapes_size()); });
+}
+
 }  // namespace
 
 JobTrace::JobTrace(EventLoop* loop, Surroundings surroundings)
@@ -46,6 +56,7 @@ absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
                                                                         bool complete) { OnMet(calls, complete); });
   taking_->file = std::move(file);
   taking_->keep = wish.keep;
+  taking_->past = wish.past;
   taking_->begun = taking_->part_begun = EventLoop::Clock::now();
   taking_->until = wish.length.count() == 0 ? EventLoop::Clock::time_point::max() : taking_->begun + wish.length;
   state_ = v1::TraceState();
@@ -57,10 +68,16 @@ absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
   return absl::OkStatus();
 }
 
-void JobTrace::Tell(bool on) {
+v1::TraceOrder JobTrace::Order(bool on) const {
   v1::TraceOrder order;
   order.set_number(number_);
   order.set_on(on);
+  order.set_past(on && taking_->past);
+  return order;
+}
+
+void JobTrace::Tell(bool on) {
+  const v1::TraceOrder order = Order(on);
   for (size_t i = 0; i < agents_.size(); ++i) {
     if (agents_[i]) surroundings_.tell(i, order);
   }
@@ -68,11 +85,7 @@ void JobTrace::Tell(bool on) {
 
 void JobTrace::OnAgentStarted(size_t agent) {
   agents_[agent] = true;
-  if (!taking_ || taking_->ending) return;
-  v1::TraceOrder order;
-  order.set_number(number_);
-  order.set_on(true);
-  surroundings_.tell(agent, order);
+  if (taking_ && !taking_->ending) surroundings_.tell(agent, Order(/*on=*/true));
 }
 
 bool JobTrace::OnTrace(size_t agent, const v1::NodeTrace& trace) {
@@ -84,6 +97,9 @@ bool JobTrace::OnTrace(size_t agent, const v1::NodeTrace& trace) {
     if (!bytes || !calls.ParseFromString(*bytes)) return false;
     for (const v1::RankCalls& rank : calls.ranks()) {
       if (!AddCalls(agent, rank)) return false;
+    }
+    for (const v1::RankStates& rank : calls.states()) {
+      if (!AddStates(agent, rank)) return false;
     }
   }
   if (trace.last()) taking_->ended[agent] = true;
@@ -115,6 +131,27 @@ bool JobTrace::AddCalls(size_t agent, const v1::RankCalls& calls) {
   const uint64_t at = taking_->clocks.Aligned(agent, start_ns);
   if (start_ns != 0) {
     taking_->packets.AddMissed(calls.rank(), agent, surroundings_.names[agent], calls.missed(), at);
+  }
+  return true;
+}
+
+bool JobTrace::AddStates(size_t agent, const v1::RankStates& states) {
+  if (!IsWellFormed(states)) return false;
+  std::vector<std::shared_ptr<const v1::StateShape>> shapes;
+  for (const v1::StateShape& shape : states.shapes()) shapes.push_back(std::make_shared<v1::StateShape>(shape));
+  uint64_t begin_ns = 0;
+  for (int i = 0; i < states.shape_size(); ++i) {
+    begin_ns += static_cast<uint64_t>(states.begin_ns(i));
+    const uint64_t aligned_ns = taking_->clocks.Aligned(agent, begin_ns);
+    taking_->packets.AddState({.rank = states.rank(),
+                               .node = agent,
+                               .shape = shapes[states.shape(i)],
+                               .begin_ns = aligned_ns,
+                               .end_ns = aligned_ns + states.length_ns(i),
+                               .computed_ns = states.computed_ns(i),
+                               .queued_ns = states.queued_ns(i),
+                               .throttled_ns = states.throttled_ns(i)},
+                              surroundings_.names[agent]);
   }
   return true;
 }
@@ -293,8 +330,11 @@ void JobTrace::Finish(runtime::Deadline deadline) {
 
 v1::TraceState JobTrace::Answer(const v1::TraceRequest& request) {
   if (request.number() != 0 || request.file().empty()) return state_;
-  const absl::Status started =
-      Start({.path = request.file(), .length = std::chrono::milliseconds(request.milliseconds())}, Opening::kMeanwhile);
+  const absl::Status started = Start({.path = request.file(),
+                                      .length = std::chrono::milliseconds(request.milliseconds()),
+                                      .keep = {},
+                                      .past = request.past()},
+                                     Opening::kMeanwhile);
   if (started.ok()) return state_;
   v1::TraceState refused;
   refused.set_refused(TextOf(started));

@@ -39,6 +39,7 @@ class JobTrace {
     std::string path;
     std::chrono::milliseconds length{0};  // 0: to the end of the job
     std::chrono::milliseconds keep{0};    // of the latest, at least; 0: all
+    bool past = false;                    // with the calls of before that the rings of the ranks hold
   };
   // kFirst: waits until the file is open, before there is a job. kMeanwhile: does not wait for a file system that does
   // not answer; the trace ends if the file can't be opened.
@@ -78,6 +79,7 @@ class JobTrace {
         : clocks(nodes), meetings(std::move(on_met)), ended(nodes, false) {}
     std::unique_ptr<TraceFile> file;
     std::chrono::milliseconds keep{0};
+    bool past = false;
     EventLoop::Clock::time_point begun, part_begun;
     EventLoop::Clock::time_point until;  // max: to the end of the job
     bool ending = false;                 // the agents have been told to end it
@@ -94,8 +96,10 @@ class JobTrace {
     std::vector<Event> events;   // that are not in `packets` yet
   };
 
+  v1::TraceOrder Order(bool on) const;
   void Tell(bool on);
   bool AddCalls(size_t agent, const v1::RankCalls& calls);
+  bool AddStates(size_t agent, const v1::RankStates& states);
   void OnMet(const std::vector<TracedCall>& calls, bool complete);
   void LearnClocks(const std::vector<TracedCall>& calls);
   void Look();

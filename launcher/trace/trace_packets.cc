@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cohort/launcher/trace/trace_words.h"
 #include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/call_record.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr uint64_t kJobTrack = 1;
 constexpr uint64_t kNodeTracks = uint64_t{1} << 32;
 constexpr uint64_t kRankTracks = uint64_t{2} << 32;
+constexpr uint64_t kStateTracks = uint64_t{1} << 48;
 
 std::string Hexadecimal(uint64_t number) {
   char text[20];
@@ -21,8 +23,15 @@ std::string Hexadecimal(uint64_t number) {
 
 }  // namespace
 
+void TracePackets::Begin(uint64_t steady_ns, uint64_t unix_ns) {
+  packets_.Begin(steady_ns, unix_ns);
+  v1::TracePacket begin = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), steady_ns, TraceWords::kBegin);
+  packets_.AddNumber(TraceWords::kFormat, kTraceFormat, &begin);
+  packets_.Append(begin);
+}
+
 uint64_t TracePackets::JobTrack() {
-  packets_.Describe({.uuid = kJobTrack, .name = "job", .order = -1});
+  packets_.Describe({.uuid = kJobTrack, .name = TraceWords::kJob, .order = -1});
   return kJobTrack;
 }
 
@@ -38,9 +47,19 @@ uint64_t TracePackets::RankTrack(uint32_t rank, size_t node, std::string_view no
   const uint64_t uuid = kRankTracks + rank * kMostLines + line;
   if (packets_.Describes(uuid)) return uuid;
   packets_.Describe({.uuid = uuid,
-                     .name = "rank " + std::to_string(rank),
+                     .name = TraceWords::kRank + std::to_string(rank),
                      .parent = NodeTrack(node, node_name),
                      .order = static_cast<int32_t>(rank)});
+  return uuid;
+}
+
+uint64_t TracePackets::StateTrack(const RankState& state, std::string_view node_name) {
+  const uint64_t uuid = kStateTracks + state.rank;
+  if (packets_.Describes(uuid)) return uuid;
+  packets_.Describe({.uuid = uuid,
+                     .name = TraceWords::kRank + std::to_string(state.rank) + TraceWords::kOutsideCalls,
+                     .parent = NodeTrack(state.node, node_name),
+                     .order = static_cast<int32_t>(state.rank)});
   return uuid;
 }
 
@@ -57,22 +76,23 @@ bool TracePackets::Add(const Slice& slice) {
 
   v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, call.start_ns,
                                           std::string(runtime::CallKindName(static_cast<uint16_t>(shape.kind()))));
-  packets_.AddText("call", shape.call(), &packet);
-  if (!shape.site().empty()) packets_.AddText("site", shape.site(), &packet);
+  packets_.AddText(TraceWords::kCall, shape.call(), &packet);
+  if (!shape.site().empty()) packets_.AddText(TraceWords::kSite, shape.site(), &packet);
   if (!shape.algorithm().empty()) packets_.AddText("algorithm", shape.algorithm(), &packet);
   if (!shape.transports().empty()) packets_.AddText("transports", shape.transports(), &packet);
-  packets_.AddNumber("bytes", shape.bytes(), &packet);
-  packets_.AddText("group", Hexadecimal(shape.group()), &packet);
-  packets_.AddNumber("group size", static_cast<uint64_t>(shape.group_size()), &packet);
-  packets_.AddNumber("epoch", shape.epoch(), &packet);
-  packets_.AddNumber("sequence", call.sequence, &packet);
+  packets_.AddNumber(TraceWords::kBytes, shape.bytes(), &packet);
+  packets_.AddText(TraceWords::kGroup, Hexadecimal(shape.group()), &packet);
+  packets_.AddNumber(TraceWords::kGroupSize, static_cast<uint64_t>(shape.group_size()), &packet);
+  packets_.AddNumber(TraceWords::kEpoch, shape.epoch(), &packet);
+  packets_.AddNumber(TraceWords::kSequence, call.sequence, &packet);
   if (shape.device() >= 0 && shape.device() != runtime::kUnknownDevice) {
-    packets_.AddNumber("device", static_cast<uint64_t>(shape.device()), &packet);
+    packets_.AddNumber(TraceWords::kDevice, static_cast<uint64_t>(shape.device()), &packet);
   }
-  if (shape.peer_rank() >= 0) packets_.AddNumber("other rank", static_cast<uint64_t>(shape.peer_rank()), &packet);
-  if (call.state == runtime::CallState::kFailed) packets_.AddText("ended", "with an error", &packet);
-  if (call.state == runtime::CallState::kStarted) packets_.AddText("ended", "not, as far as is known", &packet);
-  if (!slice.complete) packets_.AddText("others", "not all are known", &packet);
+  if (shape.peer_rank() >= 0)
+    packets_.AddNumber(TraceWords::kOtherRank, static_cast<uint64_t>(shape.peer_rank()), &packet);
+  if (call.state == runtime::CallState::kFailed) packets_.AddText(TraceWords::kEnded, TraceWords::kWithError, &packet);
+  if (call.state == runtime::CallState::kStarted) packets_.AddText(TraceWords::kEnded, TraceWords::kNotEnded, &packet);
+  if (!slice.complete) packets_.AddText(TraceWords::kOthers, "not all are known", &packet);
   if (slice.waited != 0) {
     packets_.AddNumber("waited for rank", slice.waited_for, &packet);
     packets_.AddNumber("waited ns", slice.waited_ns, &packet);
@@ -86,16 +106,33 @@ bool TracePackets::Add(const Slice& slice) {
   return true;
 }
 
+void TracePackets::AddState(const RankState& state, std::string_view node) {
+  const uint64_t track = StateTrack(state, node);
+  uint64_t& latest = state_ends_[state.rank];
+  const uint64_t begin_ns = std::max(state.begin_ns, latest);  // clocks of nodes may have moved between the two
+  if (state.end_ns <= begin_ns) return;
+  latest = state.end_ns;
+  v1::TracePacket packet =
+      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, begin_ns, std::string(ActivityName(state.activity())));
+  if (!state.shape->object().empty()) packets_.AddText(TraceWords::kObject, state.shape->object(), &packet);
+  if (!state.shape->place().empty()) packets_.AddText(TraceWords::kPlace, state.shape->place(), &packet);
+  packets_.AddNumber(TraceWords::kComputed, state.computed_ns, &packet);
+  if (state.queued_ns > 0) packets_.AddNumber(TraceWords::kQueued, state.queued_ns, &packet);
+  if (state.throttled_ns > 0) packets_.AddNumber(TraceWords::kThrottled, state.throttled_ns, &packet);
+  packets_.Append(packet);
+  packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, latest));
+}
+
 void TracePackets::AddEvent(const std::string& name, const std::string& text, uint64_t ns) {
   v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), ns, name);
-  if (!text.empty()) packets_.AddText("text", text, &packet);
+  if (!text.empty()) packets_.AddText(TraceWords::kText, text, &packet);
   packets_.Append(packet);
 }
 
 void TracePackets::AddMissed(uint32_t rank, size_t node, std::string_view node_name, uint64_t missed, uint64_t ns) {
   v1::TracePacket packet =
-      packets_.Event(v1::TrackEvent::TYPE_INSTANT, RankTrack(rank, node, node_name, 0), ns, "calls missing");
-  packets_.AddNumber("calls", missed, &packet);
+      packets_.Event(v1::TrackEvent::TYPE_INSTANT, RankTrack(rank, node, node_name, 0), ns, TraceWords::kMissing);
+  packets_.AddNumber(TraceWords::kCalls, missed, &packet);
   packets_.Append(packet);
 }
 

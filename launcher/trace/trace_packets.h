@@ -1,5 +1,6 @@
 // Writes Perfetto's packets (proto/cohort/v1/trace_file.proto): a group of tracks for each node, in it a track for each
-// rank, a slice for each call, and a track for what befalls the job.
+// rank, a slice for each call, another for its states outside of calls, and one for what befalls the job.
+// trace_reader.h reads them.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,13 @@
 #include <vector>
 
 #include "cohort/launcher/trace/call_meetings.h"
+#include "cohort/launcher/trace/rank_activity.h"
 #include "cohort/runtime/perfetto/perfetto_packets.h"
 
 namespace cohort::launcher {
+
+// The number of what is written here. It changes when a reader of the former would misunderstand it.
+inline constexpr uint64_t kTraceFormat = 1;
 
 // Not thread-safe.
 class TracePackets {
@@ -20,8 +25,8 @@ class TracePackets {
   // Calls of one rank may overlap, where it does not wait for each. Each overlapping one is on a line of its own.
   static constexpr size_t kMostLines = 64;
 
-  // PerfettoPackets::Begin.
-  void Begin(uint64_t steady_ns, uint64_t unix_ns) { packets_.Begin(steady_ns, unix_ns); }
+  // PerfettoPackets::Begin, and the number of the format.
+  void Begin(uint64_t steady_ns, uint64_t unix_ns);
 
   // A call by node 0's clock. `causes`: flows that begin at it, since others waited for it; `waited`: the flow that
   // ends at it, 0 for none, and the rank that it waited for. False: more calls of the rank overlap than there are
@@ -36,6 +41,8 @@ class TracePackets {
     bool complete = true;  // the calls of all members are known
   };
   bool Add(const Slice& slice);
+  // A state of a rank by node 0's clock.
+  void AddState(const RankState& state, std::string_view node);
   // Something that befell the job, or one of its nodes.
   void AddEvent(const std::string& name, const std::string& text, uint64_t ns);
   // That many calls of a rank are missing here.
@@ -50,9 +57,11 @@ class TracePackets {
   uint64_t JobTrack();
   uint64_t NodeTrack(size_t node, std::string_view name);
   uint64_t RankTrack(uint32_t rank, size_t node, std::string_view node_name, size_t line);
+  uint64_t StateTrack(const RankState& state, std::string_view node_name);
 
   runtime::PerfettoPackets packets_;
   std::unordered_map<uint32_t, std::vector<uint64_t>> line_ends_;  // by rank: when the latest call of each line ends
+  std::unordered_map<uint32_t, uint64_t> state_ends_;              // by rank: when its latest state ends
 };
 
 }  // namespace cohort::launcher

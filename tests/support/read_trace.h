@@ -62,7 +62,8 @@ class ReadTrace {
     return std::any_of(instants.begin(), instants.end(), [&](const ReadSlice& event) { return event.name == name; });
   }
 
-  std::vector<ReadSlice> slices;
+  std::vector<ReadSlice> slices;  // the calls
+  std::vector<ReadSlice> states;  // of ranks outside of calls
   std::vector<ReadSlice> instants;
   std::map<std::string, uint64_t> clocks;
   std::vector<std::string> problems;
@@ -117,7 +118,7 @@ class ReadTrace {
     if (open.empty()) return problems.push_back("an end without a beginning");
     open.back().end_ns = time;
     open.back().waited = event.slice.waited;
-    slices.push_back(std::move(open.back()));
+    (open.back().track.ends_with(" outside calls") ? states : slices).push_back(std::move(open.back()));
     open.pop_back();
   }
 

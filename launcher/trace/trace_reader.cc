@@ -1,0 +1,235 @@
+#include "cohort/launcher/trace/trace_reader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/remedies/remedies.h"
+#include "cohort/launcher/trace/trace_packets.h"
+#include "cohort/launcher/trace/trace_words.h"
+#include "cohort/runtime/perfetto/perfetto_reader.h"
+#include "cohort/runtime/segment/call_names.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::PerfettoReader;
+
+constexpr size_t kMostCalls = 4u << 20;
+constexpr size_t kMostStates = 4u << 20;
+constexpr uint32_t kMostRanks = 1u << 27;
+constexpr uint16_t kMostKinds = 64;
+
+std::optional<uint16_t> KindOf(const std::string& name) {
+  for (uint16_t kind = 0; kind < kMostKinds; ++kind) {
+    if (runtime::CallKindName(kind) == name) return kind;
+  }
+  return std::nullopt;
+}
+
+// The latest count.
+template <typename T>
+void DropFirst(size_t most, std::vector<T>* all, uint64_t* left_out) {
+  if (all->size() <= most) return;
+  *left_out += most / 2;
+  all->erase(all->begin(), all->begin() + static_cast<std::ptrdiff_t>(most / 2));
+}
+
+using Event = PerfettoReader::Event;
+
+const std::string& Text(const Event& event, const char* name) {
+  static const std::string none;
+  const auto found = event.arguments.find(name);
+  return found == event.arguments.end() ? none : found->second;
+}
+
+uint64_t Number(const Event& event, const char* name) { return std::strtoull(Text(event, name).c_str(), nullptr, 10); }
+
+class TraceReader {
+ public:
+  absl::StatusOr<TraceContents> Read(const std::string& path);
+
+ private:
+  struct Track {
+    enum class Kind { kOther, kCalls, kStates };
+    Kind kind = Kind::kOther;
+    uint32_t rank = 0;
+    size_t node = 0;
+    std::optional<Event> open;  // the slice that has begun
+  };
+
+  void On(const Event& event);
+  Track& TrackOf(uint64_t uuid);
+  void AddCall(const Track& track, const Event& begin, uint64_t end_ns);
+  void AddState(const Track& track, const Event& begin, uint64_t end_ns);
+  std::shared_ptr<const v1::CallShape> ShapeOf(const Track& track, const Event& begin);
+
+  PerfettoReader reader_;
+  TraceContents found_;
+  uint64_t format_ = 0;
+  bool ours_ = false;  // it says that dlaunch wrote it, or has a rank
+  std::unordered_map<uint64_t, Track> tracks_;
+  std::map<uint64_t, size_t> nodes_;  // by the uuid of the track
+  std::unordered_map<std::string, std::shared_ptr<const v1::CallShape>> shapes_;
+  std::unordered_map<std::string, std::shared_ptr<const v1::StateShape>> state_shapes_;
+};
+
+// "rank 3", "rank 3 outside calls". Others, such as "rank 3, predicted: ring", are none of the run's.
+TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
+  const auto [at, fresh] = tracks_.try_emplace(uuid);
+  Track& track = at->second;
+  const auto described = reader_.tracks().find(uuid);
+  if (!fresh || described == reader_.tracks().end()) return track;
+  const std::string& name = described->second.name;
+  constexpr size_t kPrefix = sizeof TraceWords::kRank - 1;
+  if (!name.starts_with(TraceWords::kRank)) return track;
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + kPrefix, end, track.rank);
+  if (error != std::errc() || track.rank >= kMostRanks) return track;
+  const std::string_view behind(rest, static_cast<size_t>(end - rest));
+  if (behind.empty()) track.kind = Track::Kind::kCalls;
+  if (behind == TraceWords::kOutsideCalls) track.kind = Track::Kind::kStates;
+  if (track.kind == Track::Kind::kOther) return track;
+  ours_ = true;
+  const auto [node, is_new] = nodes_.emplace(described->second.parent, found_.nodes.size());
+  if (is_new) {
+    const auto parent = reader_.tracks().find(described->second.parent);
+    found_.nodes.push_back(parent == reader_.tracks().end() ? "" : parent->second.name);
+  }
+  track.node = node->second;
+  return track;
+}
+
+void TraceReader::On(const Event& event) {
+  if (event.type == v1::TrackEvent::TYPE_INSTANT) {
+    if (event.name == TraceWords::kMissing) found_.missed += Number(event, TraceWords::kCalls);
+    if (event.name != TraceWords::kBegin) return;
+    ours_ = true;
+    format_ = std::max(format_, Number(event, TraceWords::kFormat));
+    return;
+  }
+  Track& track = TrackOf(event.track);
+  if (track.kind == Track::Kind::kOther) return;
+  if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
+    track.open = event;
+  } else if (event.type == v1::TrackEvent::TYPE_SLICE_END && track.open) {
+    const Event begin = *std::exchange(track.open, std::nullopt);
+    const uint64_t end_ns = std::max(event.ns, begin.ns);
+    track.kind == Track::Kind::kCalls ? AddCall(track, begin, end_ns) : AddState(track, begin, end_ns);
+  }
+}
+
+// Calls that repeat share one.
+std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, const Event& begin) {
+  std::string key = std::to_string(track.rank) + begin.name;
+  for (const char* const name :
+       {TraceWords::kCall, TraceWords::kSite, TraceWords::kGroup, TraceWords::kBytes, TraceWords::kGroupSize,
+        TraceWords::kEpoch, TraceWords::kOtherRank, TraceWords::kDevice}) {
+    key += '\0' + Text(begin, name);
+  }
+  std::shared_ptr<const v1::CallShape>& known = shapes_[key];
+  if (known != nullptr) return known;
+  auto shape = std::make_shared<v1::CallShape>();
+  const uint16_t kind = KindOf(begin.name).value_or(0);
+  const auto number_or_none = [&begin](const char* name) {
+    return Text(begin, name).empty() ? -1 : static_cast<int32_t>(std::min<uint64_t>(Number(begin, name), kMostRanks));
+  };
+  shape->set_kind(kind);
+  shape->set_call(Text(begin, TraceWords::kCall));
+  shape->set_site(Text(begin, TraceWords::kSite));
+  shape->set_group(std::strtoull(Text(begin, TraceWords::kGroup).c_str(), nullptr, 16));
+  shape->set_bytes(Number(begin, TraceWords::kBytes));
+  shape->set_group_size(std::max(number_or_none(TraceWords::kGroupSize), 0));
+  shape->set_epoch(static_cast<uint32_t>(Number(begin, TraceWords::kEpoch)));
+  shape->set_device(number_or_none(TraceWords::kDevice));
+  shape->set_peer_rank(number_or_none(TraceWords::kOtherRank));
+  shape->set_group_rank(static_cast<int32_t>(track.rank));
+  shape->set_root(runtime::IsPointToPoint(kind) ? -1 : shape->peer_rank());
+  known = std::move(shape);
+  return known;
+}
+
+void TraceReader::AddCall(const Track& track, const Event& begin, uint64_t end_ns) {
+  const std::string& ended = Text(begin, TraceWords::kEnded);
+  const runtime::CallState state = ended.empty()                     ? runtime::CallState::kDone
+                                   : ended == TraceWords::kWithError ? runtime::CallState::kFailed
+                                                                     : runtime::CallState::kStarted;
+  found_.calls.push_back({.rank = track.rank,
+                          .node = track.node,
+                          .shape = ShapeOf(track, begin),
+                          .sequence = Number(begin, TraceWords::kSequence),
+                          .start_ns = begin.ns,
+                          .end_ns = end_ns,
+                          .state = state});
+  DropFirst(kMostCalls, &found_.calls, &found_.left_out);
+}
+
+void TraceReader::AddState(const Track& track, const Event& begin, uint64_t end_ns) {
+  const std::string& object = Text(begin, TraceWords::kObject);
+  const std::string& place = Text(begin, TraceWords::kPlace);
+  std::shared_ptr<const v1::StateShape>& known = state_shapes_[begin.name + '\0' + object + '\0' + place];
+  if (known == nullptr) {
+    auto shape = std::make_shared<v1::StateShape>();
+    shape->set_activity(static_cast<uint32_t>(ActivityOfName(begin.name).value_or(Activity::kUnknown)));
+    shape->set_object(object);
+    shape->set_place(place);
+    known = std::move(shape);
+  }
+  const uint64_t length_ns = end_ns - begin.ns;
+  found_.states.push_back({.rank = track.rank,
+                           .node = track.node,
+                           .shape = known,
+                           .begin_ns = begin.ns,
+                           .end_ns = end_ns,
+                           .computed_ns = std::min(Number(begin, TraceWords::kComputed), length_ns),
+                           .queued_ns = std::min(Number(begin, TraceWords::kQueued), length_ns),
+                           .throttled_ns = std::min(Number(begin, TraceWords::kThrottled), length_ns)});
+  DropFirst(kMostStates, &found_.states, &found_.left_out);
+}
+
+absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
+  const std::string name = Printable(path);
+  const absl::Status read = reader_.Read(path, [this](const Event& event) { On(event); });
+  if (format_ > kTraceFormat) {
+    return WithRemedy(Remedy::kTraceVersion,
+                      absl::UnimplementedError(name + " is a trace of a later dlaunch, of format " +
+                                               std::to_string(format_) + " where this one knows " +
+                                               std::to_string(kTraceFormat) + "; use the dlaunch that wrote it"));
+  }
+  if (absl::IsDataLoss(read)) {
+    return WithRemedy(Remedy::kTraceDamaged, absl::DataLossError(Printable(std::string(read.message())) +
+                                                                 "; take another trace, or give the undamaged file"));
+  }
+  if (absl::IsNotFound(read))
+    return absl::NotFoundError("no trace can be read: " + Printable(std::string(read.message())));
+  if (!read.ok() || !ours_) {
+    return InvalidArgumentError(Remedy::kNoTrace,
+                                name + " is no trace of dlaunch; give a file of dlaunch --trace or dlaunch trace");
+  }
+  found_.cut = reader_.cut();
+  return std::move(found_);
+}
+
+}  // namespace
+
+absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return absl::NotFoundError("no trace can be read: " + Printable(path) + " is no plain file");
+  }
+  return TraceReader().Read(path);
+}
+
+}  // namespace cohort::launcher

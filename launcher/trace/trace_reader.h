@@ -1,0 +1,32 @@
+// Reads the files that `dlaunch --trace` writes (trace_packets.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cohort/launcher/trace/call_meetings.h"
+#include "cohort/launcher/trace/rank_activity.h"
+
+namespace cohort::launcher {
+
+// The contents of a trace. All times are by one clock. A call of `calls` has the world ranks of itself and of the root
+// as its ranks in the group: those in the group are in no trace.
+struct TraceContents {
+  std::vector<std::string> nodes;  // by TracedCall::node and RankState::node
+  std::vector<TracedCall> calls;   // as they were written: calls of all members together
+  std::vector<RankState> states;
+  uint64_t missed = 0;    // calls that the trace itself lacks
+  uint64_t left_out = 0;  // the first calls and states, which were too many
+  bool cut = false;       // the last packet is not whole, as after kill -9, and while the file is written
+};
+
+// Blocks while the file is read. Errors name the file:
+// - kNotFound: it can't be read.
+// - kInvalidArgument: it is no trace, or none of dlaunch's.
+// - kUnimplemented: it is of a later version.
+// - kDataLoss: it is damaged, and where.
+absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,40 @@
+// The names of what a trace holds, for its writer and its reader.
+#pragma once
+
+namespace cohort::launcher {
+
+struct TraceWords {
+  // Tracks.
+  static constexpr char kJob[] = "job";
+  static constexpr char kRank[] = "rank ";  // with its number behind it
+  static constexpr char kOutsideCalls[] = " outside calls";
+
+  // Events.
+  static constexpr char kBegin[] = "begin of the trace";
+  static constexpr char kMissing[] = "calls missing";
+
+  // Arguments.
+  static constexpr char kFormat[] = "format";
+  static constexpr char kText[] = "text";
+  static constexpr char kCalls[] = "calls";
+  static constexpr char kCall[] = "call";
+  static constexpr char kSite[] = "site";
+  static constexpr char kBytes[] = "bytes";
+  static constexpr char kGroup[] = "group";
+  static constexpr char kGroupSize[] = "group size";
+  static constexpr char kEpoch[] = "epoch";
+  static constexpr char kSequence[] = "sequence";
+  static constexpr char kDevice[] = "device";
+  static constexpr char kOtherRank[] = "other rank";
+  static constexpr char kEnded[] = "ended";
+  static constexpr char kWithError[] = "with an error";
+  static constexpr char kNotEnded[] = "not, as far as is known";
+  static constexpr char kOthers[] = "others";
+  static constexpr char kObject[] = "of";
+  static constexpr char kPlace[] = "place";
+  static constexpr char kComputed[] = "computed ns";
+  static constexpr char kQueued[] = "queued ns";
+  static constexpr char kThrottled[] = "throttled ns";
+};
+
+}  // namespace cohort::launcher
