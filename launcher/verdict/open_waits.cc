@@ -1,0 +1,151 @@
+#include "cohort/launcher/verdict/open_waits.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/wait_graph.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr double kSure = 0.98;  // of what no other call of that rank's can explain
+constexpr double kSureOfOneOfMany = 0.7;
+
+// The latest calls that a rank is in. It has begun none since, so that it waits in them.
+std::vector<size_t> OpenCalls(const std::vector<PlacedCall>& line) {
+  std::vector<size_t> open;
+  for (size_t i = line.size(); i > 0 && line[i - 1].open(); --i) open.push_back(i - 1);
+  return open;
+}
+
+runtime::AwaitedCall AwaitedOf(const TracedCall& call) {
+  runtime::AwaitedCall awaited;
+  awaited.group = call.shape->group();
+  awaited.epoch = call.shape->epoch();
+  awaited.sequence = call.sequence;
+  awaited.kind = static_cast<uint16_t>(call.shape->kind());
+  awaited.peer = call.shape->peer_rank();
+  awaited.bytes = call.shape->bytes();
+  return awaited;
+}
+
+// How far the rank has come in each group and with each peer.
+runtime::CallProgress ProgressOf(const std::vector<PlacedCall>& line) {
+  std::map<std::tuple<uint64_t, uint16_t, int32_t>, runtime::LatestCall> latest;
+  for (const PlacedCall& placed : line) {
+    const v1::CallShape& shape = *placed.call.shape;
+    const bool message = runtime::IsPointToPoint(static_cast<uint16_t>(shape.kind()));
+    const uint16_t kind = message ? static_cast<uint16_t>(shape.kind()) : 0;
+    const int32_t peer = message ? shape.peer_rank() : -1;
+    runtime::LatestCall& call = latest[{shape.group(), kind, peer}];
+    if (call.sequence > placed.call.sequence) continue;
+    call = {
+        .group = shape.group(), .kind = kind, .peer = peer, .sequence = placed.call.sequence, .done = !placed.open()};
+  }
+  runtime::CallProgress progress;
+  for (const auto& [key, call] : latest) progress.latest.push_back(call);
+  return progress;
+}
+
+// The ranks that were seen in each group; all, where the group has as many members as there are ranks.
+runtime::GroupMembers MembersOf(const Evidence& evidence) {
+  std::map<uint64_t, std::set<int>> seen;
+  std::map<uint64_t, size_t> sizes;
+  for (const auto& [rank, line] : evidence.timelines.ranks) {
+    for (const PlacedCall& placed : line) {
+      seen[placed.call.shape->group()].insert(static_cast<int>(rank));
+      sizes[placed.call.shape->group()] = static_cast<size_t>(placed.call.shape->group_size());
+    }
+  }
+  runtime::GroupMembers members;
+  for (auto& [group, ranks] : seen) {
+    if (sizes[group] >= evidence.node_of.size()) {
+      for (const auto& [rank, node] : evidence.node_of) ranks.insert(static_cast<int>(rank));
+    }
+    members[group] = {ranks.begin(), ranks.end()};
+  }
+  return members;
+}
+
+struct Open {
+  uint32_t rank = 0;
+  size_t call = 0;
+  uint64_t start_ns = 0;
+};
+
+Culprit BlameAbsent(const Evidence& evidence, uint32_t rank, const std::vector<Open>& waiting) {
+  Culprit culprit;
+  culprit.ranks = {rank};
+  culprit.nodes = {evidence.NodeOf(rank)};
+  const auto line = evidence.timelines.ranks.find(rank);
+  const bool has_calls = line != evidence.timelines.ranks.end();
+  const uint64_t free_ns = has_calls ? line->second.back().call.end_ns : 0;
+  uint64_t since_ns = evidence.timelines.end_ns;
+  const Open* first = nullptr;
+  for (const Open& open : waiting) {
+    culprit.waiting.push_back(open.rank);
+    if (first == nullptr || open.start_ns < first->start_ns) first = &open;
+    since_ns = std::min(since_ns, open.start_ns);
+  }
+  if (first != nullptr) evidence.Name(first->rank, first->call, &culprit);
+  culprit.after = has_calls ? line->second.back().call.shape->site() : "";
+  const Span span{std::max(since_ns, free_ns), evidence.timelines.end_ns};
+  culprit.waited_ns = evidence.timelines.end_ns - since_ns;
+  culprit.lost_ns = culprit.waited_ns;
+  culprit.reason = FindReason(evidence.doings.In(rank, {span}), Doings());
+  return culprit;
+}
+
+}  // namespace
+
+std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns) {
+  std::vector<runtime::RankWait> waits;
+  std::vector<Open> waiting;
+  const uint64_t end_ns = evidence.timelines.end_ns;
+  for (const auto& [rank, node] : evidence.node_of) {
+    runtime::RankWait& wait = waits.emplace_back();
+    wait.rank = static_cast<int>(rank);
+    wait.node = static_cast<int>(node);
+    const auto line = evidence.timelines.ranks.find(rank);
+    if (line == evidence.timelines.ranks.end()) continue;
+    for (const size_t call : OpenCalls(line->second)) {
+      const TracedCall& open = line->second[call].call;
+      if (end_ns - std::min(end_ns, open.start_ns) < least_ns) continue;
+      if (!wait.waits) waiting.push_back({rank, call, open.start_ns});
+      wait.waits = true;
+      wait.calls.push_back(AwaitedOf(open));
+    }
+    wait.progress = ProgressOf(line->second);
+  }
+  if (waiting.empty()) return std::nullopt;
+  const std::vector<runtime::Straggler> stragglers = runtime::FindStragglers(waits, MembersOf(evidence));
+  if (!stragglers.empty()) {
+    Culprit culprit = BlameAbsent(evidence, static_cast<uint32_t>(stragglers[0].rank), waiting);
+    const bool others = stragglers.size() > 1 && stragglers[1].waiting == stragglers[0].waiting;
+    culprit.sure = others ? kSureOfOneOfMany : kSure;
+    return culprit;
+  }
+  // All have come, or wait for each other.
+  const Open first = *std::min_element(
+      waiting.begin(), waiting.end(), [](const Open& one, const Open& other) { return one.start_ns < other.start_ns; });
+  const PlacedCall& open = evidence.LineOf(first.rank)[first.call];
+  uint64_t since_ns = 0;
+  for (const CallName& member : evidence.timelines.meetings[open.meeting]) {
+    since_ns = std::max(since_ns, evidence.timelines.At(member).call.start_ns);
+  }
+  Culprit culprit = evidence.BlameCall(evidence.timelines.meetings[open.meeting], {{since_ns, end_ns}});
+  for (const Open& one : waiting) {
+    if (std::find(culprit.ranks.begin(), culprit.ranks.end(), one.rank) == culprit.ranks.end()) {
+      culprit.waiting.push_back(one.rank);
+    }
+  }
+  culprit.lost_ns = culprit.waited_ns = end_ns - std::min(end_ns, since_ns);
+  return culprit;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,325 @@
+#include "cohort/launcher/verdict/steps.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "cohort/launcher/verdict/statistics.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr size_t kFewest = 3;                // steps
+constexpr size_t kMostCallsLooked = 20'000;  // the last ones of each rank
+constexpr size_t kMostCandidates = 64;       // symbols of a rank
+constexpr double kGoodEnough = 0.8;          // of the best score
+constexpr double kLeastScore = 0.3;
+
+using Line = std::vector<PlacedCall>;
+
+// The case for a symbol as the last call of each step.
+struct Anchor {
+  double score = 0;     // the part of the calls, and of the time, that is in intervals of one kind
+  size_t count = 0;     // of its calls
+  int members = 0;      // of its group; 0 where not all wait for all
+  uint64_t gap_ns = 0;  // the usual time behind it that is the rank's own
+};
+
+// Several intervals between calls of the anchor are of one kind where the same symbols are in them: a loop in a step
+// may go round more or less often.
+struct IntervalKind {
+  size_t calls = 0;
+  std::vector<uint64_t> lengths_ns;
+};
+
+Anchor Judge(const Line& line, size_t begin, uint64_t symbol) {
+  Anchor anchor;
+  std::unordered_map<uint64_t, IntervalKind> kinds;
+  std::unordered_set<uint64_t> seen;
+  std::vector<uint64_t> gaps_ns;
+  uint64_t kind = 0;
+  size_t calls = 0;
+  const PlacedCall* latest = nullptr;
+  for (size_t i = begin; i < line.size(); ++i) {
+    const PlacedCall& placed = line[i];
+    if (i > begin && line[i - 1].symbol == symbol) gaps_ns.push_back(placed.own_ns());
+    ++calls;
+    if (seen.insert(placed.symbol).second) kind += placed.symbol * 0x9e3779b97f4a7c15u;
+    if (placed.symbol != symbol) continue;
+    ++anchor.count;
+    if (latest != nullptr) {
+      kinds[kind].calls += calls;
+      kinds[kind].lengths_ns.push_back(placed.call.end_ns - std::min(placed.call.end_ns, latest->call.end_ns));
+    }
+    latest = &placed;
+    kind = 0;
+    calls = 0;
+    seen.clear();
+  }
+  if (anchor.count < kFewest + 1) return anchor;
+  double all_calls = 0, all_time = 0, most_calls = 0, most_time = 0;
+  for (auto& [one, intervals] : kinds) {
+    const double time =
+        static_cast<double>(intervals.lengths_ns.size()) * static_cast<double>(Median(intervals.lengths_ns));
+    all_calls += static_cast<double>(intervals.calls);
+    all_time += time;
+    if (intervals.calls > most_calls) {
+      most_calls = static_cast<double>(intervals.calls);
+      most_time = time;
+    }
+  }
+  anchor.score = std::min(most_calls / std::max(all_calls, 1.0), all_time > 0 ? most_time / all_time : 1.0);
+  anchor.members = MeetsAll(*latest->call.shape) ? latest->call.shape->group_size() : 0;
+  anchor.gap_ns = Median(gaps_ns);
+  return anchor;
+}
+
+// One symbol of each count, which are the same steps: the one of most members, else with the longest time behind it.
+std::map<uint64_t, Anchor> AnchorsOf(const Line& line) {
+  const size_t begin = line.size() - std::min(line.size(), kMostCallsLooked);
+  std::unordered_map<uint64_t, size_t> counts;
+  for (size_t i = begin; i < line.size(); ++i) ++counts[line[i].symbol];
+  std::vector<std::pair<size_t, uint64_t>> order;
+  for (const auto& [symbol, count] : counts) {
+    if (count > kFewest) order.emplace_back(count, symbol);
+  }
+  std::sort(order.begin(), order.end());
+  std::map<uint64_t, Anchor> anchors;
+  for (size_t i = 0; i < std::min(order.size(), kMostCandidates); ++i) {
+    anchors[order[i].second] = Judge(line, begin, order[i].second);
+  }
+  return anchors;
+}
+
+// The best of the symbols: of those that are nearly as good as the best, the one that comes most often.
+std::optional<uint64_t> Choose(const std::map<uint64_t, Anchor>& anchors) {
+  double best = kLeastScore;
+  for (const auto& [symbol, anchor] : anchors) best = std::max(best, anchor.score);
+  std::optional<uint64_t> chosen;
+  const Anchor* its = nullptr;
+  for (const auto& [symbol, anchor] : anchors) {
+    if (anchor.score < kGoodEnough * best) continue;
+    // Counts that differ by one belong to the same steps, of which the ends are not known.
+    const bool more = its != nullptr && anchor.count > its->count + its->count / 10 + 1;
+    const bool fewer = its != nullptr && its->count > anchor.count + anchor.count / 10 + 1;
+    if (its != nullptr &&
+        (fewer || (!more && std::pair(anchor.members, anchor.gap_ns) <= std::pair(its->members, its->gap_ns)))) {
+      continue;
+    }
+    chosen = symbol;
+    its = &anchor;
+  }
+  return chosen;
+}
+
+// The anchor of each rank, by their order: the same for all if there is one.
+std::vector<std::optional<uint64_t>> ChooseAnchors(const Timelines& timelines) {
+  std::vector<std::map<uint64_t, Anchor>> of_ranks;
+  std::map<uint64_t, Anchor> common;
+  for (const auto& [rank, line] : timelines.ranks) {
+    of_ranks.push_back(AnchorsOf(line));
+    for (const auto& [symbol, anchor] : of_ranks.back()) {
+      Anchor& sum = common[symbol];
+      sum.score += anchor.score / static_cast<double>(timelines.ranks.size());
+      sum.count = std::max(sum.count, anchor.count);
+      sum.members = std::max(sum.members, anchor.members);
+      sum.gap_ns = std::max(sum.gap_ns, anchor.gap_ns);
+    }
+  }
+  const std::optional<uint64_t> of_all = Choose(common);
+  std::vector<std::optional<uint64_t>> chosen;
+  for (const auto& anchors : of_ranks) {
+    const bool has = of_all && anchors.contains(*of_all) && anchors.at(*of_all).score >= kLeastScore;
+    chosen.push_back(has ? of_all : Choose(anchors));
+  }
+  return chosen;
+}
+
+// The calls after which a rank is in the next step, with the number of that call among all ranks.
+struct Ends {
+  std::vector<size_t> calls;
+  std::vector<uint64_t> ns;
+};
+
+Ends EndsOf(const Line& line, uint64_t symbol) {
+  Ends ends;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i].symbol != symbol || line[i].open()) continue;
+    ends.calls.push_back(i);
+    ends.ns.push_back(line[i].call.end_ns);
+  }
+  return ends;
+}
+
+// Steps by one anchor, whose sequence numbers tell which calls belong together; and the parts of ranks with another
+// anchor by the time in which they lie.
+class StepsByCalls {
+ public:
+  explicit StepsByCalls(const Timelines& timelines) : timelines_(timelines), anchors_(ChooseAnchors(timelines)) {}
+
+  std::vector<Step> Find() {
+    const std::optional<uint64_t> reference = Reference();
+    if (!reference) return {};
+    FindNumbers(*reference);
+    if (numbers_.size() < kFewest + 1) return {};
+    steps_.resize(count_);
+    for (Step& step : steps_) step.parts.resize(timelines_.ranks.size());
+    size_t at = 0;
+    for (const auto& [rank, line] : timelines_.ranks) {
+      if (anchors_[at] == reference) AddByNumber(line, *reference, at);
+      ++at;
+    }
+    FindSpans();
+    at = 0;
+    for (const auto& [rank, line] : timelines_.ranks) {
+      if (anchors_[at] && anchors_[at] != reference) AddByTime(line, *anchors_[at], at);
+      ++at;
+    }
+    FindSpans();
+    for (size_t i = 0; i < steps_.size(); ++i) steps_[i].number = i;
+    std::erase_if(steps_, [](const Step& step) {  // of which the beginning is not known, as of the first
+      return std::none_of(step.parts.begin(), step.parts.end(),
+                          [](const Step::Part& part) { return part.first < part.last; });
+    });
+    return std::move(steps_);
+  }
+
+ private:
+  // The anchor of most ranks.
+  std::optional<uint64_t> Reference() const {
+    std::map<uint64_t, size_t> votes;
+    for (const std::optional<uint64_t>& anchor : anchors_) {
+      if (anchor) ++votes[*anchor];
+    }
+    const auto most = std::max_element(votes.begin(), votes.end(),
+                                       [](const auto& one, const auto& other) { return one.second < other.second; });
+    return most == votes.end() ? std::nullopt : std::optional<uint64_t>(most->first);
+  }
+
+  // Numbers the calls that end steps, all ranks' together, by epoch and sequence.
+  void FindNumbers(uint64_t reference) {
+    std::set<std::pair<uint64_t, uint64_t>> found;
+    size_t at = 0;
+    for (const auto& [rank, line] : timelines_.ranks) {
+      if (anchors_[at++] != reference) continue;
+      for (const size_t call : EndsOf(line, reference).calls) found.insert(NumberOf(line[call]));
+    }
+    std::vector<uint64_t> distances;
+    for (auto it = found.begin(); it != found.end() && std::next(it) != found.end(); ++it) {
+      distances.push_back(std::next(it)->second - it->second);
+    }
+    const uint64_t usual = Median(distances);
+    size_t step = 0;
+    std::optional<std::pair<uint64_t, uint64_t>> before;
+    for (const auto& number : found) {
+      // Calls are missing in between: a step without an end stands for them.
+      if (before && before->first == number.first && number.second - before->second > usual + usual / 2) ++step;
+      numbers_.emplace(number, step++);
+      before = number;
+    }
+    count_ = step;
+  }
+
+  static std::pair<uint64_t, uint64_t> NumberOf(const PlacedCall& placed) {
+    return {placed.call.shape->epoch(), placed.call.sequence};
+  }
+
+  void AddByNumber(const Line& line, uint64_t symbol, size_t at) {
+    std::optional<std::pair<size_t, size_t>> before;  // the latest end: its step and its call
+    for (const size_t call : EndsOf(line, symbol).calls) {
+      const size_t step = numbers_.at(NumberOf(line[call]));
+      if (before && step <= before->first) continue;
+      Step::Part& part = steps_[step].parts[at];
+      part.end_ns = line[call].call.end_ns;
+      // Without the end of the step before, the beginning of this one is missing too.
+      if (before && before->first + 1 == step) part = {before->second + 1, call + 1, part.end_ns};
+      before = {step, call};
+    }
+  }
+
+  void AddByTime(const Line& line, uint64_t symbol, size_t at) {
+    const Ends ends = EndsOf(line, symbol);
+    for (size_t i = 1; i < ends.calls.size(); ++i) {
+      const uint64_t middle = ends.ns[i - 1] + (ends.ns[i] - std::min(ends.ns[i], ends.ns[i - 1])) / 2;
+      const auto step = std::lower_bound(steps_.begin(), steps_.end(), middle,
+                                         [](const Step& one, uint64_t ns) { return one.span.end_ns < ns; });
+      if (step == steps_.end() || step->parts[at].end_ns != 0) continue;
+      step->parts[at] = {ends.calls[i - 1] + 1, ends.calls[i] + 1, ends.ns[i]};
+    }
+  }
+
+  void FindSpans() {
+    uint64_t before_ns = 0;
+    for (Step& step : steps_) {
+      uint64_t end_ns = before_ns;
+      for (const Step::Part& part : step.parts) end_ns = std::max(end_ns, part.end_ns);
+      step.span = {before_ns, end_ns};
+      before_ns = end_ns;
+    }
+  }
+
+  const Timelines& timelines_;
+  const std::vector<std::optional<uint64_t>> anchors_;
+  std::map<std::pair<uint64_t, uint64_t>, size_t> numbers_;  // of a call: its step
+  size_t count_ = 0;                                         // of steps
+  std::vector<Step> steps_;
+};
+
+std::vector<Step> StepsByMarks(const History& history, const Timelines& timelines) {
+  std::map<uint64_t, std::map<uint32_t, uint64_t>> begins;  // by number: when each rank began it
+  for (const StepMark& mark : history.marks) begins[mark.number].emplace(mark.rank, mark.ns);
+  std::vector<Step> steps;
+  for (auto it = begins.begin(); it != begins.end() && std::next(it) != begins.end(); ++it) {
+    const auto next = std::next(it);
+    if (next->first != it->first + 1) continue;
+    Step step;
+    step.number = it->first;
+    step.parts.resize(timelines.ranks.size());
+    size_t at = 0;
+    for (const auto& [rank, line] : timelines.ranks) {
+      Step::Part& part = step.parts[at++];
+      const auto begin = it->second.find(rank), end = next->second.find(rank);
+      if (begin == it->second.end() || end == next->second.end()) continue;
+      const auto first_from = [&line = line](uint64_t ns) {
+        const auto found = std::lower_bound(line.begin(), line.end(), ns, [](const PlacedCall& one, uint64_t time) {
+          return one.call.start_ns < time;
+        });
+        return static_cast<size_t>(found - line.begin());
+      };
+      part = {first_from(begin->second), first_from(end->second), end->second};
+      step.span.begin_ns = std::max(step.span.begin_ns, begin->second);
+      step.span.end_ns = std::max(step.span.end_ns, end->second);
+    }
+    if (step.span.length_ns() > 0) steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+void NumberOccurrences(const Steps& steps, Timelines* timelines) {
+  std::unordered_map<uint64_t, uint64_t> counts;
+  for (const Step& step : steps.all) {
+    size_t at = 0;
+    for (auto& [rank, line] : timelines->ranks) {
+      const Step::Part& part = step.parts[at++];
+      counts.clear();
+      for (size_t i = part.first; i < part.last; ++i) line[i].occurrence = counts[line[i].symbol]++;
+    }
+  }
+}
+
+}  // namespace
+
+Steps FindSteps(const History& history, Timelines* timelines) {
+  Steps steps;
+  steps.all = history.marks.empty() ? StepsByCalls(*timelines).Find() : StepsByMarks(history, *timelines);
+  if (!steps.all.empty()) steps.source = history.marks.empty() ? Steps::Source::kCalls : Steps::Source::kMarks;
+  NumberOccurrences(steps, timelines);
+  return steps;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,152 @@
+#include "cohort/launcher/verdict/verdict.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/remedies/remedies.h"
+#include "cohort/launcher/verdict/every_step.h"
+#include "cohort/launcher/verdict/evidence.h"
+#include "cohort/launcher/verdict/open_waits.h"
+#include "cohort/launcher/verdict/slow_step.h"
+#include "cohort/launcher/verdict/statistics.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr uint64_t kLongWaitNs = 1'000'000'000;  // of an open call, where no step is longer
+constexpr double kSlowShare = 0.15;              // beyond the usual step
+constexpr double kSlowNoises = 4;                // and beyond the usual noise
+constexpr size_t kMostSlow = 10;                 // that are explained
+constexpr double kLeastSure = 0.35;              // of a culprit
+
+// The times of all steps.
+struct StepTimes {
+  std::vector<uint64_t> ns;
+  uint64_t usual_ns = 0;
+  double slow_ns = 0;         // a step that takes longer is slow
+  std::vector<size_t> slow;   // the slowest first
+  std::vector<size_t> usual;  // the others
+};
+
+StepTimes TimesOf(const Steps& steps) {
+  StepTimes times;
+  for (const Step& step : steps.all) times.ns.push_back(step.span.length_ns());
+  times.usual_ns = Median(times.ns);
+  const auto usual_ns = static_cast<double>(times.usual_ns);
+  times.slow_ns = usual_ns + std::max(kSlowShare * usual_ns, kSlowNoises * static_cast<double>(Spread(times.ns)));
+  for (size_t i = 0; i < times.ns.size(); ++i) {
+    (static_cast<double>(times.ns[i]) > times.slow_ns ? times.slow : times.usual).push_back(i);
+  }
+  std::stable_sort(times.slow.begin(), times.slow.end(),
+                   [&times](size_t one, size_t other) { return times.ns[one] > times.ns[other]; });
+  return times;
+}
+
+bool IsSure(const std::optional<Culprit>& culprit) { return culprit && culprit->sure >= kLeastSure; }
+
+class Judgement {
+ public:
+  explicit Judgement(const History& history) : evidence_(history), times_(TimesOf(evidence_.steps)) {
+    const Steps& steps = evidence_.steps;
+    verdict_.ranks = evidence_.node_of.size();
+    verdict_.calls = history.calls.size();
+    verdict_.length_ns = evidence_.timelines.end_ns - evidence_.timelines.begin_ns;
+    verdict_.source = steps.source;
+    verdict_.steps = steps.all.size();
+    if (steps.all.empty()) return;
+    verdict_.first_step = steps.all.front().number;
+    verdict_.last_step = steps.all.back().number;
+    verdict_.usual_ns = times_.usual_ns;
+    verdict_.slow_steps = times_.slow.size();
+    verdict_.in_calls = PartInCalls(evidence_, times_.usual);
+  }
+
+  absl::StatusOr<Verdict> OfStep(uint64_t number) {
+    const auto& all = evidence_.steps.all;
+    const auto found =
+        std::find_if(all.begin(), all.end(), [number](const Step& step) { return step.number == number; });
+    if (found == all.end()) {
+      const std::string which = all.empty() ? ": no calls repeat that would be steps"
+                                            : "; give one from " + std::to_string(verdict_.first_step) + " to " +
+                                                  std::to_string(verdict_.last_step);
+      return WithRemedy(Remedy::kNoSuchStep,
+                        absl::OutOfRangeError("there is no step " + std::to_string(number) + which));
+    }
+    const size_t step = static_cast<size_t>(found - all.begin());
+    verdict_.step = Verdict::StepTime{.number = number, .ns = times_.ns[step], .rank = std::nullopt};
+    std::optional<Culprit> culprit;
+    if (static_cast<double>(times_.ns[step]) > times_.slow_ns) {
+      culprit = SlowPart(step);
+      verdict_.kind = Verdict::Kind::kSlowStep;
+    } else {
+      culprit = FindSlowRank(evidence_, {step});
+      verdict_.kind = Verdict::Kind::kEveryStep;
+    }
+    if (!IsSure(culprit)) {
+      verdict_.kind = Verdict::Kind::kNothing;
+      culprit.reset();
+    }
+    if (culprit && !culprit->ranks.empty()) verdict_.step->rank = culprit->ranks[0];
+    verdict_.culprit = std::move(culprit);
+    return std::move(verdict_);
+  }
+
+  Verdict OfAll() {
+    std::optional<Culprit> now = FindOpenWait(evidence_, std::max(2 * times_.usual_ns, kLongWaitNs));
+    ExplainSlowSteps();
+    if (IsSure(now)) return Say(Verdict::Kind::kWaitsNow, std::move(now));
+    if (evidence_.steps.all.empty()) {
+      std::optional<Culprit> slow = FindSlowRank(evidence_);
+      return IsSure(slow) ? Say(Verdict::Kind::kAllOfIt, std::move(slow)) : std::move(verdict_);
+    }
+    std::optional<Culprit> always = FindSlowRank(evidence_, times_.usual);
+    const uint64_t always_ns = IsSure(always) ? always->lost_ns * times_.usual.size() : 0;
+    uint64_t sometimes_ns = 0;
+    for (const size_t step : times_.slow) sometimes_ns += times_.ns[step] - times_.usual_ns;
+    if (IsSure(always) && (always_ns >= sometimes_ns || !IsSure(slowest_))) {
+      return Say(Verdict::Kind::kEveryStep, std::move(always));
+    }
+    if (!IsSure(slowest_)) return std::move(verdict_);
+    verdict_.step = verdict_.slow.front();
+    return Say(Verdict::Kind::kSlowStep, std::move(slowest_));
+  }
+
+ private:
+  std::optional<Culprit> SlowPart(size_t step) const {
+    return FindSlowPart(evidence_, step, times_.ns[step] - times_.usual_ns);
+  }
+
+  void ExplainSlowSteps() {
+    for (size_t i = 0; i < std::min(times_.slow.size(), kMostSlow); ++i) {
+      const size_t step = times_.slow[i];
+      std::optional<Culprit> culprit = SlowPart(step);
+      verdict_.slow.push_back({evidence_.steps.all[step].number, times_.ns[step], std::nullopt});
+      if (IsSure(culprit) && !culprit->ranks.empty()) verdict_.slow.back().rank = culprit->ranks[0];
+      if (i == 0) slowest_ = std::move(culprit);
+    }
+  }
+
+  Verdict Say(Verdict::Kind kind, std::optional<Culprit> culprit) {
+    verdict_.kind = kind;
+    verdict_.culprit = std::move(culprit);
+    return std::move(verdict_);
+  }
+
+  const Evidence evidence_;
+  const StepTimes times_;
+  std::optional<Culprit> slowest_;  // of the slowest step
+  Verdict verdict_;
+};
+
+}  // namespace
+
+absl::StatusOr<Verdict> FindVerdict(const History& history, std::optional<uint64_t> step) {
+  if (history.calls.empty()) return absl::NotFoundError("there are no calls");
+  Judgement judgement(history);
+  if (step) return judgement.OfStep(*step);
+  return judgement.OfAll();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,400 @@
+#include "cohort/launcher/verdict/verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/launcher/verdict/world.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr int kWorlds = 150;  // of each property
+
+// Numbers of one world.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : engine_(seed) {}
+  uint64_t From(uint64_t low, uint64_t high) { return low + engine_() % (high - low + 1); }
+  // Within 5 % of it.
+  uint64_t About(uint64_t ns) { return ns * From(950, 1050) / 1000; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// An extra time of one rank, in one step or in every one.
+struct Slow {
+  uint32_t rank = 0;
+  std::optional<uint64_t> step;
+  uint64_t ns = 0;
+  Activity activity = Activity::kComputes;
+};
+
+constexpr Activity kActivitiesOfPrograms[] = {Activity::kComputes, Activity::kReads,  Activity::kWrites,
+                                              Activity::kLocks,    Activity::kSleeps, Activity::kSwaps,
+                                              Activity::kStopped};
+
+// Ranks that compute and reduce, several times in a step.
+History Replicas(Dice* dice, uint32_t ranks, uint64_t steps, const std::optional<Slow>& slow, uint64_t* usual_ns) {
+  World world(ranks, (ranks + 1) / 2);
+  const uint64_t calls = dice->From(1, 4);
+  const uint64_t slow_call = dice->From(0, calls - 1);
+  std::vector<uint64_t> works;
+  *usual_ns = 0;
+  for (uint64_t call = 0; call < calls; ++call) {
+    works.push_back(dice->From(1, 20) * kMs);
+    *usual_ns += works.back();
+  }
+  for (uint64_t step = 0; step < steps; ++step) {
+    for (uint64_t call = 0; call < calls; ++call) {
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        world.Compute(rank, dice->About(works[call]));
+        const bool is_slow = slow && rank == slow->rank && call == slow_call && (!slow->step || *slow->step == step);
+        if (is_slow) world.Compute(rank, slow->ns, slow->activity);
+        world.AllReduce(rank, World::All(ranks), static_cast<int>(call));
+      }
+    }
+  }
+  return world.Run();
+}
+
+// Stages that hand on what they compute, each of some replicas that reduce at the end of a step.
+History Grid(Dice* dice, uint32_t stages, uint32_t replicas, uint64_t steps, const std::optional<Slow>& slow,
+             uint64_t* usual_ns) {
+  World world(stages * replicas, replicas);
+  const uint64_t batches = dice->From(2, 5);
+  const uint64_t work_ns = dice->From(2, 10) * kMs;
+  *usual_ns = work_ns * (batches + stages - 1);
+  for (uint64_t step = 0; step < steps; ++step) {
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+      std::vector<uint32_t> group;
+      for (uint32_t replica = 0; replica < replicas; ++replica) group.push_back(stage * replicas + replica);
+      for (uint32_t replica = 0; replica < replicas; ++replica) {
+        const uint32_t rank = stage * replicas + replica;
+        for (uint64_t batch = 0; batch < batches; ++batch) {
+          if (stage > 0) world.Receive(rank, rank - replicas, 1);
+          world.Compute(rank, dice->About(work_ns));
+          const bool is_slow = slow && rank == slow->rank && (!slow->step || *slow->step == step);
+          if (is_slow && batch == batches / 2) world.Compute(rank, slow->ns, slow->activity);
+          if (stage + 1 < stages) world.Send(rank, rank + replicas, 2);
+        }
+        if (replicas > 1) world.AllReduce(rank, group, 3);
+        world.AllReduce(rank, World::All(stages * replicas), 4);
+      }
+    }
+  }
+  return world.Run();
+}
+
+void ExpectBlamed(const absl::StatusOr<Verdict>& verdict, Verdict::Kind kind, const Slow& slow, int seed) {
+  ASSERT_TRUE(verdict.ok()) << verdict.status();
+  ASSERT_EQ(verdict->kind, kind) << seed;
+  ASSERT_TRUE(verdict->culprit.has_value());
+  const Culprit& culprit = *verdict->culprit;
+  EXPECT_THAT(culprit.ranks, ElementsAre(slow.rank)) << seed;
+  EXPECT_FALSE(culprit.in_call) << seed;
+  EXPECT_FALSE(culprit.waiting.empty()) << seed;
+  EXPECT_THAT(culprit.waiting, Not(Contains(slow.rank))) << seed;
+  EXPECT_EQ(culprit.reason.activity, slow.activity) << seed;
+  EXPECT_GT(culprit.sure, 0.5) << seed;
+}
+
+TEST(VerdictTest, NamesTheRankOfASlowStep) {
+  for (int seed = 0; seed < kWorlds; ++seed) {
+    Dice dice(static_cast<uint64_t>(seed));
+    const auto ranks = static_cast<uint32_t>(dice.From(2, 9));
+    const uint64_t steps = dice.From(10, 40);
+    Slow slow{.rank = static_cast<uint32_t>(dice.From(0, ranks - 1)), .step = dice.From(2, steps - 3)};
+    slow.ns = dice.From(40, 200) * kMs;
+    slow.activity = kActivitiesOfPrograms[dice.From(0, std::size(kActivitiesOfPrograms) - 1)];
+    uint64_t usual_ns = 0;
+    const History history = Replicas(&dice, ranks, steps, slow, &usual_ns);
+    const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+    ExpectBlamed(verdict, Verdict::Kind::kSlowStep, slow, seed);
+    if (HasFailure()) return;
+    EXPECT_NEAR(static_cast<double>(verdict->culprit->lost_ns), static_cast<double>(slow.ns),
+                0.1 * static_cast<double>(slow.ns + usual_ns))
+        << seed;
+    EXPECT_EQ(verdict->slow_steps, 1u) << seed;
+    const absl::StatusOr<Verdict> asked = FindVerdict(history, verdict->step->number);
+    ExpectBlamed(asked, Verdict::Kind::kSlowStep, slow, seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(VerdictTest, NamesTheRankOfASlowStepBehindChainsOfWaits) {
+  for (int seed = 0; seed < kWorlds; ++seed) {
+    Dice dice(1000 + static_cast<uint64_t>(seed));
+    const auto stages = static_cast<uint32_t>(dice.From(2, 5)), replicas = static_cast<uint32_t>(dice.From(1, 3));
+    const uint64_t steps = dice.From(10, 25);
+    Slow slow{.rank = static_cast<uint32_t>(dice.From(0, stages * replicas - 1)), .step = dice.From(2, steps - 3)};
+    slow.ns = dice.From(100, 400) * kMs;
+    slow.activity = kActivitiesOfPrograms[dice.From(0, std::size(kActivitiesOfPrograms) - 1)];
+    uint64_t usual_ns = 0;
+    const History history = Grid(&dice, stages, replicas, steps, slow, &usual_ns);
+    ExpectBlamed(FindVerdict(history), Verdict::Kind::kSlowStep, slow, seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(VerdictTest, NamesTheRankThatMakesEveryStepSlow) {
+  for (int seed = 0; seed < kWorlds; ++seed) {
+    Dice dice(2000 + static_cast<uint64_t>(seed));
+    const bool grid = dice.From(0, 1) == 1;
+    const auto ranks = static_cast<uint32_t>(dice.From(2, 8));
+    const auto stages = static_cast<uint32_t>(dice.From(3, 5));
+    Slow slow{.rank = static_cast<uint32_t>(dice.From(0, (grid ? stages : ranks) - 1)), .step = std::nullopt};
+    slow.ns = dice.From(30, 120) * kMs;
+    slow.activity = kActivitiesOfPrograms[dice.From(0, std::size(kActivitiesOfPrograms) - 1)];
+    uint64_t usual_ns = 0;
+    const uint64_t steps = dice.From(10, 30);
+    const History history =
+        grid ? Grid(&dice, stages, 1, steps, slow, &usual_ns) : Replicas(&dice, ranks, steps, slow, &usual_ns);
+    const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+    ExpectBlamed(verdict, Verdict::Kind::kEveryStep, slow, seed);
+    if (HasFailure()) return;
+    EXPECT_EQ(verdict->slow_steps, 0u) << seed;
+    const absl::StatusOr<Verdict> asked = FindVerdict(history, verdict->first_step + 3);
+    ExpectBlamed(asked, Verdict::Kind::kEveryStep, slow, seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(VerdictTest, BlamesNobodyWhereAllAreAlike) {
+  for (int seed = 0; seed < kWorlds; ++seed) {
+    Dice dice(3000 + static_cast<uint64_t>(seed));
+    uint64_t usual_ns = 0;
+    const History history = Replicas(&dice, static_cast<uint32_t>(dice.From(2, 9)), dice.From(10, 30), {}, &usual_ns);
+    const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+    ASSERT_TRUE(verdict.ok());
+    EXPECT_EQ(verdict->kind, Verdict::Kind::kNothing) << seed << ": rank " << verdict->culprit->ranks[0];
+    EXPECT_NEAR(static_cast<double>(verdict->usual_ns), static_cast<double>(usual_ns),
+                0.1 * static_cast<double>(usual_ns))
+        << seed;
+  }
+}
+
+TEST(VerdictTest, NamesTwoSlowRanksOfANodeTogether) {
+  World world(6, 2);
+  for (int step = 0; step < 20; ++step) {
+    for (uint32_t rank = 0; rank < 6; ++rank) {
+      world.Compute(rank, 10 * kMs);
+      if (rank >= 4) world.Compute(rank, 30 * kMs + rank * 1000, Activity::kThrottled);
+      world.AllReduce(rank, World::All(6), 1);
+    }
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run());
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kEveryStep);
+  EXPECT_THAT(verdict->culprit->ranks, UnorderedElementsAre(4u, 5u));
+  EXPECT_THAT(verdict->culprit->nodes, ElementsAre("node2"));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u, 2u, 3u));
+}
+
+TEST(VerdictTest, FollowsCallsThatRunBesideOthers) {
+  for (int seed = 0; seed < 50; ++seed) {
+    Dice dice(4000 + static_cast<uint64_t>(seed));
+    const auto ranks = static_cast<uint32_t>(dice.From(2, 6));
+    const Slow slow{.rank = static_cast<uint32_t>(dice.From(0, ranks - 1)),
+                    .step = 7,
+                    .ns = 90 * kMs,
+                    .activity = Activity::kReads};
+    World world(ranks);
+    for (uint64_t step = 0; step < 20; ++step) {
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        world.Compute(rank, dice.About(20 * kMs));
+        if (rank == slow.rank && step == *slow.step) world.Compute(rank, slow.ns, slow.activity);
+        for (int bucket = 0; bucket < 4; ++bucket) {
+          world.Compute(rank, dice.About(2 * kMs));
+          world.StartAllReduce(rank, World::All(ranks), 5, 3 * kMs);
+        }
+        world.Wait(rank);
+        world.AllReduce(rank, World::All(ranks), 6);
+      }
+    }
+    ExpectBlamed(FindVerdict(world.Run()), Verdict::Kind::kSlowStep, slow, seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(VerdictTest, NamesTheRankThatIsWaitedForAtTheEnd) {
+  World world(4, 2);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (int step = 0; step < 10; ++step) {
+      world.Compute(rank, 10 * kMs);
+      world.AllReduce(rank, World::All(4), 1);
+    }
+  }
+  // Rank 1 waits for rank 0, which waits for rank 3, as rank 2 does.
+  world.Compute(3, 20'000 * kMs, Activity::kLocks, "futex");
+  world.Receive(0, 3, 2);
+  world.Receive(1, 0, 3);
+  world.AllReduce(2, World::All(4), 1);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(3u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u, 2u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kLocks);
+  EXPECT_EQ(verdict->culprit->reason.object, "futex");
+  EXPECT_GT(verdict->culprit->waited_ns, 9'000 * kMs);
+}
+
+TEST(VerdictTest, NamesARankThatNeverCalled) {
+  World world(3);
+  world.AllReduce(0, World::All(3), 1);
+  world.AllReduce(1, World::All(3), 1);
+  world.Compute(2, 8'000 * kMs, Activity::kReads, "read of /data/x");
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(5'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
+  EXPECT_EQ(verdict->culprit->reason.object, "read of /data/x");
+}
+
+// A call in which all are, of which one was stopped.
+TEST(VerdictTest, NamesTheRankThatWasStoppedInACall) {
+  World world(3);
+  for (int step = 0; step < 12; ++step) {
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      world.Compute(rank, 10 * kMs);
+      world.AllReduce(rank, World::All(3), 1, step == 6 ? 500 * kMs : 1 * kMs);
+    }
+  }
+  History history = world.Run();
+  auto stopped = std::make_shared<v1::StateShape>();
+  stopped->set_activity(static_cast<uint32_t>(Activity::kStopped));
+  const uint64_t begin_ns = World::kBegunNs + (6 * 11 + 10) * kMs;
+  history.states.push_back(
+      {.rank = 1, .node = 0, .shape = stopped, .begin_ns = begin_ns, .end_ns = begin_ns + 490 * kMs});
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
+  EXPECT_TRUE(verdict->culprit->in_call);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kStopped);
+}
+
+TEST(VerdictTest, BlamesTheNetworkForASlowCallBetweenNodes) {
+  World world(4, 2);
+  for (int step = 0; step < 12; ++step) {
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      world.Compute(rank, 10 * kMs);
+      world.AllReduce(rank, World::All(4), 1, step == 6 ? 80 * kMs : 1 * kMs);
+    }
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run());
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre());
+  EXPECT_THAT(verdict->culprit->nodes, ElementsAre("node0", "node1"));
+  EXPECT_EQ(verdict->culprit->site, "train.cc:1");
+}
+
+TEST(VerdictTest, JudgesTheWholeTimeWhereNothingRepeats) {
+  World world(3);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    world.Compute(rank, 10 * kMs);
+    if (rank == 1) world.Compute(rank, 300 * kMs, Activity::kWrites);
+    world.AllReduce(rank, World::All(3), 1);
+    world.Compute(rank, 10 * kMs);
+    world.AllReduce(rank, World::All(3), 2);
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run());
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_EQ(verdict->steps, 0u);
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kAllOfIt);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kWrites);
+}
+
+TEST(VerdictTest, StepsMayBeMarked) {
+  World world(2);
+  for (int step = 0; step < 10; ++step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      world.Compute(rank, 20 * kMs);
+      if (rank == 1 && step == 4) world.Compute(rank, 100 * kMs, Activity::kReads);
+      world.AllReduce(rank, World::All(2), 1);
+    }
+  }
+  History history = world.Run();
+  std::vector<uint64_t> begins_ns[2];
+  for (const TracedCall& call : history.calls) begins_ns[call.rank].push_back(call.end_ns);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    history.marks.push_back({rank, 100, World::kBegunNs});
+    for (size_t i = 0; i < 10; ++i) history.marks.push_back({rank, 101 + i, begins_ns[rank][i]});
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_EQ(verdict->source, Steps::Source::kMarks);
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
+  EXPECT_EQ(verdict->step->number, 104u);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+}
+
+TEST(VerdictTest, WithoutSamplesARankIsNamedAndNoReason) {
+  Dice dice(5);
+  uint64_t usual_ns = 0;
+  const Slow slow{.rank = 1, .step = 5, .ns = 100 * kMs};
+  History history = Replicas(&dice, 4, 12, slow, &usual_ns);
+  history.states.clear();
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_TRUE(verdict->culprit.has_value());
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kUnknown);
+}
+
+TEST(VerdictTest, RefusesWhatItCannotKnow) {
+  EXPECT_TRUE(absl::IsNotFound(FindVerdict({}).status()));
+  Dice dice(6);
+  uint64_t usual_ns = 0;
+  const History history = Replicas(&dice, 2, 12, {}, &usual_ns);
+  const absl::Status none = FindVerdict(history, 4711).status();
+  EXPECT_TRUE(absl::IsOutOfRange(none));
+  EXPECT_THAT(string(none.message()), HasSubstr("there is no step 4711; give one from 1 to 11"));
+}
+
+// Parts of histories, in any order, with calls that others lack: anything but a crash.
+TEST(VerdictTest, TakesWhateverATraceMayHold) {
+  for (int seed = 0; seed < 300; ++seed) {
+    Dice dice(6000 + static_cast<uint64_t>(seed));
+    uint64_t usual_ns = 0;
+    History history = Grid(&dice, 3, 2, 8, {}, &usual_ns);
+    std::erase_if(history.calls, [&dice](const TracedCall&) { return dice.From(0, 3) == 0; });
+    for (TracedCall& call : history.calls) {
+      if (dice.From(0, 9) == 0) call.end_ns = call.start_ns - std::min<uint64_t>(call.start_ns, dice.From(0, kMs));
+      if (dice.From(0, 9) == 0) call.start_ns = dice.From(0, UINT64_MAX / 4);
+      if (dice.From(0, 9) == 0) call.state = runtime::CallState::kStarted;
+      if (dice.From(0, 9) == 0) call.rank = static_cast<uint32_t>(dice.From(0, 9));
+      if (dice.From(0, 9) == 0) call.sequence = dice.From(0, 5);
+    }
+    for (RankState& state : history.states) {
+      if (dice.From(0, 9) == 0) state.end_ns = dice.From(0, state.begin_ns);
+    }
+    std::shuffle(history.calls.begin(), history.calls.end(), std::mt19937_64(dice.From(0, 1'000'000)));
+    if (history.calls.empty()) continue;
+    const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+    ASSERT_TRUE(verdict.ok()) << seed;
+    if (verdict->steps > 0) EXPECT_TRUE(FindVerdict(history, verdict->first_step).ok());
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher
