@@ -8,7 +8,8 @@
 #include "cohort/launcher/commands/job_commands.h"
 #include "cohort/launcher/commands/job_stacks.h"
 #include "cohort/launcher/commands/job_top.h"
-#include "cohort/launcher/commands/trace_command.h"
+#include "cohort/launcher/commands/trace/trace_command.h"
+#include "cohort/launcher/commands/trace/why_command.h"
 #include "cohort/launcher/join/join_job.h"
 
 namespace cohort::launcher {
@@ -25,6 +26,7 @@ constexpr Subcommand kSubcommands[] = {
     {"top", TopManual, RunWithArguments<RunTopCommand>},
     {"stacks", StacksManual, RunWithArguments<RunStacksCommand>},
     {"trace", TraceManual, RunWithArguments<RunTraceCommand>},
+    {"why", WhyManual, RunWithArguments<RunWhyCommand>},
     {"kill", KillManual, RunWithArguments<RunKillCommand>},
     {"doctor", DoctorManual, RunWithArguments<RunDoctorCommand>},
     {"completion", CompletionManual, RunWithArguments<RunCompletionCommand>},

@@ -220,6 +220,8 @@ int FrontEnd::Run() {
   }
   int exit_code = end_.over() ? end_.report().exit_code() : kExitLauncher;
   failures_.ReleaseOutput();
+  const std::string longest = exit_code == 0 || end_.stopped_by_user() ? watch_.LongestWait() : "";
+  if (!longest.empty()) turns_.Announce(longest + "; dlaunch why tells why, of a running job or of a --trace FILE");
   trace_.Finish(runtime::Deadline::After(end_.in_a_hurry() ? milliseconds(500) : kRecordLimit));
   turns_.Flush();
   BeginRecord();
@@ -361,6 +363,7 @@ RunningJob FrontEnd::Running() const {
 absl::Status FrontEnd::StartObservers() {
   if (!job_.options.trace.empty())
     COHORT_RETURN_IF_ERROR(trace_.Start({.path = job_.options.trace, .keep = job_.options.trace_last}));
+  watch_.WatchWaits();
   if (job_.options.metrics.empty()) return absl::OkStatus();
   COHORT_ASSIGN_OR_RETURN(const std::string url, watch_.ServeMetrics(job_.options.metrics));
   turns_.Announce("metrics at " + url);

@@ -45,13 +45,14 @@ v1::JobSnapshot JobWatch::Answer(const v1::JobRequest& request) {
 absl::StatusOr<std::string> JobWatch::ServeMetrics(const std::string& address) {
   const auto wanted = [this] { loop_->Post([this] { LookForMetrics(); }); };
   COHORT_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(address, wanted));
-  CountWaits();
+  loop_->Cancel(look_timer_);  // that looks more rarely
+  CountWaits(kCountWaitsEvery);
   return "http://" + address.substr(0, address.rfind(':') + 1) + std::to_string(metrics_->port()) + "/metrics";
 }
 
-void JobWatch::CountWaits() {
+void JobWatch::CountWaits(std::chrono::milliseconds every) {
   live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
-  look_timer_ = loop_->After(kCountWaitsEvery, [this] { CountWaits(); });
+  look_timer_ = loop_->After(every, [this, every] { CountWaits(every); });
 }
 
 void JobWatch::LookForMetrics() {

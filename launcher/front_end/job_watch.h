@@ -38,6 +38,12 @@ class JobWatch {
 
   // For `dlaunch status`, `top`, `stacks` and `kill`. kInternal where the address can't be had: nobody can ask then.
   absl::Status Listen(const std::string& job_id) { return asked_.Listen(job_id); }
+  // Looks now and then who is waited for, for LongestWait.
+  void WatchWaits() {
+    if (look_timer_ == 0) look_timer_ = loop_->After(kCountWaitsRarely, [this] { CountWaits(kCountWaitsRarely); });
+  }
+  // The rank that was waited for longest, in words; empty: none stands out.
+  std::string LongestWait() const { return live_.DescribeLongestWait(); }
   // For Prometheus. The URL where it listens. See MetricsServer::Start.
   absl::StatusOr<std::string> ServeMetrics(const std::string& address);
 
@@ -52,10 +58,11 @@ class JobWatch {
  private:
   static constexpr std::chrono::milliseconds kViewsComeWithin{150};
   static constexpr std::chrono::milliseconds kCountWaitsEvery{1000};  // for the metrics
+  static constexpr std::chrono::milliseconds kCountWaitsRarely{10'000};
 
   v1::JobSnapshot Answer(const v1::JobRequest& request);
   void LookForMetrics();
-  void CountWaits();
+  void CountWaits(std::chrono::milliseconds every);
 
   EventLoop* const loop_;
   const Callbacks callbacks_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,9 @@ class LiveView {
     latest_.clear();
     tally_.Forget();
   }
+
+  // See WaitTally.
+  std::string DescribeLongestWait() const { return tally_.DescribeLongest(); }
 
   // Whether waits are kept that are not counted yet.
   bool KeepsWaits() const;

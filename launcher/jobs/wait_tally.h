@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
@@ -25,6 +26,9 @@ class WaitTally {
   size_t WaitingFor(uint32_t rank) const;
   // The time during which others waited for it.
   std::chrono::milliseconds WaitedFor(uint32_t rank) const;
+  // The rank for which others waited clearly longer than for any other, for a good part of the time that was counted;
+  // in words, or empty: "rank 3 was waited for in 41 s of 60 s".
+  std::string DescribeLongest() const;
   // Another epoch has begun.
   void Forget() { *this = WaitTally(); }
 
@@ -34,6 +38,7 @@ class WaitTally {
     std::chrono::milliseconds total{0};
   };
   std::map<uint32_t, Entry> entries_;
+  std::chrono::milliseconds counted_{0};
   TimePoint latest_{};
 };
 

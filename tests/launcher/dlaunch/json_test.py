@@ -87,6 +87,8 @@ class JsonTest(unittest.TestCase):
         self.assertEqual(look["job"]["job"], job)
         stacks = self.valid("stacks", run(DLAUNCH, "stacks", "--json", "--rank", "1-2", job))
         self.assertEqual([rank["rank"] for rank in stacks["ranks"]], [1, 2])
+        why = self.valid("why", run(DLAUNCH, "why", "--json", "--for", "1s", job))
+        self.assertEqual((why["job"], why["ranks"]), (job, 4))
         self.assertEqual(self.valid("status", run(DLAUNCH, "status", "--json"))["silent"], [])
 
     def test_all_spares_are_counted_and_the_first_are_named(self):
@@ -111,6 +113,16 @@ class JsonTest(unittest.TestCase):
             self.assertEqual(top.wait(DEADLINE_S), 0)
         for line in lines + rest:
             self.valid("top", line)
+
+    def test_why_of_a_trace(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = folder + "/job.pftrace"
+            run(DLAUNCH, "-n", "2", "--trace", trace, COLLPERF, "all_reduce", "--bytes", "1K", "--point-ms", "300")
+            why = self.valid("why", run(DLAUNCH, "why", "--json", trace))
+            self.assertEqual(why["trace"], trace)
+            self.assertGreater(why["steps"]["count"], 0)
+            step = self.valid("why", run(DLAUNCH, "why", "--json", "--step", str(why["steps"]["first"]), trace))
+            self.assertEqual(step["step"]["number"], why["steps"]["first"])
 
     def test_no_job(self):
         self.assertEqual(run(DLAUNCH, "status", "--json", "job-zz", status=1), "")

@@ -63,6 +63,31 @@ TEST(WaitTally, CountsTheTimeBetweenLooks) {
   EXPECT_EQ(tally.WaitedFor(3), milliseconds(700) + WaitTally::kLongestGap);
 }
 
+TEST(WaitTally, NamesTheRankThatWasWaitedForLongest) {
+  const v1::NodeView first = View(0, 3);
+  const v1::NodeView second = View(2, 3);
+  const v1::NodeView none = View(2, 4);
+  WaitTally tally;
+  tally.Count({&first, &second}, 4, kStart);
+  EXPECT_EQ(tally.DescribeLongest(), "") << "nobody looked before";
+  tally.Count({&first, &second}, 4, kStart + seconds(2));
+  EXPECT_EQ(tally.DescribeLongest(), "") << "it is short";
+  tally.Count({&first, &second}, 4, kStart + seconds(4));
+  EXPECT_EQ(tally.DescribeLongest(), "rank 3 was waited for in 4 s of 4 s");
+  for (int i = 1; i <= 3; ++i) tally.Count({&first, &none}, 4, kStart + seconds(4 + 5 * i));
+  EXPECT_EQ(tally.DescribeLongest(), "") << "a small part of the time";
+}
+
+TEST(WaitTally, NamesNobodyWhereRanksTakeTurns) {
+  const v1::NodeView early = View(0, 1), late = View(0, 2), both = View(2, 4), third = View(2, 2);
+  WaitTally tally;
+  for (int i = 0; i < 20; ++i) {
+    const bool turn = i % 2 == 0;
+    tally.Count({turn ? &early : &late, turn ? &both : &third}, 4, kStart + seconds(i));
+  }
+  EXPECT_EQ(tally.DescribeLongest(), "");
+}
+
 TEST(WaitTally, ANodeThatDidNotAnswerAddsNothing) {
   const v1::NodeView first = View(0, 3);
   WaitTally tally;

@@ -119,7 +119,21 @@ TEST_F(PerfettoTest, APacketThatIsCutOffAtTheEndIsLeftOut) {
     ASSERT_TRUE(Read(first + second.substr(0, left)).ok()) << left;
     ASSERT_THAT(events_, SizeIs(2)) << left;
     ASSERT_EQ(reader_.whole_bytes(), first.size()) << left;
+    ASSERT_EQ(reader_.cut(), left > 0) << left;
   }
+}
+
+TEST_F(PerfettoTest, DamageBehindWholePacketsIsTold) {
+  PerfettoPackets packets;
+  packets.Begin(1000, 2000);
+  AddSlice(packets, 3, "first", 1100, 1200);
+  const string first = packets.Take();
+  AddSlice(packets, 3, "second", 1300, 1400);
+  string second = packets.Take();
+  second[second.size() / 2] = static_cast<char>(second[second.size() / 2] ^ 0x10);
+  const absl::Status damaged = Read(first + second);
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(damaged.message(), HasSubstr("is damaged behind byte " + std::to_string(first.size())));
 }
 
 TEST_F(PerfettoTest, OtherFilesAreRefused) {

@@ -1,4 +1,4 @@
-#include "cohort/launcher/commands/trace_command.h"
+#include "cohort/launcher/commands/trace/trace_command.h"
 
 #include <chrono>
 #include <filesystem>
@@ -50,15 +50,14 @@ absl::StatusOr<v1::TraceState> Trace(JobConnection* connection, const v1::TraceR
   return job.trace();
 }
 
-// Begins a trace and waits until it is whole.
-absl::StatusOr<v1::TraceState> Take(const std::string& job_id, const std::string& file, milliseconds length) {
+}  // namespace
+
+absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish) {
   COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
-  v1::TraceRequest request;
-  request.set_file(file);
-  request.set_milliseconds(static_cast<uint64_t>(length.count()));
+  v1::TraceRequest request = wish;
   COHORT_ASSIGN_OR_RETURN(v1::TraceState state, Trace(&connection, request));
   request.set_number(state.number());
-  const Deadline deadline = Deadline::After(length + kEndsWithin);
+  const Deadline deadline = Deadline::After(milliseconds(wish.milliseconds()) + kEndsWithin);
   while (state.running() && !deadline.passed()) {
     if (connection.WaitForEnd(Deadline::After(kPause))) break;
     const absl::StatusOr<v1::TraceState> next = Trace(&connection, request);
@@ -70,7 +69,10 @@ absl::StatusOr<v1::TraceState> Take(const std::string& job_id, const std::string
   return state;
 }
 
-}  // namespace
+absl::StatusOr<v1::TraceState> LatestTrace(const std::string& job_id) {
+  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+  return Trace(&connection, v1::TraceRequest());
+}
 
 runtime::ManualCommand TraceManual() {
   std::string job, length, file;
@@ -90,7 +92,10 @@ int RunTraceCommand(const std::vector<std::string>& arguments) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(file.empty() ? *id + ".pftrace" : file, error);
   if (error) return Refuse("--output '" + file + "': " + error.message(), kExitUsage);
-  const absl::StatusOr<v1::TraceState> state = Take(*id, path.string(), *time);
+  v1::TraceRequest request;
+  request.set_file(path.string());
+  request.set_milliseconds(static_cast<uint64_t>(time->count()));
+  const absl::StatusOr<v1::TraceState> state = TakeTrace(*id, request);
   if (!state.ok()) return Refuse(Prefixed(*id + ": ", state.status()), kExitNoSuchJob);
   if (!state->problem().empty()) return Refuse(state->problem(), kExitLauncher);
   if (state->running()) return Answer(*id + " has ended; its trace is in " + state->file() + "\n");

@@ -1,0 +1,205 @@
+#include "cohort/launcher/commands/trace/why_command.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/trace/trace_command.h"
+#include "cohort/launcher/jobs/job_words.h"
+#include "cohort/launcher/jobs/running_jobs.h"
+#include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/options/options.h"
+#include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
+#include "cohort/launcher/trace/trace_reader.h"
+#include "cohort/launcher/verdict/verdict_words.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kUsualLength{3000};
+constexpr milliseconds kPause{100};
+constexpr milliseconds kOthersEndWithin{60'000};
+constexpr char kFolderPrefix[] = "/dlaunch-why.";
+
+struct Wish {
+  std::string operand, step, length;
+  bool json = false;
+};
+
+SubcommandLine WhyLine(Wish* wish) {
+  return {
+      .name = "why",
+      .summary =
+          "Says why a job is slow, or was: for which rank the others waited, how long, and what it did meanwhile:\n"
+          "the call site, the Python line; whether it computed, read, waited for a lock, was stopped, throttled or\n"
+          "swapped. Looks at a running job for some seconds, at the calls before too, or reads a trace.",
+      .notes =
+          "Examples:\n"
+          "  dlaunch why                         the only job that runs\n"
+          "  dlaunch why --for 20s 4e            job-4e0c53a1f2b98d67, where steps take several seconds\n"
+          "  dlaunch why --step 12 job.pftrace   the twelfth whole step of a trace of dlaunch --trace\n",
+      .hint = "dlaunch status lists the jobs of this machine",
+      .operand = {"JOB|FILE", "The beginning of a job's digits, none where one runs; or a trace", &wish->operand},
+      .flags = {{"--json", "Print JSON (schemas/why.schema.json)", &wish->json}},
+      .values = {{"--step", "N", "This step alone, as the answer without it counts them", &wish->step},
+                 {"--for", "TIME", "How long to look at a running job (3)", &wish->length}}};
+}
+
+// A folder for one file, which goes with it.
+class TraceFolder {
+ public:
+  // `owner`: the process that writes there.
+  static absl::StatusOr<TraceFolder> Make(pid_t owner) {
+    std::error_code error;
+    const std::filesystem::path above = std::filesystem::temp_directory_path(error);
+    std::string name = above.string() + kFolderPrefix + "XXXXXX";
+    if (error || ::mkdtemp(name.data()) == nullptr) {
+      return absl::UnavailableError("no folder can be made in " + above.string() + " for a trace; set TMPDIR");
+    }
+    TraceFolder folder(name);
+    struct stat process{};
+    const bool known = ::stat(("/proc/" + std::to_string(owner)).c_str(), &process) == 0;
+    if (known && process.st_uid != ::geteuid() && ::chown(name.c_str(), process.st_uid, process.st_gid) != 0) {
+      return absl::PermissionDeniedError(name + " can't be given to the user of the job");
+    }
+    return folder;
+  }
+  ~TraceFolder() {
+    if (name_.empty()) return;
+    std::error_code error;
+    std::filesystem::remove(file(), error);
+    std::filesystem::remove(name_, error);
+  }
+  TraceFolder(TraceFolder&& other) noexcept : name_(std::exchange(other.name_, "")) {}
+  TraceFolder& operator=(TraceFolder&&) = delete;
+
+  std::string file() const { return name_ + "/job.pftrace"; }
+
+ private:
+  explicit TraceFolder(std::string name) : name_(std::move(name)) {}
+  std::string name_;
+};
+
+// A trace of its own, with the calls that the rings of the ranks hold; or the one that is being taken anyway. Another
+// `dlaunch why` is waited for, since its file goes with it.
+absl::StatusOr<TraceContents> LookAt(const std::string& job_id, milliseconds length) {
+  COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
+  const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
+  while (latest.running() && latest.file().find(kFolderPrefix) != std::string::npos && !deadline.passed()) {
+    std::this_thread::sleep_for(kPause);
+    COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
+  }
+  if (latest.running()) return ReadTraceFile(latest.file());
+  pid_t owner = 0;
+  {
+    COHORT_ASSIGN_OR_RETURN(const JobConnection connection, JobConnection::Open(job_id));
+    owner = connection.pid();
+  }
+  COHORT_ASSIGN_OR_RETURN(const TraceFolder folder, TraceFolder::Make(owner));
+  v1::TraceRequest request;
+  request.set_file(folder.file());
+  request.set_milliseconds(static_cast<uint64_t>(length.count()));
+  request.set_past(true);
+  COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request));
+  if (!state.problem().empty()) return absl::UnavailableError(state.problem());
+  return ReadTraceFile(folder.file());
+}
+
+std::string NoCalls(const WhySource& source, milliseconds length) {
+  if (!source.trace.empty()) {
+    return Printable(source.trace) + " holds no calls that Cohort sees; take a longer trace, of a job whose ranks call";
+  }
+  return source.job + " has made no calls that Cohort sees, neither before nor in " +
+         Age(static_cast<uint64_t>(length.count())) + "; dlaunch top and dlaunch stacks show what its ranks do";
+}
+
+int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource source, milliseconds length,
+          bool json) {
+  source.missed = contents.missed;
+  source.cut = contents.cut;
+  if (contents.calls.empty())
+    return Refuse(WithRemedy(Remedy::kNoCalls, absl::NotFoundError(NoCalls(source, length))), kExitNoSuchJob);
+  History history;
+  history.nodes = contents.nodes;
+  history.calls = contents.calls;
+  history.states = contents.states;
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history, step);
+  if (!verdict.ok()) return Refuse(verdict.status(), kExitNoSuchJob);
+  if (json) return Answer(WhyJson(*verdict, source));
+  std::string text;
+  for (const std::string& line : VerdictLines(*verdict)) text += line + "\n";
+  if (contents.missed > 0) text += "the trace lacks " + std::to_string(contents.missed) + " calls\n";
+  if (contents.left_out > 0) text += "of the trace the latest part was read, which is long enough\n";
+  return Answer(text);
+}
+
+bool IsFile(const std::string& operand) {
+  std::error_code error;
+  return operand.find('/') != std::string::npos || operand.ends_with(".pftrace") ||
+         std::filesystem::is_regular_file(operand, error);
+}
+
+absl::StatusOr<std::optional<uint64_t>> ReadStep(const std::string& text) {
+  if (text.empty()) return std::optional<uint64_t>();
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return std::optional<uint64_t>(number);
+  return InvalidArgumentError(Remedy::kWrongValue, "--step '" + Printable(text, 100) + "': give the number of a step");
+}
+
+}  // namespace
+
+runtime::ManualCommand WhyManual() {
+  Wish wish;
+  return ManualOf(WhyLine(&wish));
+}
+
+int RunWhyCommand(const std::vector<std::string>& arguments) {
+  Wish wish;
+  const SubcommandLine line = WhyLine(&wish);
+  const absl::Status read = ReadSubcommandLine(arguments, line);
+  if (!read.ok()) return Refuse(read, kExitUsage);
+  const absl::StatusOr<std::optional<uint64_t>> step = ReadStep(wish.step);
+  if (!step.ok()) return Refuse(step.status(), kExitUsage);
+  milliseconds length = kUsualLength;
+  if (!wish.length.empty()) {
+    const absl::StatusOr<milliseconds> time = ReadTime("--for", wish.length);
+    if (!time.ok()) return Refuse(time.status(), kExitUsage);
+    if (time->count() == 0)
+      return Refuse(InvalidArgumentError(Remedy::kLookTime, "--for 0: a look takes time; give one such as 3s"),
+                    kExitUsage);
+    length = *time;
+  }
+  if (IsFile(wish.operand)) {
+    if (!wish.length.empty())
+      return Refuse(InvalidArgumentError(Remedy::kUsage, "--for is for a job that runs; use: " + UseOf(line)),
+                    kExitUsage);
+    const absl::StatusOr<TraceContents> contents = ReadTraceFile(wish.operand);
+    if (!contents.ok()) return Refuse(contents.status(), kExitNoSuchJob);
+    return Judge(*contents, *step, {.job = "", .trace = wish.operand}, length, wish.json);
+  }
+  const absl::StatusOr<std::string> id = FindRunningJob(wish.operand);
+  if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
+  const absl::StatusOr<TraceContents> contents = LookAt(*id, length);
+  if (!contents.ok()) return Refuse(Prefixed(*id + ": ", contents.status()), kExitNoSuchJob);
+  return Judge(*contents, *step, {.job = *id, .trace = ""}, length, wish.json);
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,189 @@
+// `dlaunch why`: real jobs with a rank that is slow in a known way.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "nlohmann/json.hpp"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using nlohmann::json;
+using std::string;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class Why : public testing::Test {
+ protected:
+  // Two simulated nodes of two ranks, with these arguments of why_ranks.
+  static std::vector<string> Command(const std::vector<string>& options, const std::vector<string>& arguments) {
+    std::vector<string> command = {"--simulate-nodes", "2", "--nproc-per-node", "2", "--stopped", "wait"};
+    command.insert(command.end(), options.begin(), options.end());
+    command.insert(command.end(), {"--", COHORT_WHY_RANKS});
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  static string IdOf(DlaunchProcess* job) {
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_TRUE(job->WaitForOutput("[" + std::to_string(rank) + "] up")) << job->err();
+    }
+    const string environment = ReadProcessEnvironment(job->RankProcess(0));
+    const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
+    return string(environment.c_str() + at + string("COHORT_JOB_ID=").size());
+  }
+  // Asks until the answer is as it should be: beside other programs a look may see what they do to the ranks.
+  static json AskUntil(const std::vector<string>& words, const std::function<bool(const json&)>& right) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+    json found;
+    do {
+      std::vector<string> command = {"why", "--json"};
+      command.insert(command.end(), words.begin(), words.end());
+      DlaunchProcess why(command);
+      EXPECT_EQ(why.Wait(), 0) << why.err();
+      found = json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
+    } while (!right(found) && std::chrono::steady_clock::now() < limit);
+    return found;
+  }
+  static bool Blames(const json& found, int rank) {
+    return found.contains("culprit") && found["culprit"]["ranks"] == json::array({rank});
+  }
+
+  // A running job whose rank 2 is slow in that way now and then, and in every step.
+  static void ExpectNamed(const string& kind, const std::vector<string>& activities) {
+    for (const string when : {"some", "every"}) {
+      DlaunchProcess job(Command({}, {"replicas", kind, "2", when, "200", "0"}));
+      const string id = IdOf(&job);
+      const auto names = [&](const json& found) {
+        if (!Blames(found, 2)) return false;
+        const string activity = found["culprit"]["reason"]["activity"];
+        return std::find(activities.begin(), activities.end(), activity) != activities.end();
+      };
+      const json found = AskUntil({"--for", "3s", id}, names);
+      EXPECT_TRUE(names(found)) << kind << " " << when << "\n" << found.dump(1);
+      ::kill(job.pid(), SIGTERM);
+      job.Wait();
+    }
+  }
+
+  TemporaryFolder folder_;
+  const string path_ = folder_.path() + "/job.pftrace";
+};
+
+// Beside other programs it is ready to run for longer than it runs.
+TEST_F(Why, NamesARankThatComputes) { ExpectNamed("compute", {"computes", "waits for a CPU"}); }
+
+TEST_F(Why, NamesARankThatIsStopped) { ExpectNamed("stop", {"is stopped"}); }
+
+TEST_F(Why, NamesARankThatReads) { ExpectNamed("read", {"reads"}); }
+
+TEST_F(Why, NamesARankThatWaitsForALock) { ExpectNamed("lock", {"waits for a lock"}); }
+
+TEST_F(Why, NamesTheStageOfAPipeline) {
+  DlaunchProcess job(Command({}, {"pipeline", "sleep", "1", "every", "150", "0"}));
+  const string id = IdOf(&job);
+  const auto names = [](const json& found) { return Blames(found, 1); };
+  const json found = AskUntil({"--for", "3s", id}, names);
+  ASSERT_TRUE(names(found)) << found.dump(1);
+  EXPECT_EQ(found["verdict"], "every step");
+  EXPECT_EQ(found["culprit"]["reason"]["activity"], "sleeps");
+  EXPECT_THAT(found["culprit"]["site"].get<string>(), HasSubstr("why_ranks.cc:"));
+}
+
+TEST_F(Why, TellsWhoIsWaitedForNow) {
+  DlaunchProcess job(Command({}, {"replicas", "sleep", "3", "20", "3600000", "0"}));
+  const string id = IdOf(&job);
+  const auto names = [](const json& found) { return Blames(found, 3) && found["verdict"] == "waits now"; };
+  const json found = AskUntil({"--for", "2s", id}, names);
+  ASSERT_TRUE(names(found)) << found.dump(1);
+  EXPECT_EQ(found["culprit"]["waiting"], json::array({0, 1, 2}));
+  EXPECT_EQ(found["culprit"]["reason"]["activity"], "sleeps");
+  DlaunchProcess words({"why", "--for", "500ms", id});
+  EXPECT_EQ(words.Wait(), 0) << words.err();
+  EXPECT_THAT(words.out(), HasSubstr("ranks 0-2 have waited "));
+  EXPECT_THAT(words.out(),
+              HasSubstr(" for rank 3 (node1)\n  where: before all_reduce(max, float32, 16) at why_ranks.cc:"));
+}
+
+TEST_F(Why, ReadsATrace) {
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "read", "1", "25", "400", "60"}));
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  const json found = AskUntil({path_}, [](const json&) { return true; });
+  EXPECT_EQ(found["trace"], path_);
+  EXPECT_EQ(found["steps"]["source"], "calls");
+  EXPECT_GE(found["steps"]["count"], 50);
+  ASSERT_EQ(found["verdict"], "slow step") << found.dump(1);
+  EXPECT_EQ(found["culprit"]["ranks"], json::array({1}));
+  EXPECT_EQ(found["culprit"]["reason"]["activity"], "reads");
+  EXPECT_THAT(found["culprit"]["reason"]["object"].get<string>(), HasSubstr("read of pipe:["));
+  const int step = found["step"]["number"];
+  EXPECT_THAT(step, AnyOf(24, 25, 26));
+  const json asked = AskUntil({"--step", std::to_string(step), path_}, [](const json&) { return true; });
+  EXPECT_EQ(asked["culprit"]["ranks"], json::array({1})) << asked.dump(1);
+  DlaunchProcess none({"why", "--step", "4711", path_});
+  EXPECT_EQ(none.Wait(), 1);
+  EXPECT_THAT(none.err(), HasSubstr("there is no step 4711; give one from 1 to "));
+  EXPECT_THAT(none.err(), HasSubstr("[no-such-step]"));
+}
+
+TEST_F(Why, ReadsTheTraceThatIsBeingTaken) {
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "0", "every", "100", "0"}));
+  const string id = IdOf(&job);
+  const auto names = [](const json& found) { return Blames(found, 0); };
+  // The file has a moment's calls at first.
+  const json found = AskUntil({id}, [&](const json& one) { return names(one) && one["steps"]["count"] > 10; });
+  EXPECT_TRUE(names(found)) << found.dump(1);
+}
+
+TEST_F(Why, RefusesWhatItCannotRead) {
+  {
+    std::ofstream(folder_.path() + "/text.pftrace") << "no trace";
+    DlaunchProcess job(Command({"--trace", path_}, {"replicas", "none", "0", "0", "0", "50"}));
+    ASSERT_EQ(job.Wait(), 0) << job.err();
+    std::ifstream in(path_, std::ios::binary);
+    string bytes{std::istreambuf_iterator<char>(in), {}};
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x10);
+    std::ofstream(folder_.path() + "/damaged.pftrace", std::ios::binary) << bytes;
+  }
+  struct Case {
+    std::vector<string> words;
+    int status;
+    string says;
+  };
+  for (const Case& c :
+       {Case{{"job-zz"}, 1, "[no-such-job]"}, Case{{folder_.path() + "/none.pftrace"}, 1, "no trace can be read: "},
+        Case{{folder_.path() + "/text.pftrace"}, 1, "[no-trace]"},
+        Case{{folder_.path() + "/damaged.pftrace"}, 1, "[trace-damaged]"},
+        Case{{"--step", "x", path_}, 2, "--step 'x': give the number of a step"},
+        Case{{"--for", "0"}, 2, "[look-time]"}, Case{{"--for", "1s", path_}, 2, "--for is for a job that runs"}}) {
+    std::vector<string> words = {"why"};
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    DlaunchProcess why(words);
+    EXPECT_EQ(why.Wait(), c.status) << c.says;
+    EXPECT_THAT(why.err(), HasSubstr(c.says));
+  }
+}
+
+TEST_F(Why, AJobWithoutCallsIsToldSo) {
+  DlaunchProcess job({"-n", "1", "sh", "-c", "echo up; exec sleep 600"});
+  ASSERT_TRUE(job.WaitForOutput("up"));
+  const string environment = ReadProcessEnvironment(job.RankProcess(0));
+  const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
+  const string id(environment.c_str() + at + string("COHORT_JOB_ID=").size());
+  DlaunchProcess why({"why", "--for", "200ms", id});
+  EXPECT_EQ(why.Wait(), 1);
+  EXPECT_THAT(why.err(), HasSubstr("has made no calls that Cohort sees"));
+  EXPECT_THAT(why.err(), HasSubstr("[no-calls]"));
+}
+
+}  // namespace
+}  // namespace cohort::launcher
