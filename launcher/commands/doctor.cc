@@ -254,7 +254,7 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
   return findings;
 }
 
-std::string Verdict(const std::vector<Finding>& findings) {
+std::string VerdictOn(const std::vector<Finding>& findings) {
   const size_t bad = CountOf(findings, Finding::Level::kBad);
   const size_t warnings = CountOf(findings, Finding::Level::kWarning);
   const std::string less = warnings == 0 ? "" : Plural(warnings, "warning");
@@ -265,7 +265,7 @@ std::string Verdict(const std::vector<Finding>& findings) {
 std::string DoctorJson(const std::vector<Finding>& findings, const std::vector<ExplainedSource>& sources) {
   Json document = {{"format", kJsonFormat},
                    {"jobs_run", CountOf(findings, Finding::Level::kBad) == 0},
-                   {"verdict", Verdict(findings)},
+                   {"verdict", VerdictOn(findings)},
                    {"findings", Json::array()},
                    {"sources", SourcesJson(sources)}};
   for (const Finding& finding : findings) {
@@ -293,7 +293,7 @@ int RunDoctorCommand(const std::vector<std::string>& arguments) {
   std::string text;
   for (const Finding& finding : findings) text += TextOf(finding);
   text += "sources of nodes, the first that applies is used (*):\n" + ExplainSources(sources) +
-          "verdict: " + Verdict(findings) + "\n";
+          "verdict: " + VerdictOn(findings) + "\n";
   if (const int lost = Answer(json ? DoctorJson(findings, sources) : text); lost != 0) return lost;
   return CountOf(findings, Finding::Level::kBad) > 0 ? 1 : 0;
 }

@@ -6,6 +6,7 @@
 
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/remedies/remedies.h"
+#include "cohort/launcher/trace/trace_words.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/perfetto/compressed.h"
@@ -16,15 +17,14 @@ namespace {
 
 constexpr uint64_t kLeastWaitNs = 2'000;       // shorter waits are no arrows
 constexpr uint64_t kSeenWithinNs = 1'000'000;  // the beginning of a call that a plug-in records (kUnknownDevice)
-constexpr uint32_t kMostRanks = 1u << 27;
-constexpr size_t kMostEvents = 1000;  // before the file's clock is known
+constexpr size_t kMostEvents = 1000;           // before the file's clock is known
 
 std::string Microseconds(uint64_t ns) { return std::to_string((ns + 999) / 1000) + " us"; }
 
 bool IsWellFormed(const v1::RankCalls& calls) {
   const int count = calls.shape_size();
   if (calls.sequence_size() != count || calls.start_ns_size() != count || calls.length_ns_size() != count ||
-      calls.state_size() != count || calls.rank() >= kMostRanks) {
+      calls.state_size() != count || calls.rank() >= kMostTracedRanks) {
     return false;
   }
   return std::all_of(calls.shape().begin(), calls.shape().end(),
@@ -34,7 +34,7 @@ bool IsWellFormed(const v1::RankCalls& calls) {
 bool IsWellFormed(const v1::RankStates& states) {
   const int count = states.shape_size();
   if (states.begin_ns_size() != count || states.length_ns_size() != count || states.computed_ns_size() != count ||
-      states.queued_ns_size() != count || states.throttled_ns_size() != count || states.rank() >= kMostRanks) {
+      states.queued_ns_size() != count || states.throttled_ns_size() != count || states.rank() >= kMostTracedRanks) {
     return false;
   }
   return std::all_of(states.shape().begin(), states.shape().end(),

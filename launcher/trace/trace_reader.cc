@@ -29,7 +29,6 @@ using runtime::PerfettoReader;
 
 constexpr size_t kMostCalls = 4u << 20;
 constexpr size_t kMostStates = 4u << 20;
-constexpr uint32_t kMostRanks = 1u << 27;
 constexpr uint16_t kMostKinds = 64;
 
 std::optional<uint16_t> KindOf(const std::string& name) {
@@ -97,7 +96,7 @@ TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
   if (!name.starts_with(TraceWords::kRank)) return track;
   const char* const end = name.data() + name.size();
   const auto [rest, error] = std::from_chars(name.data() + kPrefix, end, track.rank);
-  if (error != std::errc() || track.rank >= kMostRanks) return track;
+  if (error != std::errc() || track.rank >= kMostTracedRanks) return track;
   const std::string_view behind(rest, static_cast<size_t>(end - rest));
   if (behind.empty()) track.kind = Track::Kind::kCalls;
   if (behind == TraceWords::kOutsideCalls) track.kind = Track::Kind::kStates;
@@ -144,7 +143,8 @@ std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, co
   auto shape = std::make_shared<v1::CallShape>();
   const uint16_t kind = KindOf(begin.name).value_or(0);
   const auto number_or_none = [&begin](const char* name) {
-    return Text(begin, name).empty() ? -1 : static_cast<int32_t>(std::min<uint64_t>(Number(begin, name), kMostRanks));
+    return Text(begin, name).empty() ? -1
+                                     : static_cast<int32_t>(std::min<uint64_t>(Number(begin, name), kMostTracedRanks));
   };
   shape->set_kind(kind);
   shape->set_call(Text(begin, TraceWords::kCall));

@@ -1,7 +1,11 @@
 // The names of what a trace holds, for its writer and its reader.
 #pragma once
 
+#include <cstdint>
+
 namespace cohort::launcher {
+
+inline constexpr uint32_t kMostTracedRanks = 1u << 27;  // a number that is not below is no rank's
 
 struct TraceWords {
   // Tracks.

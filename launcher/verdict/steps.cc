@@ -14,7 +14,7 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr size_t kFewest = 3;                // steps
+constexpr size_t kFewestSteps = 3;
 constexpr size_t kMostCallsLooked = 20'000;  // the last ones of each rank
 constexpr size_t kMostCandidates = 64;       // symbols of a rank
 constexpr double kGoodEnough = 0.8;          // of the best score
@@ -61,7 +61,7 @@ Anchor Judge(const Line& line, size_t begin, uint64_t symbol) {
     calls = 0;
     seen.clear();
   }
-  if (anchor.count < kFewest + 1) return anchor;
+  if (anchor.count < kFewestSteps + 1) return anchor;
   double all_calls = 0, all_time = 0, most_calls = 0, most_time = 0;
   for (auto& [one, intervals] : kinds) {
     const double time =
@@ -86,7 +86,7 @@ std::map<uint64_t, Anchor> AnchorsOf(const Line& line) {
   for (size_t i = begin; i < line.size(); ++i) ++counts[line[i].symbol];
   std::vector<std::pair<size_t, uint64_t>> order;
   for (const auto& [symbol, count] : counts) {
-    if (count > kFewest) order.emplace_back(count, symbol);
+    if (count > kFewestSteps) order.emplace_back(count, symbol);
   }
   std::sort(order.begin(), order.end());
   std::map<uint64_t, Anchor> anchors;
@@ -166,7 +166,7 @@ class StepsByCalls {
     const std::optional<uint64_t> reference = Reference();
     if (!reference) return {};
     FindNumbers(*reference);
-    if (numbers_.size() < kFewest + 1) return {};
+    if (numbers_.size() < kFewestSteps + 1) return {};
     steps_.resize(count_);
     for (Step& step : steps_) step.parts.resize(timelines_.ranks.size());
     size_t at = 0;

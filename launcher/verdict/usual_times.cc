@@ -6,7 +6,7 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr size_t kFewest = 2;  // other steps
+constexpr size_t kFewestOthers = 2;  // steps
 
 }  // namespace
 
@@ -37,7 +37,7 @@ std::optional<uint64_t> UsualTimes::MedianOf(uint32_t rank, const PlacedCall& pl
   for (const Time& time : found->second) {
     if (time.step != except) values.push_back(time.*part);
   }
-  if (values.size() < kFewest) return std::nullopt;
+  if (values.size() < kFewestOthers) return std::nullopt;
   return Median(std::move(values));
 }
 

@@ -7,11 +7,10 @@
 #include <array>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "cohort/launcher/agent/stacks/blocking_call.h"
+#include "cohort/launcher/agent/stacks/kernel_file.h"
 #include "cohort/launcher/agent/stacks/python_frames.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/base/printable.h"
@@ -29,11 +28,6 @@ std::string FolderOf(pid_t process) { return "/proc/" + std::to_string(process);
 
 runtime::FileDescriptor Open(pid_t process, const char* name) {
   return runtime::FileDescriptor(::open((FolderOf(process) + name).c_str(), O_RDONLY | O_CLOEXEC));
-}
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 // The CPU time of all its threads. 0 where the kernel does not tell.
@@ -89,7 +83,7 @@ void ProcessActivity::FindPlace(uint64_t now_ns) {
 
 // Whether the kernel has put some of its memory on a disk.
 bool ProcessActivity::Swaps() const {
-  const std::string status = Contents(FolderOf(process_) + "/status");
+  const std::string status = ReadKernelFile(FolderOf(process_) + "/status");
   const size_t at = status.find("VmSwap:");
   return at != std::string::npos && std::strtoull(status.c_str() + at + 7, nullptr, 10) > 0;
 }
@@ -119,7 +113,7 @@ void ProcessActivity::Name(char state, bool faulted, State* found) const {
     found->object = found->activity == Activity::kReads ? "pages of files" : "";
   } else {
     found->activity = Activity::kKernel;
-    const std::string place = Contents(FolderOf(process_) + "/wchan");
+    const std::string place = ReadKernelFile(FolderOf(process_) + "/wchan");
     found->object = place == "0" ? "" : Printable(place.substr(0, kMostObject));
   }
 }

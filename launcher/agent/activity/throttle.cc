@@ -2,10 +2,9 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
+#include "cohort/launcher/agent/stacks/kernel_file.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 
 namespace cohort::launcher {
@@ -13,14 +12,9 @@ namespace {
 
 constexpr int kMostLevels = 32;
 
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 bool HasLimit(const std::string& folder, CgroupVersion version) {
-  if (version == CgroupVersion::kFirst) return std::atoll(Contents(folder + "/cpu.cfs_quota_us").c_str()) > 0;
-  const std::string limit = Contents(folder + "/cpu.max");
+  if (version == CgroupVersion::kFirst) return std::atoll(ReadKernelFile(folder + "/cpu.cfs_quota_us").c_str()) > 0;
+  const std::string limit = ReadKernelFile(folder + "/cpu.max");
   return !limit.empty() && !limit.starts_with("max");
 }
 
@@ -40,7 +34,7 @@ Throttle::Throttle(pid_t process, const std::string& root) {
 
 uint64_t Throttle::TotalNs() const {
   uint64_t total = 0;
-  for (const std::string& file : files_) total += ThrottledNs(Contents(file));
+  for (const std::string& file : files_) total += ThrottledNs(ReadKernelFile(file));
   return total;
 }
 

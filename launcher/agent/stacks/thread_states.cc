@@ -3,29 +3,23 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
 
 #include "cohort/launcher/agent/stacks/blocking_call.h"
+#include "cohort/launcher/agent/stacks/kernel_file.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 
 namespace cohort::launcher {
 namespace {
 
-std::string ReadWhole(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // " in futex"; empty where the kernel does not tell, or the thread runs. A sleep that a debugger interrupted goes on as
 // restart_syscall, which tells nothing: the place in the kernel does.
 std::string InWhat(const std::string& folder) {
-  const std::optional<BlockingCall> call = ParseBlockingCall(ReadWhole(folder + "/syscall"));
+  const std::optional<BlockingCall> call = ParseBlockingCall(ReadKernelFile(folder + "/syscall"));
   if (call) return " in " + call->name;
-  const std::string place = ReadWhole(folder + "/wchan");
+  const std::string place = ReadKernelFile(folder + "/wchan");
   return place.empty() || place == "0" ? "" : " in the kernel's " + place.substr(0, 64);
 }
 
@@ -58,7 +52,7 @@ std::vector<std::string> DescribeThreads(pid_t pid, size_t most) {
   size_t looked = 0;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end && looked < most;
        at.increment(error), ++looked) {
-    const std::optional<ProcessState> thread = ParseProcessStat(ReadWhole(at->path().string() + "/stat"));
+    const std::optional<ProcessState> thread = ParseProcessStat(ReadKernelFile(at->path().string() + "/stat"));
     if (!thread) continue;
     const std::string state =
         thread->name + " " +

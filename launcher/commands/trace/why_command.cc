@@ -34,7 +34,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kUsualLength{3000};
-constexpr milliseconds kPause{100};
+constexpr milliseconds kLookPause{100};
 constexpr milliseconds kOthersEndWithin{60'000};
 constexpr char kFolderPrefix[] = "/dlaunch-why.";
 
@@ -103,7 +103,7 @@ absl::StatusOr<TraceContents> LookAt(const std::string& job_id, milliseconds len
   COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
   const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
   while (latest.running() && latest.file().find(kFolderPrefix) != std::string::npos && !deadline.passed()) {
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kLookPause);
     COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
   }
   if (latest.running()) return ReadTraceFile(latest.file());
