@@ -50,7 +50,7 @@ MachineFacts LookAtThisMachine();
 std::vector<Finding> Judge(const MachineFacts& facts);
 
 // Sums the findings up in a line. Pure.
-std::string Verdict(const std::vector<Finding>& findings);
+std::string VerdictOn(const std::vector<Finding>& findings);
 
 // The findings as `doctor --json` prints them. Pure.
 std::string DoctorJson(const std::vector<Finding>& findings, const std::vector<ExplainedSource>& sources);

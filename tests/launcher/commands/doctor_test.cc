@@ -132,11 +132,11 @@ TEST(Doctor, NamesLibrariesThatRanksWouldMiss) {
 
 TEST(Doctor, SummarizesTheFindings) {
   MachineFacts facts = GoodMachine();
-  EXPECT_EQ(Verdict(Judge(facts)), "jobs run on this machine");
+  EXPECT_EQ(VerdictOn(Judge(facts)), "jobs run on this machine");
   facts.ssh = false;
-  EXPECT_EQ(Verdict(Judge(facts)), "jobs run on this machine, with 1 warning");
+  EXPECT_EQ(VerdictOn(Judge(facts)), "jobs run on this machine, with 1 warning");
   facts.memfd = false;
-  EXPECT_EQ(Verdict(Judge(facts)), "1 thing to mend before jobs run well on this machine, and 1 warning");
+  EXPECT_EQ(VerdictOn(Judge(facts)), "1 thing to mend before jobs run well on this machine, and 1 warning");
 }
 
 TEST(Doctor, AMachineThatCanTakeNoPartIsBad) {
