@@ -166,7 +166,7 @@ TEST(SimulatorTest, TellsOfEveryStep) {
       const AlgorithmInfo& algorithm = Algorithm(CollectiveKind::kAllReduce, name);
       const auto report = Simulate(algorithm, 4096, Parsed(network), options);
       ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_EQ(static_cast<double>(last) * 1e-9, report->microseconds);
+      EXPECT_EQ(static_cast<double>(last) / 1e9, report->microseconds);
       EXPECT_GE(received, report->messages);
       EXPECT_EQ(report->ranks_timed, Parsed(network).ranks());
       EXPECT_EQ(report->microseconds, Microseconds(algorithm, 4096, Parsed(network)));
