@@ -13,7 +13,7 @@ namespace cohort::launcher {
 // Clients of MPICH 4.0 and older write and read lines of this many bytes, with their end.
 inline constexpr size_t kMaxClientLine = 1024;
 // The limits that get_maxes tells, each with a zero at the end. MPICH 4.0 takes for a value what the two others leave
-// of a line, if that is less, and breaks on a longer value: these leave 869. Values that its ranks put are split.
+// of a line, if that is less, and breaks on a longer value: these leave 865. Values that its ranks put are split.
 inline constexpr size_t kToldPmiName = 64;
 inline constexpr size_t kToldPmiKey = 64;
 inline constexpr size_t kToldPmiValue = 864;
