@@ -43,7 +43,7 @@ class ProfiledNccl {
     int root_or_peer = 0;
     int channels = 1;
     void* handle = nullptr;
-    std::vector<void*> kernels;
+    std::vector<void*> kernels = {};
   };
   // ncclAllReduce and the like: the host launches the kernel.
   void Launch(const Communicator& communicator, Call* call) const;
