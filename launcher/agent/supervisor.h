@@ -121,9 +121,10 @@ class Supervisor {
   // Their output and input.
   RankStreams& streams() { return streams_; }
 
-  // 0 when it is not running.
+  // 0 when it is not running, or not started yet.
   pid_t GroupOf(int local_rank) const {
-    return ranks_[local_rank].has_process() ? ranks_[local_rank].handle().pid() : 0;
+    const bool started = static_cast<size_t>(local_rank) < ranks_.size();
+    return started && ranks_[local_rank].has_process() ? ranks_[local_rank].handle().pid() : 0;
   }
   // The debugger that has stopped the rank ("gdb, pid 4711"), or empty. Reads /proc.
   std::string HeldBy(int local_rank) const {
