@@ -87,7 +87,7 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
         MpiService::Callbacks{
             .ask =
                 [this](const v1::VariableRequest& request) {
-                  if (life_ != Life::kOver) service_.store().OnVariable(StoreRelay::kAgentItself, request);
+                  service_.store().OnVariable(StoreRelay::kAgentItself, request);
                 },
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },

@@ -93,7 +93,7 @@ class NodeRanks {
   enum class Life {
     kRunning,
     kRanksGone,  // spawned processes may live
-    kOver,       // nothing lives, and the rendezvous is asked nothing more: it may have begun the next epoch
+    kOver,       // nothing lives. Other nodes may yet be told which rank has left MPI
   };
   struct SpawnedFailure {
     std::string why;
