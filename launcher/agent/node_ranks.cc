@@ -55,7 +55,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
            .on_event =
                [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}),
       states_(loop, WorldRanks(assignment_),
-              {.process_of = [this](int rank) { return processes_.GroupOf(rank) != 0 ? joined_[rank] : 0; },
+              {.process_of = [this](int rank) { return IsAlive(rank) ? joined_[rank] : 0; },
                .waits = [this](int rank) { return service_.waits().IsWaiting(rank); }}),
       trace_(
           loop, WorldRanks(assignment_),
@@ -257,6 +257,11 @@ v1::CallState NodeRanks::LatestCallOf(int local_rank) {
   call.set_joined(joined_[local_rank] != 0);
   call.set_in_mpi(mpi_ != nullptr && mpi_->UseOf(local_rank) != MpiUse::kNever);
   return call;
+}
+
+// Before the first has joined there may be no processes yet.
+bool NodeRanks::IsAlive(int local_rank) const {
+  return joined_[local_rank] != 0 && processes_.GroupOf(local_rank) != 0;
 }
 
 v1::NodeView NodeRanks::View() {

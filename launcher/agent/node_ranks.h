@@ -114,6 +114,7 @@ class NodeRanks {
   void On(const Supervisor::Ended& event);
   void On(const Supervisor::AllGone& event);
   v1::CallState LatestCallOf(int local_rank);
+  bool IsAlive(int local_rank) const;
   void On(const RankService::Hello& event);
   void On(const RankService::Recorded& event);
   void On(const RankService::Goodbye& event) {
