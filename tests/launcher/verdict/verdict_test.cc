@@ -392,7 +392,9 @@ TEST(VerdictTest, TakesWhateverATraceMayHold) {
     if (history.calls.empty()) continue;
     const absl::StatusOr<Verdict> verdict = FindVerdict(history);
     ASSERT_TRUE(verdict.ok()) << seed;
-    if (verdict->steps > 0) EXPECT_TRUE(FindVerdict(history, verdict->first_step).ok());
+    if (verdict->steps > 0) {
+      EXPECT_TRUE(FindVerdict(history, verdict->first_step).ok());
+    }
   }
 }
 
