@@ -316,7 +316,7 @@ void NodeRanks::On(const Supervisor::Ended& event) {
 }
 
 void NodeRanks::On(const RankService::Recorded& event) {
-  joined_[event.local_rank] = true;
+  joined_[event.local_rank] = event.pid;
   trace_.OnJoin(event.local_rank);
 }
 

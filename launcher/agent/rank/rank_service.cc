@@ -229,7 +229,7 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   peers_[from] = {.local_rank = local_rank, .pid = pid, .records = hello.records()};
   peer_of_rank_[local_rank] = from;
   if (hello.records()) {
-    callbacks_.on_event(Recorded{local_rank});
+    callbacks_.on_event(Recorded{local_rank, pid});
   } else {
     preemption_.OnJoin(local_rank);
     callbacks_.on_event(Hello{local_rank, pid, hello.stays()});

@@ -38,6 +38,7 @@ class RankService {
   // The calls of a local rank are recorded from now on, by a process that does not join.
   struct Recorded {
     int local_rank;
+    pid_t pid;
   };
   struct Goodbye {
     int local_rank;
