@@ -49,7 +49,8 @@ ProcessActivity::State ExpectActivity(const WatchedChild& child, Activity activi
 }
 
 void Spin() {
-  for (volatile uint64_t i = 0;; i = i + 1) continue;
+  volatile uint64_t turns = 0;
+  while (true) turns = turns + 1;
 }
 
 TEST(ProcessActivityTest, ABusyProcessComputes) {

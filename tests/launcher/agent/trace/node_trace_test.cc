@@ -133,7 +133,7 @@ TEST_F(NodeTraceTest, StatesAreWatchedWhileThereIsATraceAndSentWithTheCalls) {
   Order(false);
   EXPECT_FALSE(watches_states_);
   v1::TracedCalls calls;
-  ASSERT_TRUE(calls.ParseFromString(Uncompress(sent_.back().calls(), 1u << 20).value_or("?")));
+  ASSERT_TRUE(calls.ParseFromString(runtime::Uncompress(sent_.back().calls(), 1u << 20).value_or("?")));
   ASSERT_EQ(calls.states_size(), 1);
   EXPECT_EQ(calls.states(0).rank(), 3u);
 }
