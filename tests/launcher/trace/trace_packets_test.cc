@@ -115,11 +115,13 @@ TEST_F(TracePacketsTest, EventsAndMissingCallsAreInstants) {
   packets_.AddMissed(3, 1, "node1", 17, 5000);
   const ReadTrace trace(packets_.Take());
   EXPECT_THAT(trace.problems, IsEmpty());
-  ASSERT_THAT(trace.instants, SizeIs(2));
-  EXPECT_EQ(trace.instants[0].track, "job");
-  EXPECT_EQ(trace.instants[0].arguments.at("text"), "rank 3 was killed");
-  EXPECT_EQ(trace.instants[1].track, "rank 3");
-  EXPECT_EQ(trace.instants[1].arguments.at("calls"), "17");
+  ASSERT_THAT(trace.instants, SizeIs(3));
+  EXPECT_EQ(trace.instants[0].name, "begin of the trace");
+  EXPECT_EQ(trace.instants[0].arguments.at("format"), "1");
+  EXPECT_EQ(trace.instants[1].track, "job");
+  EXPECT_EQ(trace.instants[1].arguments.at("text"), "rank 3 was killed");
+  EXPECT_EQ(trace.instants[2].track, "rank 3");
+  EXPECT_EQ(trace.instants[2].arguments.at("calls"), "17");
 }
 
 }  // namespace

@@ -49,8 +49,7 @@ ProcessActivity::State ExpectActivity(const WatchedChild& child, Activity activi
 }
 
 void Spin() {
-  volatile uint64_t turns = 0;
-  while (true) turns = turns + 1;
+  for (std::atomic<uint64_t> turns{0};;) turns.fetch_add(1, std::memory_order_relaxed);
 }
 
 TEST(ProcessActivityTest, ABusyProcessComputes) {
@@ -74,7 +73,7 @@ TEST(ProcessActivityTest, AReadNamesItsFile) {
 }
 
 TEST(ProcessActivityTest, ALockNamesItsFile) {
-  std::string path = ::testing::TempDir() + "/process_activity_test.XXXXXX";
+  std::string path = ::testing::TempDir() + "process_activity_test.XXXXXX";
   const int held = ::mkstemp(path.data());
   ASSERT_GE(held, 0);
   ASSERT_EQ(::flock(held, LOCK_EX), 0);
