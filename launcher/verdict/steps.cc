@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cohort/launcher/verdict/statistics.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::launcher {
 namespace {
@@ -209,20 +210,40 @@ class StepsByCalls {
       if (anchors_[at++] != reference) continue;
       for (const size_t call : EndsOf(line, reference).calls) found.insert(NumberOf(line[call]));
     }
-    std::vector<uint64_t> distances;
-    for (auto it = found.begin(); it != found.end() && std::next(it) != found.end(); ++it) {
-      distances.push_back(std::next(it)->second - it->second);
-    }
-    const uint64_t usual = Median(distances);
+    const std::vector<std::pair<uint64_t, uint64_t>> known = NumbersOfGroup(reference);
     size_t step = 0;
     std::optional<std::pair<uint64_t, uint64_t>> before;
     for (const auto& number : found) {
-      // Calls are missing in between: a step without an end stands for them.
-      if (before && before->first == number.first && number.second - before->second > usual + usual / 2) ++step;
+      if (before && before->first == number.first) {
+        const auto between = std::lower_bound(known.begin(), known.end(), number) -
+                             std::upper_bound(known.begin(), known.end(), *before);
+        // Calls are missing in between: a step without an end stands for them.
+        if (static_cast<uint64_t>(between) + 1 < number.second - before->second) ++step;
+      }
       numbers_.emplace(number, step++);
       before = number;
     }
     count_ = step;
+  }
+
+  // The numbers of all calls that are counted with those of the anchor, whatever they are.
+  std::vector<std::pair<uint64_t, uint64_t>> NumbersOfGroup(uint64_t reference) const {
+    std::set<std::pair<uint64_t, uint64_t>> numbers;
+    std::optional<uint64_t> group;  // of a collective; messages are counted by themselves
+    for (const auto& [rank, line] : timelines_.ranks) {
+      for (const PlacedCall& placed : line) {
+        const bool message = runtime::IsPointToPoint(static_cast<uint16_t>(placed.call.shape->kind()));
+        if (placed.symbol == reference && !message) group = placed.call.shape->group();
+        if (placed.symbol == reference) numbers.insert(NumberOf(placed));
+      }
+    }
+    for (const auto& [rank, line] : timelines_.ranks) {
+      for (const PlacedCall& placed : line) {
+        const bool message = runtime::IsPointToPoint(static_cast<uint16_t>(placed.call.shape->kind()));
+        if (group && !message && placed.call.shape->group() == *group) numbers.insert(NumberOf(placed));
+      }
+    }
+    return {numbers.begin(), numbers.end()};
   }
 
   static std::pair<uint64_t, uint64_t> NumberOf(const PlacedCall& placed) {

@@ -100,10 +100,11 @@ class Placer {
     }
   }
 
-  // A rank is free from the latest end or start of its earlier calls on. A call that has not ended by then runs beside.
-  static void FindOwnTimes(std::vector<PlacedCall>* line) {
+  // A rank is free from the latest end or start of its earlier calls on, and at the beginning. A call that has not
+  // ended by then runs beside.
+  void FindOwnTimes(std::vector<PlacedCall>* line) const {
     std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> running;  // their ends
-    uint64_t free_ns = line->front().call.start_ns;
+    uint64_t free_ns = found_.begin_ns;
     for (PlacedCall& placed : *line) {
       const uint64_t start_ns = placed.call.start_ns;
       for (; !running.empty() && running.top() <= start_ns; running.pop()) free_ns = std::max(free_ns, running.top());
