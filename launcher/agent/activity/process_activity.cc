@@ -48,6 +48,15 @@ std::string FileOf(pid_t process, uint64_t descriptor) {
   return Printable(name);
 }
 
+// By the place in the kernel: a sleep that a signal has interrupted goes on as a call that tells nothing.
+Activity ActivityAt(const std::string& place) {
+  const auto has = [&place](const char* word) { return place.find(word) != std::string::npos; };
+  if (has("nanosleep")) return Activity::kSleeps;
+  if (has("futex")) return Activity::kLocks;
+  if (has("poll") || has("select")) return Activity::kReads;
+  return Activity::kKernel;
+}
+
 uint64_t Since(uint64_t before, uint64_t now) { return now - std::min(before, now); }
 
 }  // namespace
@@ -112,8 +121,8 @@ void ProcessActivity::Name(char state, bool faulted, State* found) const {
     found->activity = Swaps() ? Activity::kSwaps : Activity::kReads;
     found->object = found->activity == Activity::kReads ? "pages of files" : "";
   } else {
-    found->activity = Activity::kKernel;
     const std::string place = ReadKernelFile(FolderOf(process_) + "/wchan");
+    found->activity = ActivityAt(place);
     found->object = place == "0" ? "" : Printable(place.substr(0, kMostObject));
   }
 }
