@@ -60,8 +60,10 @@ std::string ZshOptions(const ManualCommand& command, const std::string& function
 std::string ZshOperands(const ManualCommand& command, const std::string& function) {
   std::string text;
   for (const ManualOperand& operand : command.operands) {
-    text += " \\\n    " + ShellWord(std::string(operand.required ? ":" : "::") + Specified(operand.name) + ":" +
-                                    Action(function, operand.name, ChoicesOf(operand)));
+    std::string action = Action(function, operand.name, ChoicesOf(operand));
+    if (action == " ") action = "( )";  // zsh would show the operand's name, and insert no option in its place
+    text +=
+        " \\\n    " + ShellWord(std::string(operand.required ? ":" : "::") + Specified(operand.name) + ":" + action);
   }
   return text;
 }
