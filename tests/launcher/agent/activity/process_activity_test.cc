@@ -94,9 +94,12 @@ TEST(ProcessActivityTest, SleepsAndStopsAreTold) {
   ASSERT_EQ(::kill(sleeps.pid(), SIGCONT), 0);
   // The sleep goes on as restart_syscall. Some kernels name its place so that it is known again.
   ProcessActivity process(sleeps.pid());
-  EXPECT_TRUE(LookUntil(&process, [](const auto& one) {
-                return one.activity == Activity::kSleeps || one.activity == Activity::kKernel;
-              }).has_value());
+  const auto goes_on = [](const auto& one) {
+    return one.activity == Activity::kSleeps || one.activity == Activity::kKernel;
+  };
+  const auto state = LookUntil(&process, goes_on);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_TRUE(goes_on(*state)) << ActivityName(state->activity);
 }
 
 TEST(ProcessActivityTest, AThreadThatWaitsForBusyThreadsComputes) {
