@@ -106,7 +106,14 @@ absl::StatusOr<TraceContents> LookAt(const std::string& job_id, milliseconds len
     std::this_thread::sleep_for(kLookPause);
     COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
   }
-  if (latest.running()) return ReadTraceFile(latest.file());
+  if (latest.running()) {
+    const runtime::Deadline looked = runtime::Deadline::After(length);
+    while (true) {
+      COHORT_ASSIGN_OR_RETURN(TraceContents contents, ReadTraceFile(latest.file()));
+      if (!contents.calls.empty() || looked.passed()) return contents;
+      std::this_thread::sleep_for(kLookPause);
+    }
+  }
   pid_t owner = 0;
   {
     COHORT_ASSIGN_OR_RETURN(const JobConnection connection, JobConnection::Open(job_id));
