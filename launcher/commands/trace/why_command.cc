@@ -109,8 +109,8 @@ absl::StatusOr<TraceContents> LookAt(const std::string& job_id, milliseconds len
   if (latest.running()) {
     const runtime::Deadline looked = runtime::Deadline::After(length);
     while (true) {
-      COHORT_ASSIGN_OR_RETURN(TraceContents contents, ReadTraceFile(latest.file()));
-      if (!contents.calls.empty() || looked.passed()) return contents;
+      absl::StatusOr<TraceContents> contents = ReadTraceFile(latest.file());  // an error as long as it is empty
+      if (looked.passed() || (contents.ok() && !contents->calls.empty())) return contents;
       std::this_thread::sleep_for(kLookPause);
     }
   }
