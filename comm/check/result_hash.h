@@ -1,16 +1,12 @@
 // --check results: hashes of what calls gave this rank, where all ranks must get the same.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "cohort/comm/request.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
-
-// A 64-bit hash of memory, about as fast as it is read. Not for secrets.
-uint64_t HashMemory(const void* data, size_t bytes);
 
 // The hash of the result of a call that is done, never 0; 0 where ranks may get different results, or it lies in CUDA
 // memory. `size`: of the group.

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/check/result_hash.h"
 #include "cohort/comm/reduce/non_finite.h"
 #include "cohort/comm/types.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/layout.h"
+#include "cohort/runtime/segment/memory_hash.h"
 #include "tools/collperf/layer_cost.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/instruction_counter.h"
@@ -108,7 +108,7 @@ std::vector<CheckCost> MeasureChecks(measure::InstructionCounter* counter) {
                        }),
           MeasureCheck("--check results: the hash of a result", memory, counter,
                        [](const float* data, size_t count) -> uint64_t {
-                         return comm::HashMemory(data, count * sizeof(float));
+                         return runtime::HashMemory(data, count * sizeof(float));
                        })};
 }
 
