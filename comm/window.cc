@@ -9,6 +9,7 @@
 #include "cohort/comm/group/group.h"
 #include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/tape/tape.h"
 
 namespace cohort::comm {
 namespace {
@@ -80,7 +81,8 @@ absl::StatusOr<Window> Window::Allocate(Communicator& communicator, Group& group
     return absl::OkStatus();
   };
   COHORT_RETURN_IF_ERROR(outcome());
-  for (int rank = 0; rank < communicator.size(); ++rank) {
+  const bool alone = runtime::Replays(segment);  // the others' windows are not there
+  for (int rank = 0; rank < communicator.size() && !alone; ++rank) {
     const Offer& other = offers[static_cast<size_t>(rank)];
     const int world_rank = communicator.members()[static_cast<size_t>(rank)];
     if (other.bytes == 0 || rank == communicator.rank() || runtime.node_of(world_rank) != runtime.node()) continue;

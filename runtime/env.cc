@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 #include <system_error>
 
@@ -122,6 +123,38 @@ absl::StatusOr<std::optional<Checks>> ChecksIn(const char* name) {
   return std::optional<Checks>(checks);
 }
 
+constexpr int kMostRank = 1 << 24;
+
+// "0,4-7"
+absl::StatusOr<std::vector<int>> Ranks(const char* name) {
+  constexpr size_t kMostRanks = 65536;
+  const std::string_view value = Variable(name);
+  std::vector<int> ranks;
+  for (size_t begin = 0; begin < value.size();) {
+    const size_t comma = std::min(value.find(',', begin), value.size());
+    int first = 0, last = 0;
+    const char* const end = value.data() + comma;
+    auto [at, error] = std::from_chars(value.data() + begin, end, first);
+    last = first;
+    if (error == std::errc() && at != end && *at == '-') {
+      const auto [behind, other] = std::from_chars(at + 1, end, last);
+      at = behind, error = other;
+    }
+    const bool right = error == std::errc() && at == end && first >= 0 && first <= last && last < kMostRank &&
+                       comma + 1 != value.size() && static_cast<size_t>(last - first) + ranks.size() < kMostRanks;
+    if (!right) return Refuse(name, value, "numbers of ranks, such as 3 or 0,4-7");
+    for (int rank = first; rank <= last; ++rank) ranks.push_back(rank);
+    begin = comma + 1;
+  }
+  return ranks;
+}
+
+absl::StatusOr<std::string> Path(const char* name) {
+  const std::string_view value = Variable(name);
+  if (value.size() > kMaxPath) return Refuse(name, value, "a path of at most 4095 bytes");
+  return std::string(value);
+}
+
 // Launchers tell each process the number of processes, beside a variable that only such a process has. SLURM_NTASKS is
 // not among them: a batch script has it too, in which one process runs.
 constexpr struct {
@@ -162,6 +195,35 @@ std::vector<std::string> NamesThatBeginWith(std::string_view prefix) {
   return names;
 }
 
+// Secrets of users are not among them.
+std::vector<std::string> PlaceVariables() {
+  constexpr std::string_view kNames[] = {"RANK",        "WORLD_SIZE",      "LOCAL_RANK",        "LOCAL_WORLD_SIZE",
+                                         "GROUP_RANK",  "NODE_RANK",       "MASTER_ADDR",       "GROUP_WORLD_SIZE",
+                                         "MASTER_PORT", "OMP_NUM_THREADS", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"};
+  constexpr std::string_view kOthers[] = {"TORCHELASTIC_ERROR_FILE", "COHORT_AGENT", "COHORT_REPLAY"};
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool ours = name.starts_with("COHORT_") || name.starts_with("TORCHELASTIC_") ||
+                      std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+    const bool other =
+        name.starts_with("COHORT_TAPE") || std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
+    if (ours && !other) variables.emplace_back(text);
+  }
+  return variables;
+}
+
+absl::Status ReadTape(Environment* environment) {
+  COHORT_ASSIGN_OR_RETURN(environment->replay, Path("COHORT_REPLAY"));
+  COHORT_ASSIGN_OR_RETURN(environment->tape_folder, Path("COHORT_TAPE"));
+  COHORT_ASSIGN_OR_RETURN(environment->tape_ranks, Ranks("COHORT_TAPE_RANKS"));
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> last, Number("COHORT_TAPE_LAST", 0, 1'000'000'000));
+  environment->tape_last = static_cast<uint64_t>(last.value_or(0));
+  if (!environment->tape_folder.empty()) environment->place_variables = PlaceVariables();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Environment> Environment::Read() {
@@ -183,6 +245,7 @@ absl::StatusOr<Environment> Environment::Read() {
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> detect, Number("COHORT_DETECT_DEADLOCKS", 0, 1));
   if (detect.has_value()) environment.detect_deadlocks = *detect == 1;
   COHORT_ASSIGN_OR_RETURN(environment.checks, ChecksIn("COHORT_CHECK"));
+  COHORT_RETURN_IF_ERROR(ReadTape(&environment));
   COHORT_ASSIGN_OR_RETURN(environment.ucx_library, Library("COHORT_UCX_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.nccl_library, Library("COHORT_NCCL_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));

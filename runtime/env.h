@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,17 @@ struct Environment {
   // COHORT_CHECK: "nan", "results", or both with a comma: overrides RuntimeOptions::checks. dlaunch --check sets it.
   // Must be equal on all ranks.
   std::optional<Checks> checks;
+  // COHORT_TAPE: the folder that this job's tapes are written to. dlaunch --tape sets it. Empty: none are.
+  std::string tape_folder;
+  // COHORT_TAPE_RANKS: the world ranks whose tapes are written, such as "0,4-7". Empty: all.
+  std::vector<int> tape_ranks;
+  // COHORT_TAPE_LAST: the number of latest steps that a tape keeps. 0: all.
+  uint64_t tape_last = 0;
+  // COHORT_REPLAY: the tape that this process replays. dlaunch replay sets it. Empty: none.
+  std::string replay;
+  // The variables by which dlaunch tells a rank its place, as "NAME=VALUE", for the head of a tape. Empty where no tape
+  // is written.
+  std::vector<std::string> place_variables;
   // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open. Empty: the
   // usual one (libucp.so.0, libnccl.so.2, libcudart.so).
   std::string ucx_library;

@@ -12,8 +12,10 @@
 #include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/bootstrap/taped.h"
 #include "cohort/runtime/env.h"
 #include "cohort/runtime/preemption.h"
+#include "cohort/runtime/tape/tape.h"
 
 namespace cohort::runtime {
 namespace {
@@ -151,8 +153,16 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
   if (timeout <= std::chrono::nanoseconds(0)) {
     return absl::InvalidArgumentError("RuntimeOptions::init_timeout must be positive");
   }
-  if (options.bootstrap == nullptr) {
+  if (!environment.replay.empty()) {
+    options.bootstrap = BootstrapFromTape(environment.replay);  // however the recorded rank has joined
+  } else if (options.bootstrap == nullptr) {
     COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment));
+  }
+  if (!environment.tape_folder.empty() && environment.replay.empty()) {
+    options.bootstrap = BootstrapRecorded(std::move(options.bootstrap), {.folder = environment.tape_folder,
+                                                                         .ranks = environment.tape_ranks,
+                                                                         .keep_steps = environment.tape_last,
+                                                                         .environment = environment.place_variables});
   }
   if (options.stays) options.bootstrap->MayStay();
   return Join(std::move(options.bootstrap), timeout,
@@ -350,8 +360,12 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
   Rep& rep = *rep_;
   COHORT_RETURN_IF_ERROR(rep.CheckProcess());
   if (rep.finalized) return absl::FailedPreconditionError("OnPreemption after Finalize");
-  return rep.preemption.Ask(
+  const Tape* const tape = Tape::Of(*rep.segment);
+  if (tape != nullptr && tape->player() != nullptr) return tape->player()->AskStop(step);
+  absl::StatusOr<bool> stop = rep.preemption.Ask(
       step, timeout, *rep.engine, *rep.bootstrap, [&rep] { rep.Poll(); }, [&rep] { return rep.LatestLoss(); });
+  if (tape != nullptr && stop.ok()) tape->writer()->Step(step, *stop);
+  return stop;
 }
 
 void Runtime::NoteUnreportedFailure(const absl::Status& status) {

@@ -111,6 +111,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   };
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());
+  providers_.Open();
   runtime.AddListener(this);
   for (const std::vector<int>* ranks : {&context_.members, &context_.fails_with}) {
     for (const int rank : *ranks) {

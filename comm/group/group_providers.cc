@@ -16,7 +16,7 @@ absl::StatusOr<Provider*> GroupProviders::For(const CollectiveRequest& request) 
   if (providers_[i] == nullptr) {
     absl::StatusOr<std::unique_ptr<Provider>> made = entries[i].make(&group_, &links_);
     if (!made.ok()) return made.status();
-    providers_[i] = *std::move(made);
+    providers_[i] = tape_ == nullptr ? *std::move(made) : tape_->Around(*std::move(made));
   }
   return providers_[i].get();
 }
@@ -34,6 +34,7 @@ void GroupProviders::OnTuning() {
 }
 
 void GroupProviders::Fail(const absl::Status& status) {
+  if (tape_ != nullptr) tape_->OnFailure(status);
   ForEach([&status](Provider& provider) { provider.Fail(status); });
 }
 

@@ -12,6 +12,7 @@
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/run/runner.h"
+#include "cohort/comm/tape/group_tape.h"
 
 namespace cohort::comm {
 
@@ -21,6 +22,8 @@ class GroupProviders {
   // Both outlive it.
   GroupProviders(const GroupContext& group, LinkSource& links) : group_(group), links_(links) {}
 
+  // The group is complete: from here on its calls are recorded or replayed, where its runtime has a tape.
+  void Open() { tape_ = GroupTape::Of(group_); }
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> For(const CollectiveRequest& request);
   bool Poll() {
@@ -58,6 +61,7 @@ class GroupProviders {
 
   const GroupContext& group_;
   LinkSource& links_;
+  std::unique_ptr<GroupTape> tape_;  // null: there is none
   std::array<std::unique_ptr<Provider>, kProviders> providers_;
 };
 

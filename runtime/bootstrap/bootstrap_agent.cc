@@ -9,6 +9,7 @@
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/bootstrap/agent_connection.h"
 #include "cohort/runtime/bootstrap/bootstrap.h"
+#include "cohort/runtime/bootstrap/welcome.h"
 #include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/v1/agent.pb.h"
 
@@ -16,14 +17,9 @@ namespace cohort::runtime {
 namespace {
 
 constexpr uint32_t kMaxWorld = 1u << 24;
-constexpr uint32_t kMaxDevices = 1024;
 constexpr int kMaxListedRanks = 8192;
 constexpr size_t kMaxText = 8 * 1024;
 constexpr std::chrono::nanoseconds kRetryAfter = std::chrono::milliseconds(100);
-
-absl::Status BadWelcome(const std::string& what) {
-  return absl::InternalError("the agent's welcome makes no sense: " + what);
-}
 
 RankSet FromProto(const v1::RankSet& proto) {
   RankSet set;
@@ -57,69 +53,6 @@ v1::VariableRequest::Kind ToProto(VariableCall::Kind kind) {
       return v1::VariableRequest::KIND_COUNT;
   }
   return v1::VariableRequest::KIND_UNSPECIFIED;
-}
-
-absl::Status AddNodes(const google::protobuf::RepeatedPtrField<v1::Node>& nodes, Identity* identity) {
-  for (const v1::Node& node : nodes) {
-    const int64_t next =
-        identity->nodes.empty() ? 0 : int64_t{identity->nodes.back().first_rank} + identity->nodes.back().rank_count;
-    if (node.first_rank() != next || node.rank_count() < 1 || next + node.rank_count() > identity->world_size ||
-        node.index() != identity->nodes.size()) {
-      return BadWelcome("node " + std::to_string(node.index()) + " does not follow the one before it");
-    }
-    identity->nodes.push_back(NodeInfo{static_cast<int>(node.index()), node.name(), static_cast<int>(node.first_rank()),
-                                       static_cast<int>(node.rank_count())});
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Identity> ReadWelcome(const v1::Welcome& welcome) {
-  if (welcome.protocol() != kAgentProtocol) {
-    return absl::FailedPreconditionError("the agent speaks version " + std::to_string(welcome.protocol()) +
-                                         " of its protocol and this program version " + std::to_string(kAgentProtocol) +
-                                         "; build both from one version of cohort");
-  }
-  if (welcome.world_size() < 1 || welcome.world_size() > kMaxWorld || welcome.rank() >= welcome.world_size()) {
-    return BadWelcome("rank " + std::to_string(welcome.rank()) + " of " + std::to_string(welcome.world_size()));
-  }
-  if (welcome.local_world_size() < 1 || welcome.local_world_size() > static_cast<uint32_t>(kMaxLocalRanks) ||
-      welcome.local_rank() >= welcome.local_world_size()) {
-    return BadWelcome("local rank " + std::to_string(welcome.local_rank()));
-  }
-  if (welcome.devices_per_rank() > kMaxDevices || welcome.devices_size() > static_cast<int>(kMaxDevices)) {
-    return BadWelcome("too many devices");
-  }
-  Identity identity;
-  identity.job_id = welcome.job_id();
-  identity.epoch = welcome.epoch();
-  identity.rank = static_cast<int>(welcome.rank());
-  identity.world_size = static_cast<int>(welcome.world_size());
-  identity.node = static_cast<int>(welcome.node());
-  identity.local_rank = static_cast<int>(welcome.local_rank());
-  identity.local_world_size = static_cast<int>(welcome.local_world_size());
-  identity.devices_per_rank = static_cast<int>(welcome.devices_per_rank());
-  for (const v1::Device& device : welcome.devices()) {
-    const DeviceKind kind = device.kind() == v1::Device::KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kSimulated;
-    identity.devices.push_back(
-        Device{static_cast<int>(device.index()), kind, static_cast<int>(device.node_index()), device.id()});
-  }
-  identity.job_secret = welcome.job_secret();
-  identity.data_interface_ip = welcome.data_interface_ip();
-  identity.nodes_share_host = welcome.nodes_share_host();
-  return identity;
-}
-
-// The nodes cover the world, and this rank lies where it should.
-absl::Status CheckNodes(const Identity& identity) {
-  const auto index = static_cast<size_t>(identity.node);
-  if (index >= identity.nodes.size()) return BadWelcome("node " + std::to_string(identity.node) + " is not listed");
-  const NodeInfo& last = identity.nodes.back();
-  const NodeInfo& own = identity.nodes[index];
-  if (last.first_rank + last.rank_count != identity.world_size) return BadWelcome("nodes do not cover the world");
-  if (own.first_rank + identity.local_rank != identity.rank || own.rank_count != identity.local_world_size) {
-    return BadWelcome("this rank is not on its node");
-  }
-  return absl::OkStatus();
 }
 
 // How long the agent keeps a request that waits, of one that may wait until the deadline.

@@ -10,7 +10,8 @@ ALLOWED = {
     "proto": (),
     "runtime": ("proto",),
     "comm": ("runtime",),
-    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/perfetto", "runtime/process", "runtime/segment"),
+    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/perfetto", "runtime/process", "runtime/segment",
+                 "runtime/tape"),
     "trainer": ("runtime", "comm"),
     "python": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
@@ -19,10 +20,10 @@ ALLOWED = {
 
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
-    "runtime": ("manual", "base", "perfetto", "process", "segment", "engine", "bootstrap", ""),
+    "runtime": ("manual", "base", "perfetto", "process", "segment", "tape", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
-             "algorithm", "select", "simulate", "provider", "check", "run", "nccl/library", "nccl/profiler", "nccl", "group", "", "c", "c/examples", "examples"),
+             "algorithm", "select", "simulate", "provider", "check", "tape", "run", "nccl/library", "nccl/profiler", "nccl", "group", "", "c", "c/examples", "examples"),
     "launcher": ("remedies", "base", "base/net", "options", "trace", "verdict", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/lines", "agent/rank", "agent/trace", "agent/mpi/spawn", "agent/mpi/pmix", "agent/mpi", "agent/stacks", "agent/activity", "agent/evidence", "agent/link",
                  "agent/life", "agent", "spawn", "join",
