@@ -172,6 +172,33 @@ absl::Status CheckTorchSwitch(const Options& options) {
   return WithRemedyOf(found, found.ok() ? found : absl::InvalidArgumentError(found.message()));
 }
 
+// Tells the ranks of the tapes that they write. Only ranks know whether their machine can take them; this one can be
+// asked here.
+absl::Status OrderTapes(Job* job) {
+  Options& options = job->options;
+  if (options.tape.empty()) return absl::OkStatus();
+  for (const RankSpan& span : options.taped) {
+    if (span.last < job->placement.world_size || options.min_nodes) continue;
+    return absl::InvalidArgumentError("--tape-ranks " + options.tape_ranks + ": there is no rank " +
+                                      std::to_string(span.last) + "; the job's ranks are 0 to " +
+                                      std::to_string(job->placement.world_size - 1));
+  }
+  const std::filesystem::path folder = std::filesystem::path(job->working_directory) / options.tape;
+  if (job->nodes.spawner == SpawnerKind::kLocal && !options.dry_run) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
+    if (error) {
+      return absl::InvalidArgumentError("no tape can be written to " + folder.string() + ": " + error.message() +
+                                        "; give a folder that can be made and written");
+    }
+  }
+  options.environment.emplace_back("COHORT_TAPE", folder.string());
+  if (!options.tape_ranks.empty()) options.environment.emplace_back("COHORT_TAPE_RANKS", options.tape_ranks);
+  if (options.tape_last) options.environment.emplace_back("COHORT_TAPE_LAST", std::to_string(*options.tape_last));
+  return absl::OkStatus();
+}
+
 // Finds, as best this machine can tell, what agents would only find out when they are started.
 absl::Status CheckThisMachine(const Job& job) {
   size_t most_ranks = 0;
@@ -250,6 +277,7 @@ absl::StatusOr<Job> PlanJob(Options typed) {
   if (job.nodes.instead) return job;
   COHORT_RETURN_IF_ERROR(RefuseLaunchers(options, job.placement.world_size));
   COHORT_RETURN_IF_ERROR(RefuseMixedMpi(options, job.mpi, job.placement.world_size));
+  COHORT_RETURN_IF_ERROR(OrderTapes(&job));
   TellOfIdleOptions(job);
   if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) {

@@ -8,6 +8,7 @@
 #include "cohort/launcher/commands/job_commands.h"
 #include "cohort/launcher/commands/job_stacks.h"
 #include "cohort/launcher/commands/job_top.h"
+#include "cohort/launcher/commands/replay_command.h"
 #include "cohort/launcher/commands/trace/trace_command.h"
 #include "cohort/launcher/commands/trace/why_command.h"
 #include "cohort/launcher/join/join_job.h"
@@ -27,6 +28,7 @@ constexpr Subcommand kSubcommands[] = {
     {"stacks", StacksManual, RunWithArguments<RunStacksCommand>},
     {"trace", TraceManual, RunWithArguments<RunTraceCommand>},
     {"why", WhyManual, RunWithArguments<RunWhyCommand>},
+    {"replay", ReplayManual, RunWithArguments<RunReplayCommand>},
     {"kill", KillManual, RunWithArguments<RunKillCommand>},
     {"doctor", DoctorManual, RunWithArguments<RunDoctorCommand>},
     {"completion", CompletionManual, RunWithArguments<RunCompletionCommand>},

@@ -22,7 +22,7 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --nproc-per-node 4 train.py              four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
-  dlaunch join|status|top|stacks|trace|kill|doctor|completion --help    each command by itself
+  dlaunch join|status|top|stacks|trace|replay|kill|doctor|completion --help    each command by itself
 A name without a slash is looked up in PATH, the working directory, then beside dlaunch. A .py file is run by python3 -u. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
@@ -71,6 +71,10 @@ void AddOutputOptions(CLI::App* app, RawOptions* raw) {
       app, "trace", &raw->trace, "FILE",
       "Write a trace of every rank's calls, for ui.perfetto.dev; --trace-last 60s: only of the last minute or two");
   AddOption(app, "trace-last", &raw->trace_last, "TIME", "")->group("");  // beside --trace
+  AddOption(app, "tape", &raw->tape, "FOLDER",
+            "Record what ranks get, for dlaunch replay; --tape-ranks 3,5: of these; --tape-last N: the last N steps");
+  AddOption(app, "tape-ranks", &raw->tape_ranks, "LIST", "")->group("");  // beside --tape
+  AddOption(app, "tape-last", &raw->tape_last, "N", "")->group("");       // the same
   AddOption(app, "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
 }
 

@@ -22,7 +22,7 @@ struct RawOptions {
   std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables, program_file;
   std::string on_failure, stopped, mpi, torch_backend, check, max_restarts, log_directory, log_rate, input, grace, wait,
-      ports, token_file, interface, bind, metrics, trace, trace_last;
+      ports, token_file, interface, bind, metrics, trace, trace_last, tape, tape_ranks, tape_last;
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;

@@ -17,7 +17,6 @@ namespace cohort::launcher {
 namespace {
 
 constexpr size_t kMostShown = 60;  // characters of a word that is not understood
-constexpr int kHighestRank = kMaxNodes * kMaxRanksPerNode - 1;
 
 absl::Status WrongFile(const std::string& where, const std::string& text) {
   return absl::InvalidArgumentError(where + ": " + text);
@@ -69,23 +68,6 @@ class WordReader {
   bool in_quote_ = false;
   size_t double_quotes_ = 0;  // of the word, that were not escaped
 };
-
-// "0-2,5"
-std::optional<std::vector<RankSpan>> ReadRanks(const std::string& text) {
-  std::vector<RankSpan> ranks;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    const std::string span = text.substr(begin, comma - begin);
-    const size_t dash = std::min(span.find('-'), span.size());
-    const std::optional<int> first = ReadWholeNumber(span.substr(0, dash), 0, kHighestRank);
-    const std::optional<int> last =
-        dash == span.size() ? first : ReadWholeNumber(span.substr(dash + 1), 0, kHighestRank);
-    if (!first || !last || *last < *first) return std::nullopt;
-    ranks.push_back({*first, *last});
-    begin = comma + 1;
-  }
-  return ranks;
-}
 
 void ReplacePlaces(std::string* word) {
   for (size_t i = 0; i + 1 < word->size(); ++i) {

@@ -152,6 +152,24 @@ absl::Status ReadInput(const std::string& text, Options* options) {
       "leave one out, or have the program read a file");
 }
 
+absl::Status ReadTape(const CommandParser& parser, Options* options) {
+  const RawOptions& raw = parser.raw();
+  const bool beside = parser.Has("--tape-ranks") || parser.Has("--tape-last");
+  if (!parser.Has("--tape")) {
+    return beside ? Invalid("--tape-ranks and --tape-last belong to tapes; give --tape FOLDER too") : absl::OkStatus();
+  }
+  if (raw.tape.empty()) return Invalid("--tape '': give a folder");
+  options->tape = raw.tape;
+  if (parser.Has("--tape-ranks")) {
+    std::optional<std::vector<RankSpan>> ranks = ReadRanks(raw.tape_ranks);
+    if (!ranks) return Invalid("--tape-ranks '" + raw.tape_ranks + "': give numbers of ranks, such as 3 or 0,4-7");
+    options->tape_ranks = raw.tape_ranks;
+    options->taped = *std::move(ranks);
+  }
+  if (!parser.Has("--tape-last")) return absl::OkStatus();
+  return ReadCount("tape-last", raw.tape_last, 1'000'000'000, &options->tape_last);
+}
+
 // All that is wrong with the options, so that nobody mends them one by one.
 class Problems {
  public:
@@ -267,6 +285,7 @@ absl::Status ReadOptions(const CommandParser& parser, Options* options) {
     problems.Add(
         InvalidArgumentError(Remedy::kTraceLastAlone, "--trace-last belongs to a trace; give --trace FILE too"));
   }
+  problems.Add(ReadTape(parser, options));
   if (parser.Has("--log-rate")) problems.Add(ReadRate(raw.log_rate, &options->log_rate));
   problems.Add(ReadEnvironment(raw.environment, &options->environment));
   if (raw.encrypt_data) problems.Add(EncryptData(options));

@@ -79,6 +79,10 @@ struct Options {
   Mpi mpi = Mpi::kAuto;
   std::string trace;                        // --trace: the file; empty: none
   std::chrono::milliseconds trace_last{0};  // --trace-last: of it; 0: all
+  std::string tape;                         // --tape: the folder; empty: no tapes
+  std::string tape_ranks;                   // --tape-ranks, as typed; empty: all
+  std::vector<RankSpan> taped;              // the same as ranks
+  std::optional<int> tape_last;             // --tape-last: steps; none: all
   std::string metrics;                      // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;

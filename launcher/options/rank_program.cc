@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "cohort/launcher/base/whole_number.h"
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/remedies/remedies.h"
 
@@ -87,7 +88,25 @@ absl::Status GiveCounts(int size, std::vector<RankProgram>* programs) {
   return absl::OkStatus();
 }
 
+constexpr int kHighestRank = kMaxNodes * kMaxRanksPerNode - 1;
+
 }  // namespace
+
+std::optional<std::vector<RankSpan>> ReadRanks(const std::string& text) {
+  std::vector<RankSpan> ranks;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string span = text.substr(begin, comma - begin);
+    const size_t dash = std::min(span.find('-'), span.size());
+    const std::optional<int> first = ReadWholeNumber(span.substr(0, dash), 0, kHighestRank);
+    const std::optional<int> last =
+        dash == span.size() ? first : ReadWholeNumber(span.substr(dash + 1), 0, kHighestRank);
+    if (!first || !last || *last < *first) return std::nullopt;
+    ranks.push_back({*first, *last});
+    begin = comma + 1;
+  }
+  return ranks;
+}
 
 std::optional<size_t> FindColon(const std::vector<std::string>& words, bool sure) {
   for (size_t i = sure ? 0 : 1; i < words.size(); ++i) {

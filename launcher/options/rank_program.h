@@ -36,6 +36,9 @@ struct RankProgram {
   std::string found = {};  // how its name became a path: "in PATH"; empty: it had a slash
 };
 
+// "0-2,5". Nothing: it is no list of ranks.
+std::optional<std::vector<RankSpan>> ReadRanks(const std::string& text);
+
 // The place of the ':' behind which mpirun would begin another program, in the words from a program's name on. A ':'
 // that may be an option's value ("cut -d :") is none, unless -n or --env and a program follow it. A ':' that nothing
 // like a program follows is none either, unless it is `sure` that the line has several programs.
