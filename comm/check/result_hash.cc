@@ -1,6 +1,6 @@
 #include "cohort/comm/check/result_hash.h"
 
-#include "cohort/runtime/segment/memory_hash.h"
+#include "cohort/runtime/tape/memory_hash.h"
 
 namespace cohort::comm {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cohort/runtime/segment/memory_hash.h"
+#include "cohort/runtime/tape/memory_hash.h"
 
 namespace cohort::comm {
 namespace {

@@ -83,7 +83,7 @@ class ReplayingProvider final : public ProviderAround {
   }
   bool WaitsIn(uint64_t) const override { return false; }
 
-  // Of a state of this provider.
+  // For a state of this provider.
   void Place(ReplayedState* state, const CollectiveRequest& request, const void* in, void* out,
              std::span<const std::byte> result);
   void Remove(ReplayedState* state) { std::erase(pending_, state); }

@@ -8,10 +8,10 @@
 #include "cohort/launcher/commands/job_commands.h"
 #include "cohort/launcher/commands/job_stacks.h"
 #include "cohort/launcher/commands/job_top.h"
-#include "cohort/launcher/commands/replay_command.h"
 #include "cohort/launcher/commands/trace/trace_command.h"
 #include "cohort/launcher/commands/trace/why_command.h"
 #include "cohort/launcher/join/join_job.h"
+#include "cohort/launcher/replay/replay_command.h"
 
 namespace cohort::launcher {
 namespace {

@@ -41,7 +41,7 @@ class ReplayedBootstrap final : public Bootstrap {
     COHORT_RETURN_IF_ERROR(AddNodes(welcome.nodes(), &joined.identity));
     COHORT_RETURN_IF_ERROR(CheckNodes(joined.identity));
     const NodeInfo& node = joined.identity.nodes[static_cast<size_t>(joined.identity.node)];
-    // Of one rank: nobody else would use it.
+    // It has one rank: nobody else would use it.
     COHORT_ASSIGN_OR_RETURN(
         joined.segment,
         CreateAndAttach(

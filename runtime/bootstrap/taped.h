@@ -10,7 +10,7 @@
 
 namespace cohort::runtime {
 
-// What dlaunch --tape asks for.
+// The wishes of dlaunch --tape.
 struct TapeOrder {
   std::string folder = {};
   std::vector<int> ranks = {};                // world ranks; empty: all

@@ -18,8 +18,8 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // Of the runtime that has this segment, or null. Cheap where this process has none. Any thread may call; the tape
-  // lives as long as the runtime.
+  // Returns the tape of the runtime that has this segment, or null. Cheap where this process has none. Any thread may
+  // call; the tape lives as long as the runtime.
   static Tape* Of(const Segment& segment);
 
   TapeWriter* writer() const { return writer_.get(); }

@@ -65,7 +65,7 @@ struct TapeContents {
   uint64_t bytes = 0;            // of all files
   uint64_t received = 0;         // bytes of all results
 
-  // Of `call`: what a black box would hold of it, but for times and numbers.
+  // Returns what a black box would hold of `call`, but for times and numbers.
   CallRecord RecordOf(const TapedCall& call) const;
 };
 

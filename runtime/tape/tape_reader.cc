@@ -13,7 +13,7 @@
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
-#include "cohort/runtime/segment/memory_hash.h"
+#include "cohort/runtime/tape/memory_hash.h"
 #include "cohort/runtime/tape/tape_bytes.h"
 #include "cohort/runtime/tape/tape_place.h"
 

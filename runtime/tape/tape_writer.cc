@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cohort/runtime/base/status_macros.h"
-#include "cohort/runtime/segment/memory_hash.h"
+#include "cohort/runtime/tape/memory_hash.h"
 #include "cohort/runtime/tape/tape_place.h"
 
 namespace cohort::runtime {

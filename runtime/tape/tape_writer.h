@@ -41,7 +41,7 @@ struct BegunCall {
 // out. Nothing is ever returned to the program.
 class TapeWriter {
  public:
-  // Of a program that marks no steps, so many calls are one.
+  // The calls that count as one step in a program that marks none.
   static constexpr uint64_t kCallsOfAStep = 10'000;
 
   // Makes the folder if need be, and the tape for head.rank in it, by `name`. What an earlier job has left under that

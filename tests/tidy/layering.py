@@ -27,7 +27,7 @@ ROOMS = {
     "launcher": ("remedies", "base", "base/net", "options", "trace", "verdict", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/lines", "agent/rank", "agent/trace", "agent/mpi/spawn", "agent/mpi/pmix", "agent/mpi", "agent/stacks", "agent/activity", "agent/evidence", "agent/link",
                  "agent/life", "agent", "spawn", "join",
-                 "nodes/surroundings", "nodes", "report", "metrics", "jobs", "front_end/printing", "front_end",
+                 "nodes/surroundings", "nodes", "report", "metrics", "jobs", "replay", "front_end/printing", "front_end",
                  "commands/trace", "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "nn",
                 "parallel/replicate", "parallel/zero", "parallel/fsdp", "parallel/tensor",

@@ -16,7 +16,7 @@
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/layout.h"
-#include "cohort/runtime/segment/memory_hash.h"
+#include "cohort/runtime/tape/memory_hash.h"
 #include "tools/collperf/layer_cost.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/instruction_counter.h"

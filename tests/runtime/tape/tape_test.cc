@@ -138,7 +138,7 @@ TEST_F(TapeTest, EventsComeInTheirOrder) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(TapeTest, IsHardlyLongerThanWhatWasReceived) {
+TEST_F(TapeTest, FilesAreHardlyLongerThanTheBytesReceived) {
   {
     auto writer = Create();
     const uint32_t group = writer->AddGroup(5, std::vector<int>{0, 3});

@@ -1,4 +1,4 @@
-#include "cohort/runtime/segment/memory_hash.h"
+#include "cohort/runtime/tape/memory_hash.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cohort/launcher/commands/replay_command.h"
+#include "cohort/launcher/replay/replay_command.h"
 
 #include <unistd.h>
 
