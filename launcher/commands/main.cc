@@ -179,9 +179,9 @@ absl::Status OrderTapes(Job* job) {
   if (options.tape.empty()) return absl::OkStatus();
   for (const RankSpan& span : options.taped) {
     if (span.last < job->placement.world_size || options.min_nodes) continue;
-    return absl::InvalidArgumentError("--tape-ranks " + options.tape_ranks + ": there is no rank " +
-                                      std::to_string(span.last) + "; the job's ranks are 0 to " +
-                                      std::to_string(job->placement.world_size - 1));
+    return InvalidArgumentError(Remedy::kTapeRank, "--tape-ranks " + options.tape_ranks + ": there is no rank " +
+                                                       std::to_string(span.last) + "; the job's ranks are 0 to " +
+                                                       std::to_string(job->placement.world_size - 1));
   }
   const std::filesystem::path folder = std::filesystem::path(job->working_directory) / options.tape;
   if (job->nodes.spawner == SpawnerKind::kLocal && !options.dry_run) {
@@ -189,8 +189,9 @@ absl::Status OrderTapes(Job* job) {
     std::filesystem::create_directories(folder, error);
     if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
     if (error) {
-      return absl::InvalidArgumentError("no tape can be written to " + folder.string() + ": " + error.message() +
-                                        "; give a folder that can be made and written");
+      return InvalidArgumentError(Remedy::kTapeFolder, "no tape can be written to " + folder.string() + ": " +
+                                                           error.message() +
+                                                           "; give a folder that can be made and written");
     }
   }
   options.environment.emplace_back("COHORT_TAPE", folder.string());

@@ -156,13 +156,15 @@ absl::Status ReadTape(const CommandParser& parser, Options* options) {
   const RawOptions& raw = parser.raw();
   const bool beside = parser.Has("--tape-ranks") || parser.Has("--tape-last");
   if (!parser.Has("--tape")) {
-    return beside ? Invalid("--tape-ranks and --tape-last belong to tapes; give --tape FOLDER too") : absl::OkStatus();
+    if (!beside) return absl::OkStatus();
+    return InvalidArgumentError(Remedy::kTapeAlone,
+                                "--tape-ranks and --tape-last belong to tapes; give --tape FOLDER too");
   }
-  if (raw.tape.empty()) return Invalid("--tape '': give a folder");
+  if (raw.tape.empty()) return WrongValue("--tape", "", "give a folder");
   options->tape = raw.tape;
   if (parser.Has("--tape-ranks")) {
     std::optional<std::vector<RankSpan>> ranks = ReadRanks(raw.tape_ranks);
-    if (!ranks) return Invalid("--tape-ranks '" + raw.tape_ranks + "': give numbers of ranks, such as 3 or 0,4-7");
+    if (!ranks) return WrongValue("--tape-ranks", raw.tape_ranks, "give numbers of ranks, such as 3 or 0,4-7");
     options->tape_ranks = raw.tape_ranks;
     options->taped = *std::move(ranks);
   }

@@ -23,6 +23,7 @@
 #include "cohort/launcher/machine/rank_environment.h"
 #include "cohort/launcher/options/python_program.h"
 #include "cohort/launcher/options/subcommand_line.h"
+#include "cohort/launcher/remedies/remedies.h"
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/tape/tape_place.h"
@@ -57,10 +58,13 @@ std::string PathOf(const std::string& folder, const TapePlace& place) {
 }
 
 absl::StatusOr<std::vector<TapePlace>> FirstTapesIn(const std::string& folder) {
-  COHORT_ASSIGN_OR_RETURN(std::vector<TapePlace> places, runtime::TapesIn(folder));
+  absl::StatusOr<std::vector<TapePlace>> found = runtime::TapesIn(folder);
+  if (!found.ok()) return WithRemedy(Remedy::kNoTape, found.status());
+  std::vector<TapePlace>& places = *found;
   std::erase_if(places, [](const TapePlace& place) { return place.runtime != 1; });
-  if (!places.empty()) return places;
-  return absl::NotFoundError("there are no tapes in " + folder + "; give the folder of dlaunch --tape");
+  if (!places.empty()) return std::move(places);
+  return WithRemedy(Remedy::kNoTape,
+                    absl::NotFoundError("there are no tapes in " + folder + "; give the folder of dlaunch --tape"));
 }
 
 std::string ListTapes(const std::string& folder, const std::vector<TapePlace>& places) {
@@ -69,7 +73,7 @@ std::string ListTapes(const std::string& folder, const std::vector<TapePlace>& p
     const auto tape = runtime::OpenTape::Open(PathOf(folder, place));
     text += "rank " + std::to_string(place.rank) + ", epoch " + std::to_string(place.epoch) + ": ";
     if (!tape.ok()) {
-      text += std::string(tape.status().message()) + "\n";
+      text += TextOf(WithRemedy(Remedy::kTapeUnreadable, tape.status())) + "\n";
       continue;
     }
     const runtime::TapeContents& contents = (*tape)->contents();
@@ -89,7 +93,7 @@ absl::StatusOr<TapePlace> Choose(const std::vector<TapePlace>& places, std::opti
   std::string list;
   for (const int one : ranks) list += (list.empty() ? "" : ", ") + std::to_string(one);
   if (!rank && ranks.size() > 1) {
-    return absl::InvalidArgumentError("there are tapes of ranks " + list + "; say which by --rank");
+    return InvalidArgumentError(Remedy::kTapeRank, "there are tapes of ranks " + list + "; say which by --rank");
   }
   const int chosen = rank.value_or(*ranks.begin());
   std::optional<TapePlace> found;  // the latest epoch
@@ -97,9 +101,9 @@ absl::StatusOr<TapePlace> Choose(const std::vector<TapePlace>& places, std::opti
     if (place.rank == chosen && (!epoch || place.epoch == static_cast<uint64_t>(*epoch))) found = place;
   }
   if (found) return *found;
-  return absl::NotFoundError("there is no tape of rank " + std::to_string(chosen) +
-                             (epoch ? " in epoch " + std::to_string(*epoch) : "") + "; there are those of ranks " +
-                             list);
+  return WithRemedy(Remedy::kNoTape, absl::NotFoundError("there is no tape of rank " + std::to_string(chosen) +
+                                                         (epoch ? " in epoch " + std::to_string(*epoch) : "") +
+                                                         "; there are those of ranks " + list));
 }
 
 // This process' variables, with those of the recorded rank in their places.
@@ -170,7 +174,8 @@ int RunReplayCommand(const std::vector<std::string>& arguments) {
   const std::optional<int> epoch = ReadWholeNumber(epoch_text, 1, kHighest);
   for (const auto& [name, text, number] :
        {std::tuple("--rank", rank_text, rank), std::tuple("--epoch", epoch_text, epoch)}) {
-    if (!text.empty() && !number) return Refuse(std::string(name) + " '" + text + "': give a number", kExitUsage);
+    if (text.empty() || number) continue;
+    return Refuse(WithRemedy(Remedy::kWrongValue, std::string(name) + " '" + text + "': give a number"), kExitUsage);
   }
   const absl::StatusOr<std::vector<TapePlace>> places = FirstTapesIn(folder);
   if (!places.ok()) return Refuse(places.status(), kExitUsage);
@@ -182,7 +187,7 @@ int RunReplayCommand(const std::vector<std::string>& arguments) {
   if (error) return Refuse("'" + folder + "': " + error.message(), kExitUsage);
   // All of it, so that a damaged tape is refused before the program does anything.
   const auto tape = runtime::OpenTape::Open(path);
-  if (!tape.ok()) return Refuse(tape.status(), kExitUsage);
+  if (!tape.ok()) return Refuse(WithRemedy(Remedy::kTapeUnreadable, tape.status()), kExitUsage);
   const runtime::TapeContents& contents = (*tape)->contents();
   Say("replays rank " + std::to_string(place->rank) + " of " + std::to_string(contents.head.world_size) + ", epoch " +
       std::to_string(place->epoch) + ": " + Plural(contents.calls.size(), "call"));
