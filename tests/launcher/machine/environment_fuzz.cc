@@ -82,7 +82,8 @@ void TryMaking(const std::vector<std::string>& lines) {
                                                                               .node = 1,
                                                                               .agent_address = "@cohort-agent",
                                                                               .cpu_share = 2,
-                                                                              .torch_switch = ""});
+                                                                              .torch_switch = "",
+                                                                              .nccl_plugin = ""});
   std::set<std::string> names;
   for (const std::string& variable : variables) {
     FuzzCheck(variable.find('=') != std::string::npos);
