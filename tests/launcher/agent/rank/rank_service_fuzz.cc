@@ -196,6 +196,10 @@ class Node {
     FuzzCheck(present_.insert(event.local_rank).second);
     let_in_.insert(event.local_rank);
   }
+  void On(const RankService::Recorded& event) {  // by a process that does not join, and whose end is no news
+    FuzzCheck(event.local_rank >= 0 && event.local_rank + 1 < kRanks && present_.count(event.local_rank) == 0);
+    let_in_.insert(event.local_rank);
+  }
   void On(const RankService::Goodbye& event) {
     FuzzCheck(let_in_.count(event.local_rank) > 0);
     present_.erase(event.local_rank);
