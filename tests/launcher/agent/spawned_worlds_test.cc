@@ -19,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::StartsWith;
 
 class SpawnedWorldsTest : public ::testing::Test {
@@ -102,7 +103,7 @@ TEST_F(SpawnedWorldsTest, TellsHowAProcessFailed) {
   EXPECT_THAT(failures_[1], HasSubstr(") was killed by SIGSEGV"));
   EXPECT_EQ(exit_code_, std::nullopt);
   EXPECT_EQ(signal_, SIGSEGV);
-  EXPECT_EQ(notices_, failures_);
+  EXPECT_THAT(notices_, IsSupersetOf(failures_));  // a process may take so long that its wait for MPI_Init is told too
 }
 
 TEST_F(SpawnedWorldsTest, AProcessThatEndsWithoutMpiFailsWhereTheRankWaitsForIt) {
