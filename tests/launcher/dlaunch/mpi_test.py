@@ -312,7 +312,7 @@ wait = Info(key=b"pmix.wait", value=Value(type=6))
 asked = sum(pmix.PMIx_Lookup_nb(names, ctypes.byref(wait), ctypes.c_size_t(1), done, None) == 0 for _ in range(20000))
 deadline = time.monotonic() + 20
 while len(answers) < asked - 1000 and time.monotonic() < deadline: time.sleep(0.01)
-print("asked", asked, "refused", len(answers) - answers.count(0))
+print("asked", asked, "refused", len(answers) - answers.count(0), flush=True)
 os._exit(0)
 """])
         asked, refused = map(int, re.search(r"asked (\d+) refused (\d+)", job.stdout).groups())
