@@ -56,11 +56,11 @@ function(cohort_describe_packages)
       DEB SECTION utils RECOMMENDS "libdw1, openssh-client" SUGGESTS "libpmix2, libucx0")
   endif()
   if(COHORT_HAVE_TORCH)
-    # A header of checkpoints includes nlohmann-json. The BLAS is the one that heeds the number of threads a rank is given.
+    # The BLAS is the one that heeds the number of threads a rank is given.
     cohort_package(trainer cohort-trainer "Distributed training in C++ on libtorch, with examples"
-      DEB SECTION libs DEPENDS "libcohort0 (${same}), nlohmann-json3-dev" RECOMMENDS "dlaunch, libopenblas0-openmp"
+      DEB SECTION libs DEPENDS "libcohort0 (${same})" RECOMMENDS "dlaunch, libopenblas0-openmp"
         SUGGESTS "libcohort-dev (${same}), libtorch-dev"
-      RPM REQUIRES "libcohort0 ${same}, pkgconfig(nlohmann_json)")
+      RPM REQUIRES "libcohort0 ${same}")
   endif()
 endfunction()
 
