@@ -17,7 +17,7 @@ trap 'rm -rf --one-file-system "$root"' EXIT
 if [ -n "${BARE_ROOT:-}" ]; then
   tar -C "$root" -xf "$BARE_ROOT"
 else
-  fill_root "$root" bookworm
+  fill_root "$root" bookworm "$(dpkg --print-architecture)"
 fi
 mkdir -p "$root/packages" "$root/user"
 cp "$packages"/{*.deb,*.rpm,cohort-*-Linux-*.tar.gz} "$root/packages/"

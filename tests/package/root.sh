@@ -1,15 +1,15 @@
 # For scripts that try packages in a bare Debian: bare_root.sh, wheel_roots.sh.
 
-# fill_root <root> <suite> [package...]: a bare Debian of that suite, with this machine's package sources where the suite is
-# this machine's too.
+# fill_root <root> <suite> <architecture> [package...]: a bare Debian of that suite for that architecture of dpkg, with this
+# machine's package sources where the suite is this machine's too.
 fill_root() {
-  local root=$1 suite=$2 mirror file packages=ca-certificates
-  shift 2
+  local root=$1 suite=$2 architecture=$3 mirror file packages=ca-certificates
+  shift 3
   for package; do packages+=,$package; done
   # One of the two files may be missing.
   mirror=$(cat /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null |
     sed -nE 's/^URIs: *([^ ]*).*/\1/p; s/^deb +(\[[^]]*\] *)?([^ ]*) .*/\2/p' | sed -n 1p) || true
-  debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
+  debootstrap --arch="$architecture" --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
     { tail -n 5 "$root.log" >&2 && return 1; }
   rm -f "$root.log"
   if grep -qsw "$suite" /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; then

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import subprocess
@@ -17,11 +18,13 @@ REPOSITORY = pathlib.Path(sys.argv[1])
 TOOLS = REPOSITORY / "tools/wheel"
 sys.path.insert(0, str(TOOLS))
 
+import libraries  # noqa: E402
 import link  # noqa: E402
 import symbols  # noqa: E402
+import sysroot  # noqa: E402
 
 SKIPPED = 77
-TAG = "cp39-abi3-manylinux_2_28_x86_64"
+TAG = f"cp39-abi3-manylinux_2_28_{platform.machine()}"
 
 
 class Folder(unittest.TestCase):
@@ -59,8 +62,50 @@ class Link(Folder):
 
     def test_what_is_for_another_linker_is_left_out(self):
         given = ["-O2", "-g1", "-DNDEBUG", "-fPIC", "-shared", "-fuse-ld=mold", "-Wl,-z,separate-loadable-segments", "-pthread",
-                 "-Wl,--version-script=exported.map", "a.o", "-ldl", "-Wl,--push-state,--as-needed", "-Wl,--pop-state"]
+                 "--sysroot=/there", "-Wl,--version-script=exported.map", "a.o", "-ldl", "-Wl,--push-state,--as-needed", "-Wl,--pop-state"]
         self.assertEqual(link.translate(given, self.toolchain(True)), ["-shared", "-Wl,--version-script=exported.map", "a.o", "-ldl"])
+
+
+class Sysroot(Folder):
+    def package(self, name, files, source="", version="1-2"):
+        """A package of Debian: files maps paths to contents, or to ("->", target)."""
+        tree = self.folder / name
+        (tree / "DEBIAN").mkdir(parents=True)
+        (tree / "DEBIAN/control").write_text(f"Package: {name}\nVersion: {version}\nArchitecture: arm64\nMaintainer: nobody\n"
+                                             f"Description: none\n{source}", encoding="utf-8")
+        for path, content in files.items():
+            place = tree / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, tuple):
+                place.symlink_to(content[1])
+            else:
+                place.write_text(content, encoding="utf-8")
+        made = self.folder / f"{name}.deb"
+        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, made], check=True, stdout=subprocess.DEVNULL)
+        return str(made)
+
+    def test_links_of_packages_lead_to_the_files_of_others(self):
+        if shutil.which("dpkg-deb") is None:
+            self.skipTest("there is no dpkg-deb")
+        root = self.folder / "root"
+        (root / "usr/lib").mkdir(parents=True)
+        (root / "lib").symlink_to("usr/lib")
+        for package in (self.package("one", {"lib/there/libone.so.1": "library", "usr/bin/one": "program"}),
+                        self.package("one-dev", {"usr/lib/there/libone.so": ("->", "/lib/there/libone.so.1")})):
+            sysroot.unpack(package, str(root))
+        sysroot.turn_links(str(root))
+        self.assertTrue((root / "lib").is_symlink())
+        self.assertEqual((root / "usr/lib/there/libone.so").read_text(encoding="utf-8"), "library")
+        self.assertFalse(os.path.isabs(os.readlink(root / "usr/lib/there/libone.so")))
+        self.assertFalse((root / "usr/bin").exists())
+
+    def test_the_version_of_a_source_is_that_of_the_package_there(self):
+        if shutil.which("dpkg-deb") is None:
+            self.skipTest("there is no dpkg-deb")
+        packages = [self.package("libone-dev", {}, "Source: one (1-2)\n", "1-2+b3"), self.package("two", {})]
+        (self.folder / "sources.txt").write_text("".join(f"{sysroot.source_of(package)}\n" for package in packages), encoding="utf-8")
+        self.assertEqual(libraries.source_of("libone-dev", str(self.folder)), ["one", "1-2"])
+        self.assertEqual(libraries.source_of("two", str(self.folder)), ["two", "1-2"])
 
 
 class StandIns(Folder):
@@ -152,6 +197,10 @@ class Symbols(Folder):
 
     def test_a_tag_for_a_newer_glibc_is_named(self):
         self.assertIn("its tag says another glibc", self.wheel("", tag=TAG.replace("2_28", "2_35"))[0])
+
+    def test_a_file_for_another_machine_is_named(self):
+        self.assertIn(f"dlaunch/module.so: is built for {platform.machine()}, and the tag says another",
+                      self.wheel("", tag=TAG.replace(platform.machine(), "another")))
 
     def test_a_wheel_without_a_module_is_named(self):
         path = self.folder / f"dlaunch-1-{TAG}.whl"

@@ -55,7 +55,7 @@ if(COHORT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 find_program(COHORT_MOLD mold)
-if(COHORT_MOLD)
+if(COHORT_MOLD AND NOT CMAKE_CROSSCOMPILING) # a cross compiler looks for it by another name
   # Each segment on pages of its own: else mold 1.10 lets the part that becomes read-only begin on a page that is not
   # mapped, where .tbss is its first section and the code ends within 16 bytes of a page's end. Such a program does not
   # start: "cannot apply additional memory protection after relocation".

@@ -17,25 +17,25 @@ GLIBC = {"-ldl", "-lm", "-lrt", "-lpthread"}
 # Archives that a shared library names by itself, and its archive does not.
 NEEDED = {"libprometheus-cpp-pull.a": ("libcivetweb-cpp.a", "libcivetweb.a")}
 # For other linkers, or for the compiler alone.
-DROPPED = re.compile(r"-fuse-ld=.*|-Wl,-z,.*|-Wl,--(push|pop)-state.*|-Wl,--as-needed|-O.*|-g\d?|-D.*|-fPI[CE]|-W[^l].*|-l?pthread")
+DROPPED = re.compile(r"-fuse-ld=.*|-Wl,-z,.*|-Wl,--(push|pop)-state.*|-Wl,--as-needed|-O.*|-g\d?|-D.*|-fPI[CE]|-W[^l].*|-l?pthread|--sysroot=.*")
 
 
 class Toolchain:
     """A compiler: its machine, its own archives, and where its libraries lie."""
 
-    def __init__(self, compiler, folder, shared):
-        self.compiler = compiler
+    def __init__(self, compiler, folder, shared, sysroot=()):
+        self.compiler = [compiler, *sysroot]  # the option --sysroot, where the link is for another machine
         self.archives = os.path.join(folder, "lib")
         self.shared = shared
         self.folders = []
 
     def ask(self, *question):
-        return subprocess.run([self.compiler, *question], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run([*self.compiler, *question], capture_output=True, text=True, check=True).stdout.strip()
 
     def file(self, name):
         path = self.ask(f"-print-file-name={name}")
         if not os.path.isabs(path):
-            sys.exit(f"link.py: {self.compiler} has no {name}")
+            sys.exit(f"link.py: {self.compiler[0]} has no {name}")
         return path
 
     def archive(self, library):
@@ -85,13 +85,13 @@ def translate(arguments, toolchain):
 def stand_ins(toolchain, output):
     """Compiles the symbols that the old glibc lacks."""
     path = f"{output}.old_glibc.o"
-    subprocess.run([toolchain.compiler, "-x", "c", "-O2", "-fPIC", "-c", os.path.join(HERE, "old_glibc.c"), "-o", path], check=True)
+    subprocess.run([*toolchain.compiler, "-x", "c", "-O2", "-fPIC", "-c", os.path.join(HERE, "old_glibc.c"), "-o", path], check=True)
     return path
 
 
 def main():
     folder, glibc, compiler, *arguments = sys.argv[1:]
-    toolchain = Toolchain(compiler, folder, "-shared" in arguments)
+    toolchain = Toolchain(compiler, folder, "-shared" in arguments, [a for a in arguments if a.startswith("--sysroot=")])
     output = arguments[arguments.index("-o") + 1]
     target = f"{toolchain.ask('-dumpmachine').split('-')[0]}-linux-gnu.{glibc}"
     if importlib.util.find_spec("ziglang") is None:

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Fails where a wheel needs what systems with an old glibc lack: symbols.py <wheel> [<glibc, 2.28 unless given>]
 
-Looks at each ELF file: versions of symbols, libraries, symbols of no library. The limits are those of manylinux_2_28, but
-that libstdc++ must not be needed at all."""
+Looks at each ELF file: its machine, versions of symbols, libraries, symbols of no library. The limits are those of
+manylinux_2_28, but that libstdc++ must not be needed at all."""
 
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
 
 ELF = b"\x7fELF"
+# The machine of a tag by the number in an ELF file.
+MACHINES = {62: "x86_64", 183: "aarch64"}
 # Beside libc, libgcc_s for modules: see link.py.
 LIBRARIES = re.compile(r"(libc\.so\.6|libm\.so\.6|libdl\.so\.2|librt\.so\.1|libpthread\.so\.0|libgcc_s\.so\.1|ld-linux-.*)")
 GCC = (7, 0, 0)
@@ -48,14 +51,17 @@ def faults(path, glibc):
 
 def check(wheel, glibc):
     """Lines that say what is wrong with a wheel."""
-    tag = re.search(r"manylinux_(\d+)_(\d+)_", os.path.basename(wheel))
-    if tag is None or numbers(tag[0])[:2] > numbers(glibc):
+    tag = re.search(r"manylinux_(\d+_\d+)_(\w+)\.whl$", wheel)
+    if tag is None or numbers(tag[1]) > numbers(glibc):
         yield f"{os.path.basename(wheel)}: its tag says another glibc than {glibc}"
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
         files = [name for name in archive.namelist() if archive.read(name)[:4] == ELF]
         if not files:
             yield f"{os.path.basename(wheel)}: has no ELF file"
         for name in files:
+            (number,) = struct.unpack_from("<H", archive.read(name), 18)
+            if tag is not None and MACHINES.get(number) != tag[2]:
+                yield f"{name}: is built for {MACHINES.get(number, 'another machine')}, and the tag says {tag[2]}"
             path = archive.extract(name, folder)
             yield from (f"{name}: {fault}" for fault in faults(path, glibc))
 
