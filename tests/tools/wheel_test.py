@@ -90,14 +90,14 @@ class Sysroot(Folder):
         root = self.folder / "root"
         (root / "usr/lib").mkdir(parents=True)
         (root / "lib").symlink_to("usr/lib")
-        for package in (self.package("one", {"lib/there/libone.so.1": "library", "usr/bin/one": "program"}),
+        for package in (self.package("one", {"lib/there/libone.so.1": "library", "usr/share/doc/one/copyright": "text"}),
                         self.package("one-dev", {"usr/lib/there/libone.so": ("->", "/lib/there/libone.so.1")})):
             sysroot.unpack(package, str(root))
         sysroot.turn_links(str(root))
         self.assertTrue((root / "lib").is_symlink())
         self.assertEqual((root / "usr/lib/there/libone.so").read_text(encoding="utf-8"), "library")
         self.assertFalse(os.path.isabs(os.readlink(root / "usr/lib/there/libone.so")))
-        self.assertFalse((root / "usr/bin").exists())
+        self.assertFalse((root / "usr/share/doc").exists())
 
     def test_the_version_of_a_source_is_that_of_the_package_there(self):
         if shutil.which("dpkg-deb") is None:

@@ -16,7 +16,7 @@ import sys
 import debian
 
 ARCHITECTURES = {"aarch64": "arm64"}
-LEFT_OUT = ["./bin", "./sbin", "./etc", "./var", "./usr/bin", "./usr/sbin", "./usr/share/doc", "./usr/share/man", "./usr/share/locale"]
+LEFT_OUT = ["./bin", "./sbin", "./etc", "./var", "./usr/sbin", "./usr/share/doc", "./usr/share/man", "./usr/share/locale"]
 TOOLCHAIN = """# Written by tools/wheel/sysroot.py.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR {machine})
@@ -55,7 +55,7 @@ def turn_links(root):
 
 def link_plugins(root):
     """gRPC's configuration for CMake wants the plug-ins of protoc beside its libraries. This machine's run here."""
-    os.makedirs(os.path.join(root, "usr/bin"))
+    os.makedirs(os.path.join(root, "usr/bin"), exist_ok=True)
     for plugin in glob.glob("/usr/bin/grpc_*_plugin"):
         os.symlink(plugin, os.path.join(root, "usr/bin", os.path.basename(plugin)))
 
