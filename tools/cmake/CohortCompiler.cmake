@@ -3,7 +3,7 @@
 include_guard(GLOBAL)
 
 add_library(cohort_options INTERFACE)
-target_compile_options(cohort_options INTERFACE -Wall -Wextra $<$<BOOL:${COHORT_WERROR}>:-Werror>)
+target_compile_options(cohort_options INTERFACE -pthread -Wall -Wextra $<$<BOOL:${COHORT_WERROR}>:-Werror>)
 target_compile_definitions(cohort_options INTERFACE COHORT_VERSION="${PROJECT_VERSION}")
 
 # Everybody includes "cohort/comm/communicator.h": dependants of an install, and this tree, in which that is a link.

@@ -6,16 +6,15 @@
 # HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS. A
 # library of headers alone is an interface.
 # PRIVATE_DEPS are used by the .cc files only.
-# PCH names headers to precompile: worth it from about five files that share one slow header. PCH_FROM names another
-# library whose precompiled headers serve here too. Several sources are compiled as one (CohortMerge.cmake), or alone with
-# UNMERGED.
+# PCH_FROM names the set of precompiled headers, common_headers if it is left out (CohortHeaders.cmake). Several sources
+# are compiled as one (CohortMerge.cmake), or alone with UNMERGED.
 #
 #   cohort_library(NAME comm
 #     HDRS communicator.h work.h
 #     SRCS communicator.cc internal/cache.h internal/cache.cc
 #     DEPS cohort::runtime absl::statusor
 #     PRIVATE_DEPS OpenSSL::Crypto cohort::ucx_headers # *_headers: needed to compile, never by dependants
-#     [EXCLUDE_FROM_INSTALL] [PCH <vector> | PCH_FROM runtime] [UNMERGED])
+#     [EXCLUDE_FROM_INSTALL] [PCH_FROM torch_headers] [UNMERGED])
 #
 # Messages generated from .proto files beside the calling CMakeLists.txt; included as "cohort/v1/agent.pb.h". With GRPC
 # the services too (`agent.grpc.pb.h`). PROTOS are relative to the calling folder and so are their imports.
@@ -86,7 +85,7 @@ function(cohort_include_base base folder)
 endfunction()
 
 function(cohort_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL;UNMERGED" "NAME;PCH_FROM" "HDRS;SRCS;DEPS;PRIVATE_DEPS;PCH")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL;UNMERGED" "NAME;PCH_FROM" "HDRS;SRCS;DEPS;PRIVATE_DEPS")
   cohort_check_arguments("cohort_library")
   set(target cohort_${arg_NAME})
   cohort_check_deps(${target} ${arg_DEPS} ${arg_PRIVATE_DEPS})
@@ -97,13 +96,11 @@ function(cohort_library)
     set(scope PUBLIC)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:cohort_options>)
     cohort_link_private(${target} ${arg_PRIVATE_DEPS})
-    if(arg_PCH)
-      target_precompile_headers(${target} PRIVATE ${arg_PCH})
-    elseif(arg_PCH_FROM)
-      target_precompile_headers(${target} REUSE_FROM cohort_${arg_PCH_FROM})
+    if(NOT arg_PCH_FROM)
+      set(arg_PCH_FROM common_headers)
     endif()
-    if(arg_PCH OR arg_PCH_FROM)
-      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>) # or ccache gives up
+    cohort_reuse_headers(${target} ${arg_PCH_FROM})
+    if(arg_PCH_FROM STREQUAL "torch_headers")
       cohort_merge_sources(${target} 6)
     elseif(NOT arg_UNMERGED)
       cohort_merge_sources(${target} 10)

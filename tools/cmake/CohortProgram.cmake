@@ -35,9 +35,9 @@ function(cohort_program)
   endif()
 endfunction()
 
-# cohort_program_pch(<program> <library>): compiles the program with the precompiled headers of cohort_<library>. They are
-# position-independent code of a library (-fPIC), so the program is too: making another set of libtorch's takes 35 s.
-function(cohort_program_pch program library)
-  target_precompile_headers(${program} REUSE_FROM cohort_${library})
-  target_compile_options(${program} PRIVATE -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>) # or ccache gives up
+# cohort_program_pch(<program> <set>): compiles the program with a set of precompiled headers (CohortHeaders.cmake) that was
+# made for libraries (-fPIC), so the program is compiled as they are: making another set of libtorch's takes 35 s.
+function(cohort_program_pch program set)
+  cohort_reuse_headers(${program} ${set})
+  target_compile_options(${program} PRIVATE -fPIC)
 endfunction()

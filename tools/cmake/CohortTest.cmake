@@ -10,6 +10,9 @@
 # COHORT_TEST_PROCESSORS to 1, so that twice as many of them run at a time.
 include_guard(GLOBAL)
 
+# Precompiled headers of the programs of tests (CohortHeaders.cmake); a folder that has its own clears the name.
+set(COHORT_TEST_HEADERS test_headers)
+
 set(COHORT_TEST_OUTPUT_DIR ${CMAKE_BINARY_DIR}/tests/bin)
 set(COHORT_TEST_ENV COHORT_TEST_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
   COHORT_TEST_HELPER_DIR=${COHORT_TEST_OUTPUT_DIR} COHORT_TEST_SOURCE_DIR=${PROJECT_SOURCE_DIR})
@@ -36,6 +39,10 @@ function(cohort_test_program)
   set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${COHORT_TEST_OUTPUT_DIR})
   target_include_directories(${arg_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${arg_NAME} PRIVATE cohort_options ${arg_DEPS})
+  if(COHORT_TEST_HEADERS AND NOT arg_SRCS MATCHES "[.]c(;|$)")
+    cohort_reuse_headers(${arg_NAME} ${COHORT_TEST_HEADERS})
+    target_compile_definitions(${arg_NAME} PRIVATE GTEST_HAS_PTHREAD=1) # as GoogleTest's target says, or g++ refuses them
+  endif()
 endfunction()
 
 # cohort_test_properties(<variable>): what a test's ctest entry gets, as code, because ENVIRONMENT and LABELS are lists.
