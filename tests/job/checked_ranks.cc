@@ -10,7 +10,6 @@
 
 namespace comm = cohort::comm;
 namespace runtime = cohort::runtime;
-namespace testing = cohort::testing;
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
@@ -22,7 +21,8 @@ int main(int argc, char** argv) {
   const int64_t trials = std::strtoll(argv[2], nullptr, 10);
   for (int64_t trial = 0; trial < trials; ++trial) {
     const auto seed = static_cast<uint64_t>(trial * 1000 + (*world)->size());
-    const std::string wrong = results ? testing::DamageResult(**world, seed) : testing::PassNonFinite(**world, seed);
+    const std::string wrong =
+        results ? cohort::testing::DamageResult(**world, seed) : cohort::testing::PassNonFinite(**world, seed);
     if (!wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
   }
   return 0;
