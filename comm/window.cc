@@ -65,10 +65,13 @@ absl::StatusOr<Window> Window::Allocate(Communicator& communicator, Group& group
   const Offer offer{static_cast<int64_t>(window.block_.offset), static_cast<int64_t>(window.block_.bytes), !mine.ok()};
   std::vector<Offer> offers(static_cast<size_t>(communicator.size()));
   const auto exchange = [&](const Offer& own) {
-    return communicator
-        .AllGather(ConstBuffer(reinterpret_cast<const int64_t*>(&own), kOfferWords),
-                   Buffer(reinterpret_cast<int64_t*>(offers.data()), kOfferWords * communicator.size()), options, site)
-        .Wait();
+    const CallShape shape{.input = InputMeaning::kPlaces};
+    const CallArguments arguments{
+        .kind = CollectiveKind::kAllGather,
+        .in = ConstBuffer(reinterpret_cast<const int64_t*>(&own), kOfferWords),
+        .out = Buffer(reinterpret_cast<int64_t*>(offers.data()), kOfferWords * communicator.size()),
+        .site = site};
+    return group.Submit(arguments, options, &shape).Wait();
   };
   COHORT_RETURN_IF_ERROR(exchange(offer));
   const auto outcome = [&]() -> absl::Status {

@@ -13,12 +13,13 @@
 
 namespace cohort::comm {
 
-// The part of some calls that CallArguments lack: the layouts of a variable-count form, or a hash of the calls that
-// were gathered into one (CollectiveRequest::parts).
+// The part of some calls that CallArguments lack: the layouts of a variable-count form, a hash of the calls that were
+// gathered into one (CollectiveRequest::parts), or an input that is no data.
 struct CallShape {
   BlockLayout in_blocks = {};
   BlockLayout out_blocks = {};
   uint64_t parts = 0;
+  InputMeaning input = InputMeaning::kData;
 };
 
 // A prepared call, and what its repetitions have in common.

@@ -48,7 +48,10 @@ absl::Status CheckCall(const GroupContext& group, const CallArguments& arguments
     COHORT_RETURN_IF_ERROR(MakeRequest(arguments, group.rank, group.size, &request));
   }
   COHORT_RETURN_IF_ERROR(ApplyOptions(options, group.determinism, &request));
-  if (shape != nullptr) request.parts = shape->parts;
+  if (shape != nullptr) {
+    request.parts = shape->parts;
+    request.input = shape->input;
+  }
 
   const BufferBlocks used = BlocksOf(arguments.kind, group.rank == arguments.root, group.size);
   const auto bytes_of = [](const auto& buffer, int blocks) {
