@@ -3,10 +3,9 @@
 #include <utility>
 
 #include "cohort/runtime/base/status_macros.h"
-#include "cohort/runtime/bootstrap/local_segment.h"
+#include "cohort/runtime/bootstrap/alone.h"
 #include "cohort/runtime/bootstrap/taped.h"
 #include "cohort/runtime/bootstrap/welcome.h"
-#include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/tape/tape.h"
 #include "cohort/runtime/tape/tape_place.h"
 
@@ -25,7 +24,7 @@ std::string TapeOfRuntime(const std::string& first, uint64_t number) {
   return first.substr(0, name_at) + TapeName(*place);
 }
 
-class ReplayedBootstrap final : public Bootstrap {
+class ReplayedBootstrap final : public BootstrapAlone {
  public:
   explicit ReplayedBootstrap(std::string path) : path_(std::move(path)) {}
 
@@ -44,10 +43,9 @@ class ReplayedBootstrap final : public Bootstrap {
     // It has one rank: nobody else would use it.
     COHORT_ASSIGN_OR_RETURN(
         joined.segment,
-        CreateAndAttach(
+        MakeSegment(
             {.local_ranks = 1, .epoch = head.segment_epoch, .job_id = joined.identity.job_id, .node = node.name}));
-    segment_ = joined.segment.get();
-    tape_ = std::make_unique<Tape>(segment_, std::make_unique<TapePlayer>(std::move(open)));
+    tape_ = std::make_unique<Tape>(joined.segment.get(), std::make_unique<TapePlayer>(std::move(open)));
     return joined;
   }
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override {
@@ -68,20 +66,9 @@ class ReplayedBootstrap final : public Bootstrap {
     COHORT_RETURN_IF_ERROR(answer.status);
     return VariableResult{answer.found, answer.value, answer.number};
   }
-  bool Poll(BootstrapListener& listener) override {
-    (void)listener;
-    return false;
-  }
-  // Nobody else is in any group.
-  void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override {
-    (void)group, (void)epoch, (void)sequence, (void)members, (void)expired;
-  }
-  void ReportGroupFailure(const GroupFailure& failure) override { (void)failure; }
-  void Goodbye() override { segment_->control(0).state.store(kRankFinalised); }
 
  private:
   const std::string path_;
-  Segment* segment_ = nullptr;
   std::unique_ptr<Tape> tape_;
 };
 

@@ -9,9 +9,9 @@
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/bootstrap/alone.h"
 #include "cohort/runtime/bootstrap/bootstrap.h"
 #include "cohort/runtime/bootstrap/local_segment.h"
-#include "cohort/runtime/segment/agent_protocol.h"
 
 namespace cohort::runtime {
 
@@ -28,7 +28,7 @@ bool RankSet::contains(int rank) const {
 
 namespace {
 
-class WorldOfOne final : public Bootstrap {
+class WorldOfOne final : public BootstrapAlone {
  public:
   absl::StatusOr<Joined> Join(Deadline deadline) override {
     (void)deadline;
@@ -37,8 +37,7 @@ class WorldOfOne final : public Bootstrap {
     joined.identity.nodes = {NodeInfo{0, "localhost", 0, 1}};
     COHORT_ASSIGN_OR_RETURN(
         joined.segment,
-        CreateAndAttach({.local_ranks = 1, .job_id = joined.identity.job_id, .node = joined.identity.nodes[0].name}));
-    segment_ = joined.segment.get();
+        MakeSegment({.local_ranks = 1, .job_id = joined.identity.job_id, .node = joined.identity.nodes[0].name}));
     return joined;
   }
 
@@ -62,19 +61,7 @@ class WorldOfOne final : public Bootstrap {
     }
   }
 
-  bool Poll(BootstrapListener& listener) override {
-    (void)listener;
-    return false;
-  }
-  // Nobody else is in any group.
-  void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override {
-    (void)group, (void)epoch, (void)sequence, (void)members, (void)expired;
-  }
-  void ReportGroupFailure(const GroupFailure& failure) override { (void)failure; }
-  void Goodbye() override { segment_->control(0).state.store(kRankFinalised); }
-
  private:
-  Segment* segment_ = nullptr;
   Mutex mutex_;
   CondVar changed_;
   std::map<std::string, std::string, std::less<>> values_ COHORT_GUARDED_BY(mutex_);
