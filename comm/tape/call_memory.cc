@@ -27,26 +27,20 @@ struct Blocks {
   }
 };
 
-Blocks InBlocks(const GroupContext& group, const CollectiveRequest& request) {
-  const bool is_root = request.root == group.rank;
-  Blocks blocks{.count = request.count, .element = SizeOf(request.dtype)};
-  if (request.kind == CollectiveKind::kBroadcast && !is_root) return blocks;  // its buffer is written
-  blocks.blocks = static_cast<size_t>(BlocksOf(request.kind, is_root, group.size).in);
-  if (request.blocks == nullptr) return blocks;
-  blocks.counts = &request.blocks->in_counts;
-  blocks.places = &request.blocks->in_places;
-  blocks.blocks = blocks.counts->size();
-  return blocks;
-}
+enum class Side { kIn, kOut };
 
-Blocks OutBlocks(const GroupContext& group, const CollectiveRequest& request) {
+// The blocks of one side that the call uses on this rank. A broadcast has one buffer, which its root reads and the
+// others write.
+Blocks BlocksOn(Side side, const GroupContext& group, const CollectiveRequest& request) {
   const bool is_root = request.root == group.rank;
+  const bool in = side == Side::kIn;
   Blocks blocks{.count = request.count, .element = SizeOf(request.dtype)};
-  if (request.kind == CollectiveKind::kBroadcast && is_root) return blocks;  // its buffer is read
-  blocks.blocks = static_cast<size_t>(BlocksOf(request.kind, is_root, group.size).out);
+  if (request.kind == CollectiveKind::kBroadcast && in != is_root) return blocks;
+  const BufferBlocks used = BlocksOf(request.kind, is_root, group.size);
+  blocks.blocks = static_cast<size_t>(in ? used.in : used.out);
   if (request.blocks == nullptr) return blocks;
-  blocks.counts = &request.blocks->out_counts;
-  blocks.places = &request.blocks->out_places;
+  blocks.counts = in ? &request.blocks->in_counts : &request.blocks->out_counts;
+  blocks.places = in ? &request.blocks->in_places : &request.blocks->out_places;
   blocks.blocks = blocks.counts->size();
   return blocks;
 }
@@ -76,7 +70,7 @@ int OwnBlock(const GroupContext& group, const CollectiveRequest& request) {
 void InputOf(const GroupContext& group, const CollectiveRequest& request, const void* in,
              std::vector<runtime::MemoryPiece>* pieces) {
   pieces->clear();
-  const Blocks blocks = InBlocks(group, request);
+  const Blocks blocks = BlocksOn(Side::kIn, group, request);
   const auto* const at = static_cast<const std::byte*>(in);
   for (size_t i = 0; i < blocks.blocks; ++i) {
     if (blocks.bytes(i) > 0) pieces->push_back({at + blocks.place(i), blocks.bytes(i)});
@@ -85,6 +79,7 @@ void InputOf(const GroupContext& group, const CollectiveRequest& request, const 
 
 uint16_t HashOfInput(const GroupContext& group, const CollectiveRequest& request, const void* in,
                      std::vector<runtime::MemoryPiece>* pieces) {
+  if (request.input == InputMeaning::kPlaces) return 0;
   InputOf(group, request, in, pieces);
   runtime::MemoryHash hash;
   for (const runtime::MemoryPiece& piece : *pieces) hash.Add(piece.data, piece.bytes);
@@ -94,7 +89,7 @@ uint16_t HashOfInput(const GroupContext& group, const CollectiveRequest& request
 void ReceivedBy(const GroupContext& group, const CollectiveRequest& request, void* out,
                 std::vector<WrittenPiece>* pieces) {
   pieces->clear();
-  const Blocks blocks = OutBlocks(group, request);
+  const Blocks blocks = BlocksOn(Side::kOut, group, request);
   const int own = OwnBlock(group, request);
   auto* const at = static_cast<std::byte*>(out);
   for (size_t i = 0; i < blocks.blocks; ++i) {
@@ -109,11 +104,17 @@ void ReceivedBy(const GroupContext& group, const CollectiveRequest& request, voi
   }
 }
 
+size_t BytesOf(const std::vector<WrittenPiece>& pieces) {
+  size_t bytes = 0;
+  for (const WrittenPiece& piece : pieces) bytes += piece.bytes;
+  return bytes;
+}
+
 void CopyOwnBlock(const GroupContext& group, const CollectiveRequest& request, const void* in, void* out) {
   const int own = OwnBlock(group, request);
   if (own < 0) return;
-  const Blocks from = InBlocks(group, request);
-  const Blocks to = OutBlocks(group, request);
+  const Blocks from = BlocksOn(Side::kIn, group, request);
+  const Blocks to = BlocksOn(Side::kOut, group, request);
   const auto to_block = static_cast<size_t>(own);
   // An input of several blocks has this rank's at its number.
   const size_t from_block = from.blocks == 1 ? 0 : static_cast<size_t>(group.rank);

@@ -111,7 +111,9 @@ class RecordingProvider final : public ProviderAround {
   RecordedCall Begin(const PreparedCall& call) {
     const CollectiveRequest& request = call.request;
     RecordedCall recorded{.request = request, .out = call.out};
-    runtime::BegunCall begun{.group = group_number_, .record = &call.record, .input = input_};
+    ReceivedBy(group_, request, call.out, &written_);
+    runtime::BegunCall begun{
+        .group = group_number_, .record = &call.record, .input = input_, .received = BytesOf(written_)};
     if (request.blocks == nullptr) {
       begun.count = static_cast<uint64_t>(request.count);
     } else {
@@ -131,6 +133,7 @@ class RecordingProvider final : public ProviderAround {
   ResultTape results_;
   StatePool<RecordedState> pool_;
   std::vector<runtime::MemoryPiece> pieces_;
+  std::vector<WrittenPiece> written_;
   uint16_t input_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "cohort/comm/tape/replaying.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +26,23 @@ using runtime::TapedCall;
 constexpr std::chrono::nanoseconds kEndPatience = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kOrderPatience = std::chrono::seconds(30);
 
+// A clock that stands still while the process does: under a debugger a call does not run out of time.
+class PolledClock {
+ public:
+  // Goes on by the time since the latest poll, unless that is long ago.
+  void Poll() {
+    const uint64_t now = CoarseNow();
+    if (polled_ != 0) now_ += std::min<uint64_t>(now - polled_, kMostStep);
+    polled_ = now;
+  }
+  uint64_t now() const { return now_; }
+
+ private:
+  static constexpr uint64_t kMostStep = 1'000'000'000;  // ns
+  uint64_t polled_ = 0;
+  uint64_t now_ = 0;
+};
+
 class ReplayingProvider;
 
 // A call of the program.
@@ -38,8 +57,7 @@ class ReplayedState final : public PooledState<ReplayedState>, private runtime::
 
   const runtime::CallRecord& record() const { return record_; }
   const TapedCall* taped() const { return taped_; }
-  uint64_t deadline_ns() const { return deadline_ns_; }
-  std::chrono::nanoseconds timeout() const { return timeout_; }
+  uint64_t deadline_ns() const { return deadline_ns_; }  // of the provider's clock
 
  private:
   void OnResult(std::span<const std::byte> result) override;
@@ -53,7 +71,6 @@ class ReplayedState final : public PooledState<ReplayedState>, private runtime::
   void* out_ = nullptr;
   uint64_t ticket_ = 0;
   uint64_t deadline_ns_ = 0;
-  std::chrono::nanoseconds timeout_{};
 };
 
 class ReplayingProvider final : public ProviderAround {
@@ -88,6 +105,7 @@ class ReplayingProvider final : public ProviderAround {
              std::span<const std::byte> result);
   void Remove(ReplayedState* state) { std::erase(pending_, state); }
   runtime::BlackBoxWriter& black_box() const { return group_.runtime->segment().black_box(); }
+  const PolledClock& clock() const { return clock_; }
 
  private:
   runtime::Work Refuse(const PreparedCall& call, const absl::Status& why);
@@ -102,7 +120,8 @@ class ReplayingProvider final : public ProviderAround {
   std::vector<ReplayedState*> pending_;  // in order
   std::vector<WrittenPiece> written_;
   std::vector<runtime::MemoryPiece> input_pieces_;
-  uint64_t still_since_ = 0;  // CoarseNow of the first poll since which nothing has moved; 0: there was none
+  PolledClock clock_;
+  uint64_t still_since_ = 0;  // on that clock: since then nothing has moved
   uint64_t moved_then_ = 0;
   bool order_said_ = false;
 };
@@ -119,8 +138,7 @@ void ReplayedState::Wait(ReplayingProvider* provider, const PreparedCall& call, 
   in_ = call.in;
   out_ = call.out;
   ticket_ = call.ticket;
-  timeout_ = call.timeout;
-  deadline_ns_ = DeadlineAfter(CoarseNow(), call.timeout);
+  deadline_ns_ = DeadlineAfter(provider->clock().now(), call.timeout);
 }
 
 void ReplayedState::OnResult(std::span<const std::byte> result) {
@@ -164,15 +182,15 @@ runtime::Work ReplayingProvider::Run(PreparedCall& call) {
   runtime::Work work = runtime::Work::Adopt(state);
   state->Wait(this, call, taped);
   pending_.push_back(state);
-  still_since_ = 0;
+  still_since_ = clock_.now();
   if (taped != nullptr) player_.Begin(*taped, state->as_waiting());
   return work;
 }
 
 void ReplayingProvider::CompareInput(const PreparedCall& call, const TapedCall& taped) {
-  static bool said = false;
-  if (said || HashOfInput(group_, call.request, call.in, &input_pieces_) == taped.input) return;
-  said = true;
+  static std::atomic<bool> said{false};
+  if (said.load() || HashOfInput(group_, call.request, call.in, &input_pieces_) == taped.input) return;
+  if (said.exchange(true)) return;
   std::fprintf(stderr,
                "cohort: replay of rank %d: the input of %s, call %llu of the tape, is not what it was in the recorded "
                "run: from here on the program may compute something else\n",
@@ -183,8 +201,7 @@ void ReplayingProvider::CompareInput(const PreparedCall& call, const TapedCall& 
 void ReplayingProvider::Place(ReplayedState* state, const CollectiveRequest& request, const void* in, void* out,
                               std::span<const std::byte> result) {
   ReceivedBy(group_, request, out, &written_);
-  size_t bytes = 0;
-  for (const WrittenPiece& piece : written_) bytes += piece.bytes;
+  const size_t bytes = BytesOf(written_);
   if (bytes != result.size()) {
     const absl::Status wrong =
         absl::DataLossError("replay: the tape has " + std::to_string(result.size()) + " bytes for " +
@@ -205,11 +222,8 @@ void ReplayingProvider::Place(ReplayedState* state, const CollectiveRequest& req
 
 bool ReplayingProvider::Poll() {
   if (pending_.empty()) return false;
-  if (still_since_ == 0 || moved_then_ != player_.moved()) {
-    still_since_ = CoarseNow();
-    moved_then_ = player_.moved();
-    return false;
-  }
+  clock_.Poll();
+  if (std::exchange(moved_then_, player_.moved()) != player_.moved()) still_since_ = clock_.now();
   if (const absl::Status why = WhyNothingComes(); !why.ok()) group_.fail(why, -1);
   return false;
 }
@@ -226,7 +240,7 @@ absl::Status ReplayingProvider::TapeEnds(const ReplayedState& state) const {
 
 absl::Status ReplayingProvider::WhyNothingComes() {
   const ReplayedState& oldest = *pending_.front();
-  const uint64_t now = CoarseNow();
+  const uint64_t now = clock_.now();
   const auto still = std::chrono::nanoseconds(now - still_since_);
   if (player_.at_end() && !player_.contents().ended && still > kEndPatience) return TapeEnds(*pending_.back());
   const TapedCall* const next = player_.NextOfAll();

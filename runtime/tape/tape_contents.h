@@ -25,11 +25,12 @@ struct TapedCall {
   uint32_t site = 0;   // in TapeContents::sites
   uint64_t count = 0;
   uint64_t tag = 0;
+  uint64_t received = 0;                   // bytes that it gets from others
   uint16_t input = 0;                      // a hash of what the rank gave to it
   bool unequal = false;                    // a variable-count form
   bool done = false;                       // it has a result
   std::span<const std::byte> counts = {};  // of an unequal one: see PutCounts
-  std::span<const std::byte> result = {};  // the bytes that it got from others
+  std::span<const std::byte> result = {};  // the bytes that it got
 };
 
 struct TapedFailure {

@@ -56,8 +56,11 @@ absl::StatusOr<std::unique_ptr<TapeFile>> TapeFile::Create(const std::string& pa
     return absl::FailedPreconditionError(cannot + ": it is no plain file; give another folder");
   }
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return absl::FailedPreconditionError(cannot + ": another process writes its tape there; give another folder");
+    return absl::FailedPreconditionError(cannot +
+                                         ": another process writes or replays a tape there; give another folder");
   }
+  // Also of a file that was there: a tape holds the program's data.
+  if (fchmod(fd.get(), 0600) != 0) return ErrnoStatus(errno, cannot);
   if (ftruncate(fd.get(), 0) != 0) return ErrnoStatus(errno, cannot);
   return std::unique_ptr<TapeFile>(new TapeFile(path, std::move(fd)));
 }

@@ -23,7 +23,7 @@ struct MemoryPiece {
 class TapeFile {
  public:
   // Makes the file, or empties it; readable by its owner alone. Blocks. kPermissionDenied, kResourceExhausted and
-  // others name the path and the cause; kFailedPrecondition: another process writes there.
+  // others name the path and the cause; kFailedPrecondition: another process writes or replays a tape there.
   static absl::StatusOr<std::unique_ptr<TapeFile>> Create(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -11,7 +11,7 @@
 namespace cohort::runtime {
 
 // Changes with everything that a tape's bytes mean: entries, call records, the numbers of comm/types.h.
-inline constexpr uint32_t kTapeFormat = 1;
+inline constexpr uint32_t kTapeFormat = 2;
 
 struct TapeHead {
   std::string version = {};  // of the Cohort that wrote it

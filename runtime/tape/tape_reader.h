@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/tape/tape_contents.h"
 
 namespace cohort::runtime {
@@ -18,7 +19,7 @@ namespace cohort::runtime {
 // kFailedPrecondition: another version wrote it, or it belongs to another tape. Pure.
 absl::Status AddTapeFile(std::span<const std::byte> bytes, const std::string& file, TapeContents* contents);
 
-// A tape whose files are in memory.
+// A tape whose files are in memory. While it lives, no job writes another tape in its place.
 class OpenTape {
  public:
   // Reads all of the tape at `path`, with its parts. Blocks on the disk. Errors as AddTapeFile, kNotFound and
@@ -36,11 +37,9 @@ class OpenTape {
   absl::Status Map(const std::string& file);
 
   const std::string path_;
+  std::vector<FileDescriptor> files_;
   std::vector<std::span<const std::byte>> maps_;
   TapeContents contents_;
 };
-
-// The head of the tape at `path`, without a look at the rest. Blocks on the disk. Errors as Open.
-absl::StatusOr<TapeHead> ReadTapeHead(const std::string& path);
 
 }  // namespace cohort::runtime

@@ -16,7 +16,8 @@ namespace cohort::runtime {
 namespace {
 
 constexpr size_t kMostWaiting = 64 * 1024;  // bytes
-constexpr size_t kCopied = 4096;            // a result of at most this many bytes is written with its entry's head
+constexpr size_t kMostShapeBytes = 1 << 20;
+constexpr size_t kCopied = 4096;  // a result of at most this many bytes is written with its entry's head
 
 // Each thread has one of its own, and so an address that names the thread.
 thread_local char this_thread;
@@ -37,6 +38,18 @@ CallRecord SiteRecord(const CallRecord& record) {
   std::memcpy(site.user_op, record.user_op, strnlen(record.user_op, sizeof site.user_op - 1));
   std::memcpy(site.site, record.site, strnlen(record.site, sizeof site.site - 1));
   return site;
+}
+
+// The entry of a call's shape, without its index.
+std::string ShapeBytes(const BegunCall& call, uint32_t site) {
+  std::string bytes;
+  PutNumber(call.group, &bytes);
+  PutNumber(site, &bytes);
+  PutNumber(call.count, &bytes);
+  PutNumber(call.received, &bytes);
+  PutNumber(call.unequal ? 1 : 0, &bytes);
+  if (call.unequal) PutCounts(call.record->bytes, call.in_counts, call.out_counts, &bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -66,27 +79,42 @@ TapeWriter::~TapeWriter() {
   if (file_ != nullptr && !waiting_.empty()) Write({});
 }
 
-void TapeWriter::Put(TapeEntry entry, std::string_view body, std::span<const MemoryPiece> rest, bool now) {
-  begun_at_ = std::string::npos;
-  size_t bytes = 0;
-  for (const MemoryPiece& piece : rest) bytes += piece.bytes;
+void TapeWriter::Put(TapeEntry entry, std::string_view body, When when) {
+  if (file_ == nullptr) return;
   const size_t begin = waiting_.size();
   waiting_.push_back(static_cast<char>(entry));
-  PutNumber(body.size() + bytes, &waiting_);
+  PutNumber(body.size(), &waiting_);
   waiting_.append(body);
+  Seal(begin, {}, kCheckBytes, when);
+}
+
+void TapeWriter::PutCall(std::string_view header, std::span<const MemoryPiece> result, When when) {
+  if (file_ == nullptr) return;
+  const size_t begin = waiting_.size();
+  waiting_.append(header);
+  size_t bytes = 0;
+  for (const MemoryPiece& piece : result) bytes += piece.bytes;
+  Seal(begin, result, CheckBytesOf(bytes), when);
+}
+
+void TapeWriter::Seal(size_t begin, std::span<const MemoryPiece> rest, size_t check_bytes, When when) {
+  begun_at_ = std::string::npos;
   MemoryHash hash;
   hash.Add(waiting_.data() + begin, waiting_.size() - begin);
-  for (const MemoryPiece& piece : rest) hash.Add(piece.data, piece.bytes);
-  const auto check = static_cast<uint32_t>(hash.Finish());
-  const std::string_view check_bytes(reinterpret_cast<const char*>(&check), sizeof check);
+  size_t bytes = 0;
+  for (const MemoryPiece& piece : rest) {
+    hash.Add(piece.data, piece.bytes);
+    bytes += piece.bytes;
+  }
+  const uint32_t check = check_.Add(hash.Finish());
   if (bytes <= kCopied) {
     for (const MemoryPiece& piece : rest) waiting_.append(static_cast<const char*>(piece.data), piece.bytes);
-    waiting_.append(check_bytes);
-    if (now || waiting_.size() > kMostWaiting) Write({});
+    waiting_.append(reinterpret_cast<const char*>(&check), check_bytes);
+    if (when == When::kNow || waiting_.size() > kMostWaiting) Write({});
     return;
   }
   pieces_.assign(rest.begin(), rest.end());
-  pieces_.push_back({check_bytes.data(), check_bytes.size()});
+  pieces_.push_back({&check, check_bytes});
   Write(pieces_);
 }
 
@@ -112,13 +140,14 @@ void TapeWriter::Stop(const absl::Status& why) {
 
 void TapeWriter::PutHead() {
   waiting_.append(kTapeMagic);
-  Put(TapeEntry::kHead, EncodeTapeHead(head_), {}, /*now=*/true);
+  check_ = RunningCheck();
+  Put(TapeEntry::kHead, EncodeTapeHead(head_), When::kNow);
 }
 
 void TapeWriter::Mention(TapeEntry entry, Known* known) {
   if (known->part == head_.part) return;
   known->part = head_.part;
-  Put(entry, known->body, {}, /*now=*/false);
+  Put(entry, known->body, When::kLater);
 }
 
 uint32_t TapeWriter::AddGroup(uint64_t id, std::span<const int> members) {
@@ -146,26 +175,45 @@ uint32_t TapeWriter::SiteOf(const CallRecord& record) {
   return known.index;
 }
 
+uint32_t TapeWriter::ShapeOf(const BegunCall& call, uint32_t site) {
+  std::string bytes = ShapeBytes(call, site);
+  if (const auto found = shapes_.find(bytes); found != shapes_.end()) return found->second;
+  if (shapes_.size() == kMostShapes || shape_bytes_ + bytes.size() > kMostShapeBytes) ForgetShapes();
+  const auto index = static_cast<uint32_t>(shapes_.size());
+  body_.clear();
+  PutNumber(index, &body_);
+  Put(TapeEntry::kShape, body_ + bytes, When::kLater);
+  shape_bytes_ += bytes.size();
+  shapes_.emplace(std::move(bytes), index);
+  return index;
+}
+
+void TapeWriter::ForgetShapes() {
+  shapes_.clear();
+  shape_bytes_ = 0;
+  prediction_.Clear();
+}
+
 uint64_t TapeWriter::Begin(const BegunCall& call) {
   MutexLock lock(mutex_);
-  if (file_ == nullptr) return calls_++;
-  if (!marks_steps_ && ++calls_in_step_ > kCallsOfAStep) BeginStep();
-  if (file_ != nullptr) Mention(TapeEntry::kGroup, &groups_[call.group]);
-  const uint32_t site = file_ == nullptr ? 0 : SiteOf(*call.record);
+  if (file_ != nullptr && !marks_steps_ && ++calls_in_step_ > kCallsOfAStep) BeginStep();
   if (file_ == nullptr) return calls_++;
   const void* const thread = &this_thread;
-  const bool other = std::exchange(thread_, thread) != thread && calls_ > 0;
-  body_.clear();
-  PutNumber((other ? kOtherThread : 0) | (call.unequal ? kUnequal : 0), &body_);
-  PutNumber(call.group, &body_);
-  PutNumber(site, &body_);
-  PutNumber(call.count, &body_);
-  PutNumber(call.record->tag, &body_);
-  body_.append(reinterpret_cast<const char*>(&call.input), sizeof call.input);
-  if (call.unequal) PutCounts(call.record->bytes, call.in_counts, call.out_counts, &body_);
-  begun_.swap(body_);
+  if (std::exchange(thread_, thread) != thread && calls_ > 0) Mention(TapeEntry::kThreads, &threads_);
+  Mention(TapeEntry::kGroup, &groups_[call.group]);
+  const uint32_t shape = ShapeOf(call, SiteOf(*call.record));
+  const uint64_t tag = call.record->tag, likely_tag = prediction_.TagOf(shape);
+  uint8_t entry = static_cast<uint8_t>(TapeEntry::kBegin);
+  if (shape != prediction_.shape()) entry |= kOtherShape;
+  if (tag != likely_tag) entry |= kOtherTag;
+  begun_.assign(1, static_cast<char>(entry));
+  if (shape != prediction_.shape()) PutNumber(shape, &begun_);
+  if (tag != likely_tag) PutDifference(likely_tag, tag, &begun_);
+  begun_.append(reinterpret_cast<const char*>(&call.input), sizeof call.input);
+  prediction_.Add(shape, tag);
+  check_before_ = check_;
   const size_t at = waiting_.size();
-  Put(TapeEntry::kBegin, begun_, {}, /*now=*/false);
+  PutCall(begun_, {}, When::kLater);
   if (waiting_.size() > at) begun_at_ = at;
   return calls_++;
 }
@@ -175,12 +223,20 @@ void TapeWriter::End(uint64_t call, std::span<const MemoryPiece> result) {
   if (file_ == nullptr) return;
   if (begun_at_ != std::string::npos && call + 1 == calls_) {
     waiting_.resize(begun_at_);
-    Put(TapeEntry::kCall, begun_, result, /*now=*/true);
+    check_ = check_before_;
+    begun_[0] = static_cast<char>((begun_[0] & ~kEntryBits) | static_cast<char>(TapeEntry::kCall));
+    PutCall(begun_, result, When::kNow);
     return;
   }
-  body_.clear();
+  const bool other_part = call < head_.first_call;
+  body_.assign(1, static_cast<char>(static_cast<uint8_t>(TapeEntry::kResult) | (other_part ? kOtherPart : 0)));
   PutNumber(calls_ - 1 - call, &body_);
-  Put(TapeEntry::kResult, body_, result, /*now=*/true);
+  if (other_part) {
+    uint64_t bytes = 0;
+    for (const MemoryPiece& piece : result) bytes += piece.bytes;
+    PutNumber(bytes, &body_);
+  }
+  PutCall(body_, result, When::kNow);
 }
 
 void TapeWriter::Fail(uint32_t group, const absl::Status& status) {
@@ -191,12 +247,12 @@ void TapeWriter::Fail(uint32_t group, const absl::Status& status) {
   PutNumber(group, &body_);
   PutNumber(static_cast<uint64_t>(status.code()), &body_);
   body_ += std::string(status.message());
-  if (file_ != nullptr) Put(TapeEntry::kFailure, body_, {}, /*now=*/true);
+  Put(TapeEntry::kFailure, body_, When::kNow);
 }
 
 void TapeWriter::AddLookup(const TapeLookup& lookup) {
   MutexLock lock(mutex_);
-  if (file_ != nullptr) Put(TapeEntry::kLookup, EncodeTapeLookup(lookup), {}, /*now=*/true);
+  if (file_ != nullptr) Put(TapeEntry::kLookup, EncodeTapeLookup(lookup), When::kNow);
 }
 
 void TapeWriter::Step(uint64_t step, bool stop) {
@@ -208,7 +264,7 @@ void TapeWriter::Step(uint64_t step, bool stop) {
   body_.clear();
   PutNumber(step, &body_);
   PutNumber(stop ? 1 : 0, &body_);
-  Put(TapeEntry::kStep, body_, {}, /*now=*/false);
+  Put(TapeEntry::kStep, body_, When::kLater);
 }
 
 void TapeWriter::BeginStep() {
@@ -229,13 +285,14 @@ void TapeWriter::NextPart() {
   absl::StatusOr<std::unique_ptr<TapeFile>> next = TapeFile::Create(TapePartPath(path_, head_.part));
   if (!next.ok()) return Stop(next.status());
   file_ = *std::move(next);
+  ForgetShapes();
   PutHead();
 }
 
 void TapeWriter::Finish() {
   MutexLock lock(mutex_);
   if (file_ == nullptr) return;
-  Put(TapeEntry::kEnd, "", {}, /*now=*/true);
+  Put(TapeEntry::kEnd, kTapeEnd, When::kNow);
   file_.reset();
 }
 

@@ -20,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/segment/call_record.h"
+#include "cohort/runtime/tape/call_prediction.h"
+#include "cohort/runtime/tape/running_check.h"
 #include "cohort/runtime/tape/tape_bytes.h"
 #include "cohort/runtime/tape/tape_file.h"
 #include "cohort/runtime/tape/tape_head.h"
@@ -32,6 +34,7 @@ struct BegunCall {
   const CallRecord* record = nullptr;  // numbered or not
   uint64_t count = 0;                  // elements of the call's block; 0 for a variable-count form
   uint16_t input = 0;                  // a hash of what the rank gives to the call
+  uint64_t received = 0;               // bytes that it will get from others
   bool unequal = false;                // a variable-count form, with these counts
   std::span<const int64_t> in_counts = {};
   std::span<const int64_t> out_counts = {};
@@ -58,7 +61,7 @@ class TapeWriter {
   uint32_t AddGroup(uint64_t id, std::span<const int> members);
   // Returns the number of the call.
   uint64_t Begin(const BegunCall& call);
-  // The call is done, and `result` is what it got from others.
+  // The call is done, and `result` is what it got from others: as many bytes as its BegunCall says.
   void End(uint64_t call, std::span<const MemoryPiece> result);
   // The group has failed: its calls that have not ended do not end otherwise.
   void Fail(uint32_t group, const absl::Status& status);
@@ -75,13 +78,19 @@ class TapeWriter {
   };
   TapeWriter(std::string path, TapeHead head, std::unique_ptr<TapeFile> file);
 
-  // An entry of `body` and then `rest`. `now`: it, and all that waits, is written; otherwise it waits.
-  void Put(TapeEntry entry, std::string_view body, std::span<const MemoryPiece> rest, bool now) COHORT_REQUIRES(mutex_);
+  enum class When : uint8_t { kNow, kLater };  // an entry is written, with all that waits; or it waits
+  void Put(TapeEntry entry, std::string_view body, When when) COHORT_REQUIRES(mutex_);
+  // `header` begins with the byte of the entry.
+  void PutCall(std::string_view header, std::span<const MemoryPiece> result, When when) COHORT_REQUIRES(mutex_);
+  // Puts `rest` and the check behind the entry that begins there in `waiting_`.
+  void Seal(size_t begin, std::span<const MemoryPiece> rest, size_t check_bytes, When when) COHORT_REQUIRES(mutex_);
   void Write(std::span<const MemoryPiece> pieces) COHORT_REQUIRES(mutex_);
   void PutHead() COHORT_REQUIRES(mutex_);
   // Writes what the part does not have yet.
   void Mention(TapeEntry entry, Known* known) COHORT_REQUIRES(mutex_);
   uint32_t SiteOf(const CallRecord& record) COHORT_REQUIRES(mutex_);
+  uint32_t ShapeOf(const BegunCall& call, uint32_t site) COHORT_REQUIRES(mutex_);
+  void ForgetShapes() COHORT_REQUIRES(mutex_);
   // A step begins: with --tape-last another part, perhaps.
   void BeginStep() COHORT_REQUIRES(mutex_);
   void NextPart() COHORT_REQUIRES(mutex_);
@@ -96,15 +105,21 @@ class TapeWriter {
     uint32_t index = 0;
     Known known = {};
   };
-  std::unordered_map<std::string, Site> sites_ COHORT_GUARDED_BY(mutex_);  // by the bytes of the record
-  std::string waiting_ COHORT_GUARDED_BY(mutex_);                          // entries that are not written yet
+  std::unordered_map<std::string, Site> sites_ COHORT_GUARDED_BY(mutex_);       // by the bytes of the record
+  std::unordered_map<std::string, uint32_t> shapes_ COHORT_GUARDED_BY(mutex_);  // by the bytes behind their index
+  size_t shape_bytes_ COHORT_GUARDED_BY(mutex_) = 0;                            // of all of them
+  CallPrediction prediction_ COHORT_GUARDED_BY(mutex_);
+  RunningCheck check_ COHORT_GUARDED_BY(mutex_);
+  std::string waiting_ COHORT_GUARDED_BY(mutex_);  // entries that are not written yet
   std::vector<MemoryPiece> pieces_ COHORT_GUARDED_BY(mutex_);
   std::string body_ COHORT_GUARDED_BY(mutex_);
   uint64_t calls_ COHORT_GUARDED_BY(mutex_) = 0;  // begun
   // The latest call's entry, if nothing is behind it and it waits.
-  std::string begun_ COHORT_GUARDED_BY(mutex_);                    // its body
+  std::string begun_ COHORT_GUARDED_BY(mutex_);                    // without its check
   size_t begun_at_ COHORT_GUARDED_BY(mutex_) = std::string::npos;  // in waiting_; npos: not so
+  RunningCheck check_before_ COHORT_GUARDED_BY(mutex_);            // it
   const void* thread_ COHORT_GUARDED_BY(mutex_) = nullptr;         // that made the latest call
+  Known threads_ COHORT_GUARDED_BY(mutex_);                        // that there are several
   bool marks_steps_ COHORT_GUARDED_BY(mutex_) = false;
   uint64_t steps_in_part_ COHORT_GUARDED_BY(mutex_) = 0;
   uint64_t calls_in_step_ COHORT_GUARDED_BY(mutex_) = 0;
