@@ -1,5 +1,5 @@
-// What the next call of a tape will be, as far as those before it tell. The writer and the reader of a tape predict
-// alike, so an entry says only where the prediction is wrong.
+// Predicts the next call of a tape from those before it. The writer and the reader of a tape predict alike, so an entry
+// says only where the prediction is wrong.
 #pragma once
 
 #include <cstddef>

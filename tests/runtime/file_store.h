@@ -1,8 +1,6 @@
 // A key-value store between the processes of a test: one file a key, in a folder that goes away with the test.
 #pragma once
 
-#include <stdlib.h>
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -13,19 +11,6 @@
 #include "cohort/runtime/bootstrap/bootstrap.h"
 
 namespace cohort::runtime::testing {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "cohort-test-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class FileStore : public KeyValueStore {
  public:

@@ -16,6 +16,7 @@
 #include "tests/runtime/bootstrap/news.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/file_store.h"
+#include "tests/support/temporary_folder.h"
 
 namespace cohort::runtime {
 namespace {
@@ -25,7 +26,6 @@ using std::chrono::seconds;
 using testing::Child;
 using testing::FileStore;
 using testing::News;
-using testing::TemporaryFolder;
 
 Deadline Soon() { return Deadline::After(seconds(20)); }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,24 +14,21 @@
 #include "tests/comm/conformance/random_walk.h"
 #include "tests/support/nightly.h"
 #include "tests/support/process_cluster.h"
+#include "tests/support/temporary_folder.h"
 
 namespace cohort::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Program = std::function<std::string(ProcessRank&)>;
 
 class ReplayTest : public ::testing::Test {
  protected:
-  ReplayTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "replay_test.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
   ~ReplayTest() override {
     unsetenv("COHORT_TAPE");
     unsetenv("COHORT_REPLAY");
-    std::filesystem::remove_all(folder_);
   }
   std::string PathOf(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".epoch-1.tape"; }
 
@@ -55,8 +51,11 @@ class ReplayTest : public ::testing::Test {
     return result.text;
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
+
+constexpr const char* kOtherInput = "is not what it was in the recorded run";
 
 TEST_F(ReplayTest, RandomProgramsGetTheSameResultsAlone) {
   const auto programs = static_cast<uint64_t>(Trials(6, 200));
@@ -100,8 +99,28 @@ TEST_F(ReplayTest, WindowsStoreAndPlaceAreThoseOfTheRecordedRank) {
   const std::vector<std::string> recorded = Record(options, program);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(recorded[static_cast<size_t>(rank)], HasSubstr("ok value of"));
+    ::testing::internal::CaptureStderr();
     EXPECT_EQ(Replay(rank, program), recorded[static_cast<size_t>(rank)]);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr(kOtherInput))) << "where its window lies";
   }
+}
+
+TEST_F(ReplayTest, AnInputThatDiffersIsNamedOnceAndTheReplayGoesOn) {
+  const Program program = [](ProcessRank& rank) -> std::string {
+    float value = getenv("COHORT_REPLAY") == nullptr ? 1 : 2, sum = 0;
+    for (int i = 0; i < 3; ++i) {
+      const absl::Status status =
+          rank.world->AllReduce(comm::ConstBuffer(&value, 1), comm::Buffer(&sum, 1), comm::ReduceOp::kSum).Wait();
+      if (!status.ok()) return std::string(status.message());
+    }
+    return "sum " + std::to_string(sum);
+  };
+  const std::vector<std::string> recorded = Record(ProcessClusterOptions(), program);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Replay(1, program), recorded[1]);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("replay of rank 1: the input of all_reduce(sum, float32, 1) at replay_test.cc:"));
+  EXPECT_EQ(said.find(kOtherInput), said.rfind(kOtherInput)) << said;
 }
 
 TEST_F(ReplayTest, TheFirstDifferenceIsNamedWithBothCalls) {

@@ -226,22 +226,4 @@ std::string DlaunchProcess::WaitUntilGone(std::chrono::seconds timeout) {
   return text.str();
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "dlaunch-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryFolder::AddScript(const std::string& name, const std::string& text) const {
-  const std::string path = path_ + "/" + name;
-  std::ofstream(path) << text;
-  ::chmod(path.c_str(), 0755);
-  return path;
-}
-
 }  // namespace cohort::launcher

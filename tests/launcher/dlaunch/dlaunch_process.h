@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"  // for its users
+
 namespace cohort::launcher {
 
 // The folder of the programs under test: COHORT_TEST_BIN_DIR.
@@ -68,19 +70,6 @@ class DlaunchProcess {
   int status_ = -1;
   std::string out_;
   std::string err_;
-};
-
-// A folder that is removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  const std::string& path() const { return path_; }
-  // Writes an executable file there and returns its path.
-  std::string AddScript(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
 };
 
 }  // namespace cohort::launcher

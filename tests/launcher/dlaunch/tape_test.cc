@@ -5,11 +5,15 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "cohort/runtime/tape/tape_writer.h"
+#include "cohort/v1/agent.pb.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -18,6 +22,7 @@ namespace {
 using std::string;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 class Tape : public testing::Test {
@@ -53,7 +58,9 @@ TEST_F(Tape, EachRankRunsAgainAlone) {
   }
   DlaunchProcess list({"replay", tapes_});
   EXPECT_EQ(list.Wait(), 0);
-  EXPECT_THAT(list.out(), HasSubstr("rank 3, epoch 1: 43 calls"));
+  EXPECT_THAT(list.out(),
+              MatchesRegex("(.*\n)*rank 3, epoch 1: 43 calls, [0-9]+ bytes for [0-9]+ that it received, of 4 "
+                           "ranks; the rank ended in order\n"));
 }
 
 TEST_F(Tape, AToolStandsBeforeTheProgram) {
@@ -84,6 +91,39 @@ TEST_F(Tape, ADamagedTapeIsRefused) {
   DlaunchProcess replay(Replay({}, {COHORT_TRACE_RANKS, "50", "0"}));
   EXPECT_EQ(replay.Wait(), 2);
   EXPECT_THAT(replay.err(), AllOf(HasSubstr("is damaged at byte"), HasSubstr("[tape-unreadable]")));
+}
+
+TEST_F(Tape, ATapeOfAnotherVersionIsRefused) {
+  runtime::TapeHead head;
+  head.version = "9.9.9";
+  head.id = 1;
+  v1::Welcome rank;
+  rank.set_world_size(2);
+  head.welcome = rank.SerializeAsString();
+  ASSERT_TRUE(runtime::TapeWriter::Create(tapes_, "rank-0.epoch-1.tape", head).ok());
+  DlaunchProcess replay(Replay({}, {COHORT_TRACE_RANKS, "50", "0"}));
+  EXPECT_EQ(replay.Wait(), 2);
+  EXPECT_THAT(replay.err(), AllOf(HasSubstr("Cohort 9.9.9 wrote it"), HasSubstr("[tape-unreadable]")));
+  DlaunchProcess list({"replay", tapes_});
+  EXPECT_EQ(list.Wait(), 0);
+  EXPECT_THAT(list.out(), HasSubstr("rank 0, epoch 1: the tape " + tapes_ + "/rank-0.epoch-1.tape: Cohort 9.9.9"));
+}
+
+TEST_F(Tape, AKilledRanksTapeHoldsWhatItGotBefore) {
+  DlaunchProcess job(Job({"--tape-ranks", "1"}, {"1000000", "0"}));
+  ASSERT_TRUE(job.WaitUntil([this] {
+    std::error_code error;
+    return std::filesystem::file_size(tapes_ + "/rank-1.epoch-1.tape", error) > 10'000 && !error;
+  }));
+  ASSERT_GT(job.RankProcess(1), 0);
+  ::kill(job.RankProcess(1), SIGKILL);
+  EXPECT_EQ(job.Wait(), 128 + SIGKILL) << job.err();
+  DlaunchProcess list({"replay", tapes_});
+  EXPECT_EQ(list.Wait(), 0);
+  EXPECT_THAT(list.out(), HasSubstr("the rank was killed, or its disk was full"));
+  DlaunchProcess replay(Replay({}, {COHORT_TRACE_RANKS, "1000000", "0"}));
+  EXPECT_EQ(replay.Wait(), 1);
+  EXPECT_THAT(replay.err(), AllOf(HasSubstr("ends here"), HasSubstr("what it did next is not known")));
 }
 
 TEST_F(Tape, AFullDiskEndsTheTapeAndNotTheJob) {

@@ -2,31 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
-#include <system_error>
+
+#include "tests/support/temporary_folder.h"
 
 namespace cohort::launcher {
 namespace {
 
 class ThrottleTest : public ::testing::Test {
  protected:
-  ThrottleTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "throttle-test-XXXXXX").string();
-    root_ = std::string(::mkdtemp(pattern.data())) + "/";
-  }
-  ~ThrottleTest() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  void Write(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
+  void Write(const std::string& name, const std::string& text) const { folder_.Write(name, text); }
 
-  std::string root_;
+  const TemporaryFolder folder_;
+  const std::string root_ = folder_.path() + "/";
 };
 
 TEST_F(ThrottleTest, AddsTheGroupsWithALimitOfVersionTwo) {

@@ -2,10 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
+
+#include "tests/support/temporary_folder.h"
 
 namespace cohort::launcher {
 namespace {
@@ -13,20 +12,11 @@ namespace {
 // A pretended / with the files that the kernel would have.
 class MemoryWatchTest : public testing::Test {
  protected:
-  MemoryWatchTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "memory-watch-XXXXXX").string();
-    root_ = std::string(::mkdtemp(pattern.data())) + "/";
-    Write("proc/vmstat", "nr_free_pages 12\noom_kill 3\noom_kill_x 99\n");
-  }
-  ~MemoryWatchTest() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  void Write(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-  std::string root_;
+  MemoryWatchTest() { Write("proc/vmstat", "nr_free_pages 12\noom_kill 3\noom_kill_x 99\n"); }
+  void Write(const std::string& name, const std::string& text) const { folder_.Write(name, text); }
+
+  const TemporaryFolder folder_;
+  const std::string root_ = folder_.path() + "/";
 };
 
 TEST_F(MemoryWatchTest, ACgroupsCountIsCertainAndItsLimitNamed) {
