@@ -52,10 +52,13 @@ void TapePlayer::Forget(const TapedCall& call) { waiting_.erase(IndexOf(call)); 
 
 void TapePlayer::Advance() {
   if (advancing_) return;  // a result's callback has begun a call: the loop below goes on with it
-  advancing_ = true;
+  struct Loop {
+    explicit Loop(bool& goes) : goes_(goes) { goes_ = true; }
+    ~Loop() { goes_ = false; }  // also where a callback throws
+    bool& goes_;
+  } const loop(advancing_);
   while (at_ < contents_.events.size() && Happen(contents_.events[at_])) {
   }
-  advancing_ = false;
 }
 
 // False: the event has yet to come. `at_` is behind the event before others are told, since they may begin calls.

@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cohort/comm/window.h"
@@ -157,6 +161,35 @@ TEST_F(ReplayTest, ACallMoreThanTheTapeHasIsNamed) {
   for (const std::string& text : Record(options, program(2))) ASSERT_EQ(text, "");
   EXPECT_EQ(Replay(0, program(2)), "");
   EXPECT_THAT(Replay(0, program(3)), AllOf(HasSubstr("its tape has no further call"), HasSubstr("the last is call 2")));
+}
+
+// As by a debugger: a call of this thread waits for one of another thread, which is stopped for longer than the call's
+// timeout.
+TEST_F(ReplayTest, AReplayThatIsStoppedDoesNotRunOutOfTime) {
+  const Program program = [](ProcessRank& rank) -> std::string {
+    const bool alone = getenv("COHORT_REPLAY") != nullptr;
+    auto second = rank.world->Duplicate();
+    if (!second.ok()) return second.status().ToString();
+    std::atomic<bool> pending{false};
+    absl::Status other;
+    const auto call_second = [&] {
+      if (alone) {
+        while (!pending.load()) std::this_thread::yield();
+        const std::string go_on = "(sleep 3; kill -CONT " + std::to_string(::getpid()) + ") &";
+        if (std::system(go_on.c_str()) == 0) ::kill(::getpid(), SIGSTOP);
+      }
+      other = (*second)->Barrier().Wait();
+    };
+    std::thread thread(call_second);
+    if (!alone) thread.join();  // its call is the first on the tape
+    runtime::Work work = rank.world->Barrier({.timeout = std::chrono::seconds(2)});
+    pending = true;
+    const absl::Status status = work.Wait();
+    if (alone) thread.join();
+    return std::string(status.message()) + std::string(other.message());
+  };
+  for (const std::string& text : Record(ProcessClusterOptions(), program)) ASSERT_EQ(text, "");
+  EXPECT_EQ(Replay(0, program), "");
 }
 
 TEST_F(ReplayTest, AKilledRankIsReplayedUpToItsEnd) {

@@ -3,7 +3,6 @@
 #include "cohort/runtime/tape/tape_file.h"
 
 #include <gmock/gmock.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <random>
