@@ -67,12 +67,6 @@ struct BlockTable {
   std::vector<int64_t> out_places = {};
 };
 
-// The meaning of a call's input to a tape of the rank (comm/tape).
-enum class InputMeaning : uint8_t {
-  kData,    // the program's data: a replay of the rank gives the same
-  kPlaces,  // places of this process, such as offsets of windows: they differ from run to run
-};
-
 struct CollectiveRequest {
   CollectiveKind kind = CollectiveKind::kBarrier;
   const void* in = nullptr;
@@ -95,7 +89,6 @@ struct CollectiveRequest {
   // A hash of the calls that this one was gathered from (comm/batch.h). 0: it is one call.
   uint64_t parts = 0;
   uint64_t tag = 0;  // CallOptions::tag
-  InputMeaning input = InputMeaning::kData;
 
   // Set for kinds that reduce (ApplyOptions).
   Determinism determinism = Determinism::kFast;

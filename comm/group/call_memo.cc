@@ -50,7 +50,7 @@ bool SameLayout(const BlockLayout& layout, const std::vector<int64_t>& counts, c
 }
 
 bool SameShape(const RememberedCall& known, const CallShape& shape) {
-  if (shape.parts != known.request.parts || shape.input != known.request.input) return false;
+  if (shape.parts != known.request.parts || shape.input != known.input) return false;
   const BlockTable* const blocks = known.request.blocks;
   return blocks == nullptr || (SameLayout(shape.in_blocks, blocks->in_counts, blocks->in_places) &&
                                SameLayout(shape.out_blocks, blocks->out_counts, blocks->out_places));

@@ -48,10 +48,7 @@ absl::Status CheckCall(const GroupContext& group, const CallArguments& arguments
     COHORT_RETURN_IF_ERROR(MakeRequest(arguments, group.rank, group.size, &request));
   }
   COHORT_RETURN_IF_ERROR(ApplyOptions(options, group.determinism, &request));
-  if (shape != nullptr) {
-    request.parts = shape->parts;
-    request.input = shape->input;
-  }
+  if (shape != nullptr) request.parts = shape->parts;
 
   const BufferBlocks used = BlocksOf(arguments.kind, group.rank == arguments.root, group.size);
   const auto bytes_of = [](const auto& buffer, int blocks) {
@@ -62,6 +59,7 @@ absl::Status CheckCall(const GroupContext& group, const CallArguments& arguments
   made->determinism = options.determinism;
   made->stream = options.stream;
   made->shaped = shape != nullptr;
+  made->input = shape == nullptr ? InputMeaning::kData : shape->input;
   made->in_bytes = bytes_of(arguments.in, used.in);
   made->out_bytes = bytes_of(arguments.out, used.out);
   made->out_minus_in = reinterpret_cast<uintptr_t>(arguments.out.data) - reinterpret_cast<uintptr_t>(arguments.in.data);

@@ -23,6 +23,12 @@ struct InlineCounts {
   uint64_t all() const { return done + continued; }
 };
 
+// The meaning of a call's input to a tape of the rank (comm/tape).
+enum class InputMeaning : uint8_t {
+  kData,    // the program's data: a replay of the rank gives the same
+  kPlaces,  // places of this process, such as offsets of windows: they differ from run to run
+};
+
 struct PreparedCall {
   // How far its provider has come to running it in the caller's thread. The first run is an operation, which makes the
   // links.
@@ -36,6 +42,7 @@ struct PreparedCall {
   std::chrono::nanoseconds timeout{};
   void* stream = nullptr;
   ServicePlan service;
+  InputMeaning input = InputMeaning::kData;
   runtime::CallDescription description;
 
   // The latest repetition.

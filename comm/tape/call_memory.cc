@@ -77,10 +77,10 @@ void InputOf(const GroupContext& group, const CollectiveRequest& request, const 
   }
 }
 
-uint16_t HashOfInput(const GroupContext& group, const CollectiveRequest& request, const void* in,
+uint16_t HashOfInput(const GroupContext& group, const PreparedCall& call, const void* in,
                      std::vector<runtime::MemoryPiece>* pieces) {
-  if (request.input == InputMeaning::kPlaces) return 0;
-  InputOf(group, request, in, pieces);
+  if (call.input == InputMeaning::kPlaces) return 0;
+  InputOf(group, call.request, in, pieces);
   runtime::MemoryHash hash;
   for (const runtime::MemoryPiece& piece : *pieces) hash.Add(piece.data, piece.bytes);
   return static_cast<uint16_t>(hash.Finish());

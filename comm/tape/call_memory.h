@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cohort/comm/provider/prepared_call.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
 #include "cohort/runtime/tape/tape_file.h"
@@ -22,7 +23,7 @@ void InputOf(const GroupContext& group, const CollectiveRequest& request, const 
              std::vector<runtime::MemoryPiece>* pieces);
 // A hash of these pieces, for a comparison with another run. 0 where the input names places of this process.
 // `pieces` is memory to work in.
-uint16_t HashOfInput(const GroupContext& group, const CollectiveRequest& request, const void* in,
+uint16_t HashOfInput(const GroupContext& group, const PreparedCall& call, const void* in,
                      std::vector<runtime::MemoryPiece>* pieces);
 // The pieces of the output, which begins at `out`, that hold what others gave. They come in the order of ranks. A block
 // that this rank has itself given is none of them.

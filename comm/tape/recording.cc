@@ -85,7 +85,7 @@ class RecordingProvider final : public ProviderAround {
 
   void Start(PreparedCall& call, const void* in, void* out) override {
     // Before the call may write over it.
-    if (call.request.memory == MemoryKind::kHost) input_ = HashOfInput(group_, call.request, in, &pieces_);
+    if (call.request.memory == MemoryKind::kHost) input_ = HashOfInput(group_, call, in, &pieces_);
     real().Start(call, in, out);
   }
   runtime::Work Run(PreparedCall& call) override {

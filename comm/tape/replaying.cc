@@ -189,7 +189,7 @@ runtime::Work ReplayingProvider::Run(PreparedCall& call) {
 
 void ReplayingProvider::CompareInput(const PreparedCall& call, const TapedCall& taped) {
   static std::atomic<bool> said{false};
-  if (said.load() || HashOfInput(group_, call.request, call.in, &input_pieces_) == taped.input) return;
+  if (said.load() || HashOfInput(group_, call, call.in, &input_pieces_) == taped.input) return;
   if (said.exchange(true)) return;
   std::fprintf(stderr,
                "cohort: replay of rank %d: the input of %s, call %llu of the tape, is not what it was in the recorded "
