@@ -108,6 +108,7 @@ class ReplayingProvider final : public ProviderAround {
   const PolledClock& clock() const { return clock_; }
 
  private:
+  bool ended_in_order() const { return player_.contents().ending == runtime::TapeEnding::kInOrder; }
   runtime::Work Refuse(const PreparedCall& call, const absl::Status& why);
   void CompareInput(const PreparedCall& call, const TapedCall& taped);
   // Why nothing comes any more; OK as long as something may.
@@ -173,7 +174,7 @@ runtime::Work ReplayingProvider::Run(PreparedCall& call) {
                               ": the program, its arguments or its input differ from the recorded run from here on"));
     }
     CompareInput(call, *taped);
-  } else if (player_.contents().ended) {
+  } else if (ended_in_order()) {
     return Refuse(call, absl::FailedPreconditionError(
                             "replay: " + NoSuchCall(group_, call.record, player_) +
                             ": the program, its arguments or its input differ from the recorded run from here on"));
@@ -242,7 +243,7 @@ absl::Status ReplayingProvider::WhyNothingComes() {
   const ReplayedState& oldest = *pending_.front();
   const uint64_t now = clock_.now();
   const auto still = std::chrono::nanoseconds(now - still_since_);
-  if (player_.at_end() && !player_.contents().ended && still > kEndPatience) return TapeEnds(*pending_.back());
+  if (player_.at_end() && !ended_in_order() && still > kEndPatience) return TapeEnds(*pending_.back());
   const TapedCall* const next = player_.NextOfAll();
   if (next == nullptr || still < kOrderPatience) {
     if (now < oldest.deadline_ns()) return absl::OkStatus();

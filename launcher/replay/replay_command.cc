@@ -80,7 +80,8 @@ std::string ListTapes(const std::string& folder, const std::vector<TapePlace>& p
     text += Plural(contents.calls.size(), "call") + ", " + Plural(contents.bytes, "byte") + " for " +
             std::to_string(contents.received) + " that it received, of " +
             Plural(static_cast<size_t>(contents.head.world_size), "rank") + "; " +
-            (contents.ended ? "the rank ended in order" : "the rank was killed, or its disk was full");
+            (contents.ending == runtime::TapeEnding::kInOrder ? "the rank ended in order"
+                                                              : "the rank was killed, or its disk was full");
     if (contents.left_out > 0) text += "; " + Plural(contents.left_out, "call") + " left out (--tape-last)";
     text += "\n";
   }

@@ -49,6 +49,12 @@ struct TapeEvent {
   size_t index = 0;  // of the call, or of the failure
 };
 
+enum class TapeEnding : uint8_t {
+  kStops,    // the last entry is whole: the rank was killed behind it, or its disk was full
+  kCut,      // the last entry is not whole: the rank was killed while it wrote it
+  kInOrder,  // the rank has ended in order
+};
+
 struct TapeContents {
   TapeHead head = {};
   std::unordered_map<uint32_t, TapedGroup> groups = {};
@@ -61,10 +67,9 @@ struct TapeContents {
   bool several_threads = false;  // calls were made by more than one thread
   uint64_t left_out = 0;         // calls between the first part and the next that is there (--tape-last)
   size_t behind_gap = 0;         // the first call behind them
-  bool ended = false;            // the rank has ended in order
-  bool cut = false;              // the last entry is not whole: the process was killed while it wrote it
-  uint64_t bytes = 0;            // of all files
-  uint64_t received = 0;         // bytes of all results
+  TapeEnding ending = TapeEnding::kStops;
+  uint64_t bytes = 0;     // of all files
+  uint64_t received = 0;  // bytes of all results
 
   // Returns what a black box would hold of `call`, but for times and numbers.
   CallRecord RecordOf(const TapedCall& call) const;

@@ -36,12 +36,14 @@ class Filler {
 
   absl::Status Fill() {
     const bool later_part = contents_.head.id != 0;
-    if (later_part && frames_.ends_in_magic()) contents_.cut = true;
-    if (contents_.cut) return absl::OkStatus();
+    if (later_part && frames_.ends_in_magic()) {
+      contents_.ending = TapeEnding::kCut;
+      return absl::OkStatus();
+    }
     COHORT_RETURN_IF_ERROR(frames_.PassMagic());
     COHORT_RETURN_IF_ERROR(ReadHead());
     while (!frames_.cut() && !frames_.AtEnd()) {
-      if (contents_.ended) return frames_.Damaged("something follows its end");
+      if (contents_.ending == TapeEnding::kInOrder) return frames_.Damaged("something follows its end");
       TapeBytes bytes = frames_.Rest();
       const auto first = bytes.Plain<uint8_t>();
       const auto entry = static_cast<TapeEntry>(first & kEntryBits);
@@ -53,7 +55,7 @@ class Filler {
       COHORT_RETURN_IF_ERROR(frames_.Pass(bytes, kCheckBytes));
       if (!frames_.cut()) COHORT_RETURN_IF_ERROR(Add(static_cast<TapeEntry>(first), body));
     }
-    contents_.cut = frames_.cut();
+    if (frames_.cut()) contents_.ending = TapeEnding::kCut;
     return absl::OkStatus();
   }
 
@@ -110,8 +112,9 @@ class Filler {
         contents_.several_threads = true;
         return Whole(bytes);
       case TapeEntry::kEnd:
-        contents_.ended = TextOf(body) == kTapeEnd;
-        return contents_.ended ? absl::OkStatus() : frames_.Damaged("its end makes no sense");
+        if (TextOf(body) != kTapeEnd) return frames_.Damaged("its end makes no sense");
+        contents_.ending = TapeEnding::kInOrder;
+        return absl::OkStatus();
       case TapeEntry::kHead:
       case TapeEntry::kBegin:
       case TapeEntry::kResult:
@@ -318,7 +321,7 @@ absl::StatusOr<std::unique_ptr<OpenTape>> OpenTape::Open(const std::string& path
   COHORT_RETURN_IF_ERROR(tape->Map(path));
   for (const uint64_t part : TapePartsOf(path)) {
     const std::string file = TapePartPath(path, part);
-    if (tape->contents_.ended || tape->contents_.cut) {
+    if (tape->contents_.ending != TapeEnding::kStops) {
       return absl::DataLossError("the tape " + path + " is damaged: " + file + " follows its end; record it again");
     }
     COHORT_RETURN_IF_ERROR(tape->Map(file));

@@ -68,7 +68,7 @@ TEST_F(TapeFileTest, ALimitOnTheSizeEndsTheTapeAndNotTheProcess) {
   const auto tape = OpenTape::Open(path_);
   ASSERT_TRUE(tape.ok()) << tape.status();
   EXPECT_GT((*tape)->contents().calls.size(), 10u);
-  EXPECT_FALSE((*tape)->contents().ended);
+  EXPECT_NE((*tape)->contents().ending, TapeEnding::kInOrder);
 }
 
 TEST_F(TapeFileTest, AProcessKilledInTheMiddleOfAWriteLeavesAllThatWasComplete) {
@@ -97,8 +97,8 @@ TEST_F(TapeFileTest, AProcessKilledInTheMiddleOfAWriteLeavesAllThatWasComplete) 
     const auto tape = OpenTape::Open(path_);
     ASSERT_TRUE(tape.ok()) << tape.status();
     const TapeContents& contents = (*tape)->contents();
-    EXPECT_FALSE(contents.ended);
-    cut += contents.cut ? 1 : 0;
+    EXPECT_NE(contents.ending, TapeEnding::kInOrder);
+    cut += contents.ending == TapeEnding::kCut ? 1 : 0;
     EXPECT_GE(contents.calls.size(), enough / kResult - 1);
     for (size_t i = 0; i < contents.calls.size(); ++i) {
       ASSERT_EQ(TextIn(contents.calls[i].result), string(kResult, static_cast<char>(i))) << "round " << round;

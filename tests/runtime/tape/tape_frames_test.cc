@@ -29,7 +29,7 @@ TEST_F(TapeFramesTest, EveryCutIsReadUpToItOrRefused) {
       continue;
     }
     ++read;
-    EXPECT_FALSE((*tape)->contents().ended);
+    EXPECT_NE((*tape)->contents().ending, TapeEnding::kInOrder);
     for (size_t i = 0; i < (*tape)->contents().calls.size(); ++i) {
       EXPECT_EQ(TextIn((*tape)->contents().calls[i].result), ResultOf(i));
     }
@@ -46,7 +46,7 @@ TEST_F(TapeFramesTest, EveryFlippedBitIsFoundBeforeAnythingIsReplayed) {
     TapeContents contents;
     if (!AddTapeFile(std::as_bytes(std::span(damaged)), "a tape", &contents).ok()) continue;
     // The last entry alone may look as if its writer had been killed.
-    EXPECT_TRUE(contents.cut) << bit;
+    EXPECT_EQ(contents.ending, TapeEnding::kCut) << bit;
     EXPECT_EQ(contents.calls.size(), 40u) << bit;
   }
 }
@@ -63,7 +63,7 @@ TEST_F(TapeFramesTest, RandomBytesAreRefused) {
     if (damaged == whole) continue;
     TapeContents contents;
     const absl::Status read = AddTapeFile(std::as_bytes(std::span(damaged)), "a tape", &contents);
-    EXPECT_TRUE(!read.ok() || contents.cut) << "round " << round;
+    EXPECT_TRUE(!read.ok() || contents.ending == TapeEnding::kCut) << "round " << round;
   }
 }
 
@@ -74,7 +74,7 @@ TEST_F(TapeFramesTest, ZerosAtTheEndAreACut) {
   Replace(whole.substr(0, whole.size() / 2) + string(4096, '\0'));
   const auto tape = OpenTape::Open(path_);
   ASSERT_TRUE(tape.ok()) << tape.status();
-  EXPECT_TRUE((*tape)->contents().cut);
+  EXPECT_EQ((*tape)->contents().ending, TapeEnding::kCut);
   EXPECT_GT((*tape)->contents().calls.size(), 5u);
 }
 

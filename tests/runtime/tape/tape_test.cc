@@ -52,7 +52,7 @@ TEST_F(TapeTest, EventsComeInTheirOrder) {
   EXPECT_EQ(contents.lookups[0].value, "value");
   EXPECT_EQ(contents.steps[0].step, 8u);
   EXPECT_THAT(contents.head.environment, ElementsAre("RANK=3"));
-  EXPECT_TRUE(contents.ended);
+  EXPECT_EQ(contents.ending, TapeEnding::kInOrder);
   EXPECT_FALSE(contents.several_threads);
   struct stat info{};
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);
@@ -211,7 +211,7 @@ TEST_F(TapeTest, AResultMayComeInALaterPart) {
   const auto tape = OpenTape::Open(path_);
   ASSERT_TRUE(tape.ok()) << tape.status();
   const TapeContents& contents = (*tape)->contents();
-  EXPECT_TRUE(contents.ended);
+  EXPECT_EQ(contents.ending, TapeEnding::kInOrder);
   EXPECT_FALSE(contents.calls.front().done) << "its result was in a part that is gone";
   EXPECT_EQ(TextIn(contents.calls.back().result), "late");
 }
