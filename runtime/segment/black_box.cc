@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <string>
 
+#include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/thread.h"
+#include "cohort/runtime/process/owner_word.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/layout.h"
+#include "cohort/runtime/segment/wait_state.h"
 
 namespace cohort::runtime {
 namespace {
@@ -16,6 +22,7 @@ namespace {
 constexpr int kSiteWord = offsetof(CallRecord, site) / 8;
 static_assert(offsetof(CallRecord, site) % 8 == 0);
 constexpr int kReadAttempts = 8;
+constexpr std::chrono::seconds kRecordEnds{2};  // a record takes a microsecond
 
 // The id of a description: its place, and the number of descriptions that this place has had, from 1.
 constexpr int kPlaceBits = 16;
@@ -150,6 +157,19 @@ void VisitNewestFirst(const BlackBoxMemory* memory, Visitor visit) {
 }
 
 }  // namespace
+
+absl::Status TakeBlackBox(RankPart* part) {
+  RankControl& control = part->control;
+  const pid_t recorder = control.pid.load(std::memory_order_acquire);
+  if (!OwnerWord(&part->black_box.owner).Claim(recorder, Deadline::After(kRecordEnds)).has_value()) {
+    control.state.store(kRankAbsent, std::memory_order_release);
+    return absl::FailedPreconditionError(
+        "process " + std::to_string(recorder) +
+        ", which records the calls of this rank, is stopped in the middle of a record");
+  }
+  HideWait(control, ReadWaitNumber(control).number);
+  return absl::OkStatus();
+}
 
 BlackBoxWriter::BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory), uses_(kBlackBoxDescriptions) {
   if (latest() == 0) return;

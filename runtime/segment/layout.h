@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/segment.h"
@@ -14,7 +15,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 10;
+inline constexpr uint32_t kSegmentVersion = 11;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -69,6 +70,7 @@ inline constexpr int kBlackBoxDescriptions = kBlackBoxRecords + 64;
 inline constexpr size_t kGroupWords = 1024;
 struct BlackBoxMemory {
   alignas(64) std::atomic<uint64_t> tickets;  // handed out so far
+  std::atomic<uint64_t> owner;                // an OwnerWord: who writes it; a recorder is a guest
   std::atomic<uint64_t> groups[kGroupWords];
   BlackBoxSlot slots[kBlackBoxRecords];
   DescriptionSlot descriptions[kBlackBoxDescriptions];
@@ -103,14 +105,21 @@ struct alignas(kPage) RankPart {
 };
 static_assert(sizeof(RankPart) % kPage == 0);
 // If one of these fails, the layout has changed: kSegmentVersion changes with it.
-static_assert(kSegmentVersion == 10 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
+static_assert(kSegmentVersion == 11 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
 static_assert(sizeof(CallRecord) == 200 && sizeof(CallService) == 48 && sizeof(DescriptionSlot) == 256 &&
               sizeof(BlackBoxMemory) == 188480);
 static_assert(sizeof(NoticeMemory) == 13632 && sizeof(RankPart) == 733184);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
 
+// Takes the black box for the rank's runtime, and ends the wait that a recorder has shown. Waits for a record that a
+// recorder is writing, for 2 s at most. kFailedPrecondition: it is stopped in the middle of that.
+absl::Status TakeBlackBox(RankPart* part);
+
 constexpr uint64_t RankPartOffset(int local_rank) {
   return kPage + static_cast<uint64_t>(local_rank) * sizeof(RankPart);
+}
+inline RankPart* RankPartOf(Segment* segment, int local_rank) {
+  return static_cast<RankPart*>(segment->AddressOf(RankPartOffset(local_rank)));
 }
 constexpr uint64_t FixedBytes(int local_ranks) { return RankPartOffset(local_ranks); }
 

@@ -158,7 +158,6 @@ absl::Status Segment::Rep::Open(int rank) {
   if (rank >= 0) {
     MutexLock lock(arena_mutex);
     pages.Add(arena_offset(rank), arena_bytes);
-    writer = std::make_unique<BlackBoxWriter>(&part(rank).black_box);
   }
   return absl::OkStatus();
 }
@@ -316,12 +315,16 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank,
   if (local_rank >= 0) {
     RankControl& control = rep.part(local_rank).control;
     uint32_t state = kRankAbsent;
-    const bool free = role == Role::kRuntime ? control.state.compare_exchange_strong(state, kRankAttached)
-                                             : control.state.load(std::memory_order_acquire) == kRankAbsent;
-    if (!free) {
+    if (role == Role::kRuntime) control.state.compare_exchange_strong(state, kRankAttached);
+    if (role == Role::kRecorder) state = control.state.load(std::memory_order_acquire);
+    if (state != kRankAbsent && (role == Role::kRuntime || state != kRankFinalised)) {
       return absl::FailedPreconditionError(
           "process " + std::to_string(control.pid.load(std::memory_order_acquire)) + " has joined as local rank " +
           std::to_string(local_rank) + " already, and did not finalize its runtime: a rank is one process at a time");
+    }
+    if (role == Role::kRuntime) {
+      COHORT_RETURN_IF_ERROR(TakeBlackBox(&rep.part(local_rank)));
+      rep.writer = std::make_unique<BlackBoxWriter>(&rep.part(local_rank).black_box);
     }
     control.pid.store(getpid(), std::memory_order_release);
   }

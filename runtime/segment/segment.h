@@ -72,11 +72,11 @@ class Segment {
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const Options& options);
   enum class Role {
     kRuntime,   // the rank's runtime: RankControl::state becomes 1
-    kRecorder,  // writes the rank's black box as long as RankControl::state is 0, and lets the state be
+    kRecorder,  // writes the rank's black box as a guest (BlackBoxMemory::owner), and lets the state be
   };
   // Maps the segment behind `fd` and takes `fd` over. `local_rank` is the caller's own. It is -1 for an agent, which
   // only reads black boxes and writes control words. kInvalidArgument: `fd` is no segment of this version.
-  // kFailedPrecondition: the runtime of `local_rank` has already attached.
+  // kFailedPrecondition: the runtime of `local_rank` has attached already, or its recorder hangs in a record.
   static absl::StatusOr<std::unique_ptr<Segment>> Attach(int fd, int local_rank, Role role = Role::kRuntime);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -135,7 +135,7 @@ class Segment {
   std::optional<SegmentBlock> LookUp(int local_rank, uint64_t key) const;
 
   // --- black boxes ---
-  BlackBoxWriter& black_box();  // the caller's own; CHECK-fails for an agent
+  BlackBoxWriter& black_box();  // the caller's own; CHECK-fails for an agent and for a recorder
   BlackBoxReader black_box_of(int local_rank) const;
 
  private:

@@ -1,12 +1,10 @@
 #include "cohort/comm/nccl/profiler/nccl_recorder.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <utility>
 
 #include "cohort/runtime/base/clock.h"
-#include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/wait_state.h"
@@ -21,11 +19,8 @@ uint64_t GroupOf(uint64_t communicator_hash) {
   return (mixed ^ mixed >> 29) | 1;
 }
 
-NcclRecorder::NcclRecorder(runtime::Segment* segment, uint32_t epoch) : segment_(segment), epoch_(epoch) {}
-
-bool NcclRecorder::open() const {
-  return segment_->control(segment_->local_rank()).state.load(std::memory_order_relaxed) == runtime::kRankAbsent;
-}
+NcclRecorder::NcclRecorder(runtime::Segment* segment, uint32_t epoch)
+    : segment_(segment), epoch_(epoch), box_(segment) {}
 
 NcclRecorder::Communicator* NcclRecorder::Find(uint64_t communicator) {
   const auto found = communicators_.find(communicator);
@@ -58,6 +53,11 @@ bool NcclRecorder::Describe(uint64_t communicator, const CommunicatorFacts& fact
 
 void NcclRecorder::Remove(uint64_t communicator) {
   const MutexLock lock(mutex_);
+  const Communicator* const known = Find(communicator);
+  if (known == nullptr) return;
+  for (const uint64_t number : known->running) {
+    if (CallSlot* const slot = slots_.Find(number)) End(slot, runtime::CallState::kFailed);
+  }
   communicators_.erase(communicator);
 }
 
@@ -95,17 +95,18 @@ void NcclRecorder::Begin(CallSlot* slot) {
   if (other >= 0 && static_cast<size_t>(other) < communicator->world_ranks.size()) {
     record.peer_world_rank = communicator->world_ranks[static_cast<size_t>(other)];
   }
-  slot->ticket = segment_->black_box().Start(record);
+  const auto start = [slot, &record](runtime::BlackBoxWriter& writer) { slot->ticket = writer.Start(record); };
+  if (!box_.Write(start)) return;
   slot->since_ns = runtime::SteadyNow();
   slot->life = CallLife::kRunning;
   if (communicator->running.size() >= kRunningCalls) EndEarlier(communicator, communicator->running.front() + 1);
   communicator->running.push_back(slot->number);
 }
 
-void NcclRecorder::End(CallSlot* slot, bool at_once) {
+void NcclRecorder::End(CallSlot* slot, runtime::CallState state, bool at_once) {
   if (slot->life != CallLife::kRunning) return;
   slot->life = CallLife::kEnded;
-  segment_->black_box().Finish(slot->ticket, runtime::CallState::kDone, at_once);
+  box_.Write([=](runtime::BlackBoxWriter& writer) { writer.Finish(slot->ticket, state, at_once); });
   if (slot->number == shown_call_) HideWait();
 }
 
@@ -118,7 +119,7 @@ void NcclRecorder::HideWait() {
 void NcclRecorder::EndEarlier(Communicator* communicator, uint64_t number) {
   std::erase_if(communicator->running, [this, number](uint64_t earlier) COHORT_NO_THREAD_SAFETY_ANALYSIS {
     if (earlier >= number) return false;
-    if (CallSlot* const slot = slots_.Find(earlier)) End(slot, /*at_once=*/false);
+    if (CallSlot* const slot = slots_.Find(earlier)) End(slot, runtime::CallState::kDone);
     return true;
   });
 }
@@ -148,7 +149,7 @@ void NcclRecorder::Stop(const void* handle) {
     if (slot->life == CallLife::kRunning || slot->call.channels > 0) return;
     Begin(slot);
     if (Communicator* const communicator = Find(slot->communicator)) std::erase(communicator->running, slot->number);
-    return End(slot, /*at_once=*/true);  // when it ends is not announced
+    return End(slot, runtime::CallState::kDone, /*at_once=*/true);  // when it ends is not announced
   }
   slot->open &= ~(uint64_t{1} << stopped.channel);
   if (slot->open != 0 || std::popcount(slot->begun) < slot->call.channels) return;
@@ -156,7 +157,7 @@ void NcclRecorder::Stop(const void* handle) {
   // Kernels of one communicator run one after the other; messages share theirs.
   if (communicator != nullptr && slot->call.peer < 0) EndEarlier(communicator, slot->number);
   if (communicator != nullptr) std::erase(communicator->running, slot->number);
-  End(slot, /*at_once=*/false);
+  End(slot, runtime::CallState::kDone);
 }
 
 std::vector<NcclRecorder::Running> NcclRecorder::OldestRunning() {
@@ -184,8 +185,10 @@ void NcclRecorder::ShowWait(uint64_t number) {
   const CallSlot* const slot = slots_.Find(number);
   if (slot == nullptr || slot->life != CallLife::kRunning) return HideWait();
   runtime::RankControl& control = segment_->control(segment_->local_rank());
-  shown_wait_ = runtime::ShowWait(control, slot->ticket, slot->ticket, /*bound=*/false);
-  shown_call_ = number;
+  const auto show = [&](runtime::BlackBoxWriter&) COHORT_NO_THREAD_SAFETY_ANALYSIS {
+    shown_wait_ = runtime::ShowWait(control, slot->ticket, slot->ticket, /*bound=*/false);
+  };
+  if (box_.Write(show)) shown_call_ = number;
 }
 
 std::vector<NcclRecorder::Unresolved> NcclRecorder::UnresolvedCommunicators() {

@@ -9,7 +9,9 @@
 
 #include "cohort/comm/nccl/profiler/announced_call.h"
 #include "cohort/comm/nccl/profiler/call_slots.h"
+#include "cohort/comm/nccl/profiler/recorded_box.h"
 #include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::nccl_profiler {
@@ -39,7 +41,7 @@ class NcclRecorder {
   uint64_t Add(const CommunicatorFacts& facts);
   // Says who it is, where Add did not know. False: another of its ranks is in this process, and it is not recorded.
   bool Describe(uint64_t communicator, const CommunicatorFacts& facts);
-  // Records of calls that still run stay as they are: their kernels may have been aborted.
+  // Its calls that still run have failed: NCCL lets a communicator go before its kernels have ended when it is aborted.
   void Remove(uint64_t communicator);
 
   // A call is about to be launched. Its handle; null where it is not recorded.
@@ -74,7 +76,7 @@ class NcclRecorder {
   void SetMembers(uint64_t communicator, std::vector<int> world_ranks);
 
   // False when a runtime of this rank has joined: nothing is recorded any more.
-  bool open() const;
+  bool open() const { return box_.open(); }
 
  private:
   struct Messages {
@@ -93,13 +95,14 @@ class NcclRecorder {
   bool IsTwin(const CommunicatorFacts& facts) const COHORT_REQUIRES(mutex_);
   uint64_t NextSequence(const AnnouncedCall& call, Communicator* communicator) COHORT_REQUIRES(mutex_);
   void Begin(CallSlot* slot) COHORT_REQUIRES(mutex_);
-  void End(CallSlot* slot, bool at_once) COHORT_REQUIRES(mutex_);
+  void End(CallSlot* slot, runtime::CallState state, bool at_once = false) COHORT_REQUIRES(mutex_);
   void EndEarlier(Communicator* communicator, uint64_t number) COHORT_REQUIRES(mutex_);
   void HideWait() COHORT_REQUIRES(mutex_);
 
   runtime::Segment* const segment_;
   const uint32_t epoch_;
   runtime::Mutex mutex_;
+  RecordedBox box_;  // written under the lock
   CallSlots slots_ COHORT_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Communicator> communicators_ COHORT_GUARDED_BY(mutex_);
   uint64_t latest_communicator_ COHORT_GUARDED_BY(mutex_) = 0;

@@ -12,6 +12,7 @@
 
 #include "cohort/runtime/runtime.h"
 #include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/layout.h"
 #include "tests/runtime/bootstrap/fake_agent.h"
 #include "tests/runtime/bootstrap/news.h"
 #include "tests/runtime/bootstrap/storing_agent.h"
@@ -95,7 +96,7 @@ TEST(AgentTest, ARecorderWritesTheBoxAndReportsWatchedCalls) {
   const auto joined = recorder->Join(Soon());
   ASSERT_TRUE(joined.ok()) << joined.status();
   EXPECT_EQ(joined->identity.rank, 1);
-  joined->segment->black_box().Start({});
+  BlackBoxWriter(&RankPartOf(joined->segment.get(), 1)->black_box).Start({});
   EXPECT_EQ(agent.fake.segment().black_box_of(1).latest(), 1u);
   EXPECT_EQ(agent.fake.segment().control(1).state.load(), kRankAbsent);  // a runtime may come
   recorder->ReportStall(7, 3, 42, {.everyone = true}, /*expired=*/false);

@@ -183,6 +183,26 @@ TEST_F(NcclRecorderTest, AWaitIsShownAsLongAsItsCallRuns) {
   EXPECT_FALSE(runtime::ReadWait(agent_->control(1), box()).has_value());
 }
 
+TEST_F(NcclRecorderTest, CallsOfAnAbortedCommunicatorHaveFailed) {
+  const uint64_t world = recorder_->Add({.hash = 1, .rank = 0, .size = 2});
+  const uint64_t other = recorder_->Add({.hash = 2, .rank = 0, .size = 2});
+  Run(world, Call("AllReduce"));
+  void* const aborted = Begin(world, Call("AllReduce"));
+  Begin(other, Call("AllReduce"));
+  recorder_->ShowWait(recorder_->OldestRunning()[0].number);
+  recorder_->Remove(world);
+  ASSERT_EQ(records().size(), 3u);
+  EXPECT_EQ(records()[0].state, CallState::kDone);
+  EXPECT_EQ(records()[1].state, CallState::kFailed);
+  EXPECT_GE(records()[1].end_ns, records()[1].start_ns);
+  EXPECT_EQ(records()[2].state, CallState::kStarted);
+  EXPECT_FALSE(runtime::ReadWait(agent_->control(1), box()).has_value());
+  ASSERT_EQ(recorder_->OldestRunning().size(), 1u);
+  EXPECT_EQ(recorder_->OldestRunning()[0].communicator, other);
+  recorder_->Stop(aborted);  // its kernel ends after all
+  EXPECT_EQ(records()[1].state, CallState::kFailed);
+}
+
 TEST_F(NcclRecorderTest, MembersNameTheOtherSideInTheWorld) {
   const uint64_t half = recorder_->Add({.hash = 9, .rank = 0, .size = 2});
   Run(half, Call("Send", 8, 1));
