@@ -4,7 +4,9 @@
 #include <string>
 
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/process/owner_word.h"
 #include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/layout.h"
 
 namespace cohort::runtime {
 
@@ -40,11 +42,15 @@ absl::Status EpochSegments::Open(int local_rank) {
   }
   if (place == dropped_ + segments_.size()) COHORT_RETURN_IF_ERROR(Add());
   COHORT_RETURN_IF_ERROR(segments_[place - dropped_]->ReserveFixedPart());
+  // Calls that a recorder would still write into the former one would be seen by nobody.
+  if (place != rank.place) OwnerWord(&RankPartOf(&Of(local_rank), local_rank)->black_box.owner).Revoke();
   rank.place = place;
   rank.left = false;
   DropOld();
   return absl::OkStatus();
 }
+
+absl::Status EpochSegments::Record(int local_rank) const { return Of(local_rank).ReserveFixedPart(); }
 
 void EpochSegments::Leave(int local_rank) { ranks_[static_cast<size_t>(local_rank)].left = true; }
 

@@ -28,6 +28,8 @@ class EpochSegments {
   // A rank opens a runtime, in the segment after the one that it has left. kResourceExhausted: there is no memory, or
   // the rank is too far ahead.
   absl::Status Open(int local_rank);
+  // A recorder writes for a rank, in the segment that the rank uses, or used last. kResourceExhausted: as above.
+  absl::Status Record(int local_rank) const;
   // A rank has finalized its runtime.
   void Leave(int local_rank);
   // A rank has ended, in order or not (RankControl::state): all ranks see it, also in later segments.

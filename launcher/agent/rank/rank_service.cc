@@ -82,7 +82,7 @@ void RankService::SendToRank(int local_rank, const v1::AgentMessage& message) {
 
 bool RankService::Joined(int local_rank) const {
   const RankSocket::PeerId peer = peer_of_rank_[local_rank];
-  return peer != 0 && !peers_.at(peer).goodbye;
+  return peer != 0 && peers_.at(peer).state == PeerState::kJoined;
 }
 
 int RankService::LocalRankOf(uint32_t rank) const {
@@ -132,7 +132,8 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       callbacks_.to_rendezvous(up);
       break;
     case v1::RankMessage::kGoodbye:
-      peer->second.goodbye = peer->second.finalized = true;
+      if (peer->second.state != PeerState::kJoined) break;
+      peer->second.state = PeerState::kFinalized;
       segments_.Leave(peer->second.local_rank);
       callbacks_.on_event(Goodbye{peer->second.local_rank});
       preemption_.OnEnd(peer->second.local_rank, /*in_order=*/true);
@@ -168,7 +169,7 @@ void RankService::OnClosed(RankSocket::PeerId from) {
   peers_.erase(found);
   peer_of_rank_[peer.local_rank] = 0;
   store_.Forget(from);
-  if (!peer.goodbye && !peer.records) callbacks_.on_event(Vanished{peer.local_rank, peer.pid});
+  if (peer.state == PeerState::kJoined) callbacks_.on_event(Vanished{peer.local_rank, peer.pid});
 }
 
 std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) {
@@ -204,8 +205,8 @@ void RankService::EndFormer(int local_rank, bool newcomer_joins) {
   if (former == 0) return;
   socket_.TakeRest(former, /*last=*/false);  // where its goodbye may be
   if (peer_of_rank_[local_rank] != former) return;
-  const Peer& peer = peers_.at(former);
-  if (!peer.finalized && !(peer.records && newcomer_joins)) return;
+  const PeerState state = peers_.at(former).state;
+  if (state != PeerState::kFinalized && !(state == PeerState::kRecords && newcomer_joins)) return;
   peers_.erase(former);
   peer_of_rank_[local_rank] = 0;
   store_.Forget(former);
@@ -214,7 +215,10 @@ void RankService::EndFormer(int local_rank, bool newcomer_joins) {
 
 void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   std::string why = peers_.contains(from) ? "a second hello" : WhyRefused(from, hello);
-  if (why.empty()) why = std::string(segments_.Open(static_cast<int>(hello.local_rank())).message());
+  const int local_rank = static_cast<int>(hello.local_rank());
+  if (why.empty()) {
+    why = std::string((hello.records() ? segments_.Record(local_rank) : segments_.Open(local_rank)).message());
+  }
   if (!why.empty()) {
     const bool taken =
         hello.records() && hello.local_rank() < peer_of_rank_.size() && peer_of_rank_[hello.local_rank()] != 0;
@@ -224,9 +228,9 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
     socket_.Close(from);
     return;
   }
-  const int local_rank = static_cast<int>(hello.local_rank());
   const pid_t pid = socket_.PidOf(from);
-  peers_[from] = {.local_rank = local_rank, .pid = pid, .records = hello.records()};
+  peers_[from] = {
+      .local_rank = local_rank, .pid = pid, .state = hello.records() ? PeerState::kRecords : PeerState::kJoined};
   peer_of_rank_[local_rank] = from;
   if (hello.records()) {
     callbacks_.on_event(Recorded{local_rank, pid});
@@ -235,7 +239,7 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
     callbacks_.on_event(Hello{local_rank, pid, hello.stays()});
   }
   Welcome(from, local_rank);
-  TellEarlyNews(local_rank);
+  if (!hello.records()) TellEarlyNews(local_rank);  // the runtime of the rank may come later
 }
 
 // Sending may end a connection, whose end is news.
@@ -341,8 +345,8 @@ void RankService::MarkEnded(int local_rank) {
 
 void RankService::OnNextEpoch(RankSocket::PeerId from) {
   Peer& peer = peers_.at(from);
-  if (peer.goodbye) return;
-  peer.goodbye = true;  // it has let go of everything: should the connection end, that is no news
+  if (peer.state != PeerState::kJoined) return;
+  peer.state = PeerState::kLeftEpoch;
   MarkLost(peer.local_rank);
   if (assignment_.job().max_restarts() > 0) return callbacks_.on_event(EpochLeft{peer.local_rank});
   v1::AgentMessage refusal;

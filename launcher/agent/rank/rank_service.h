@@ -94,12 +94,16 @@ class RankService {
   RankWaits& waits() { return *waits_; }
 
  private:
+  // A connection that has said hello. The end of one that has not joined is no news.
+  //
+  //   kRecords                            it gives way to a process that joins
+  //   kJoined ── goodbye ──► kFinalized   it may join again
+  //      └── next epoch ──► kLeftEpoch
+  enum class PeerState : uint8_t { kRecords, kJoined, kFinalized, kLeftEpoch };
   struct Peer {
-    int local_rank = -1;  // until its hello
+    int local_rank = -1;
     pid_t pid = 0;
-    bool goodbye = false;    // in whatever way: its end is no news
-    bool finalized = false;  // it may join again
-    bool records = false;    // it gives way to a process that joins
+    PeerState state = PeerState::kJoined;
   };
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
@@ -114,7 +118,7 @@ class RankService {
   void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);
   void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
   void SendToRank(int local_rank, const v1::AgentMessage& message);
-  bool Joined(int local_rank) const;  // and has not said goodbye
+  bool Joined(int local_rank) const;  // and has not left
   void TellEarlyNews(int local_rank);
   void OnNextEpoch(RankSocket::PeerId from);
   void OnPreemptionWish(int local_rank);

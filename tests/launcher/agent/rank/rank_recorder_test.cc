@@ -1,7 +1,15 @@
 // A process that only records its calls for a rank, and one that joins as that rank.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <thread>
+
+#include "cohort/runtime/process/owner_word.h"
 #include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/layout.h"
 #include "cohort/runtime/segment/segment.h"
 #include "tests/launcher/agent/rank/served_ranks.h"
 
@@ -34,6 +42,63 @@ TEST_F(RankServiceTest, ARecorderGivesWayToAProcessThatJoins) {
   EXPECT_EQ(recorded_, 1);
   EXPECT_EQ(hellos_, 1);
   EXPECT_EQ(vanished_, 0);
+}
+
+TEST_F(RankServiceTest, ARecorderGoesOnBehindARuntimeThatHasFinalized) {
+  Client rank(address_);
+  rank.SayHello(0);
+  ASSERT_TRUE(rank.Receive().has_welcome());
+  const auto segment = runtime::Segment::Attach(rank.segment().Release(), 0);
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  (*segment)->black_box().Start({});
+  (*segment)->control(0).state.store(runtime::kRankFinalised);
+  v1::RankMessage goodbye;
+  goodbye.mutable_goodbye();
+  rank.Send(goodbye);
+  Client recorder(address_);
+  recorder.SayThatItRecords(0);
+  ASSERT_TRUE(recorder.Receive().has_welcome());
+  const auto recorded = runtime::Segment::Attach(recorder.segment().Release(), 0, runtime::Segment::Role::kRecorder);
+  ASSERT_TRUE(recorded.ok()) << recorded.status();
+  EXPECT_EQ((*recorded)->epoch(), (*segment)->epoch());
+  const runtime::OwnerWord owner(&runtime::RankPartOf(recorded->get(), 0)->black_box.owner);
+  const std::optional<uint64_t> number = owner.ClaimSince(owner.Look());
+  ASSERT_TRUE(number.has_value());
+  runtime::BlackBoxWriter(&runtime::RankPartOf(recorded->get(), 0)->black_box).Start({});
+  EXPECT_EQ((*segment)->black_box_of(0).latest(), 2u) << "what the runtime had called is still there";
+  Client again(address_);
+  again.SayHello(0);
+  ASSERT_TRUE(again.Receive().has_welcome());
+  const auto next = runtime::Segment::Attach(again.segment().Release(), 0);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(runtime::ReopenedOf((*next)->epoch()), 1u);
+  EXPECT_FALSE(owner.Is(*number)) << "the rank has gone on to another segment";
+}
+
+TEST_F(RankServiceTest, NewsForARuntimeAreKeptWhileTheRankIsOnlyRecorded) {
+  v1::GroupFailure failure;
+  failure.set_group(7);
+  failure.mutable_members()->set_everyone(true);
+  failure.set_from_rank(2);
+  const auto happen = [&] {
+    std::atomic<bool> done{false};
+    loop_.Post([&] {
+      service_->OnGroupFailure(failure);
+      done = true;
+    });
+    while (!done) std::this_thread::yield();
+  };
+  happen();  // before the recorder comes
+  Client recorder(address_);
+  recorder.SayThatItRecords(0);
+  ASSERT_TRUE(recorder.Receive().has_welcome());
+  failure.set_group(8);
+  happen();  // and beside it
+  Client rank(address_);
+  rank.SayHello(0);
+  ASSERT_TRUE(rank.Receive().has_welcome());
+  EXPECT_EQ(rank.Receive().group_failure().group(), 7u);
+  EXPECT_EQ(rank.Receive().group_failure().group(), 8u);
 }
 
 TEST_F(RankServiceTest, TheEndOfARecorderIsNoNewsAndAnotherMayFollow) {
