@@ -98,13 +98,14 @@ class Search {
     });
   }
   // Whether the rank failed as a member of the group, soon after the group did; of a watched group, which goes on,
-  // while it waited in the call.
+  // while it waited in the call, or when it had given the call up.
   bool IsVictim(uint32_t rank, const Announced& announced) const {
     const ReportedFailure& failure = *announced.failure;
     const v1::GroupFailure& said = failure.failure;
     if (said.watched()) {
       const v1::CallState& doing = roster_.rank(rank).exit->doing();
-      return announced.members.count(rank) > 0 && doing.present() && !doing.message() && !doing.done() &&
+      const bool incomplete = !doing.done() || doing.failed();  // the program may have aborted its communicator
+      return announced.members.count(rank) > 0 && doing.present() && !doing.message() && incomplete &&
              doing.group() == said.group() && doing.epoch() == said.epoch() && doing.sequence() == said.sequence();
     }
     return announced.members.count(rank) > 0 && !Before(rank, failure) &&

@@ -49,10 +49,12 @@ class WatchedCalls : public GroupFailures {
       if (rank != absent) Answer(Call(rank, sequence, kCall, ""));
     }
   }
-  // The rank ends with 1 while it waits in that call.
-  void FailIn(uint32_t rank, uint64_t sequence) {
+  // The rank ends with 1 while it waits in that call, or after it has aborted the communicator.
+  void FailIn(uint32_t rank, uint64_t sequence, bool aborted = false) {
     v1::RankExit exit = Exited(rank, 1);
     *exit.mutable_doing() = Call(rank, sequence, kCall, "");
+    exit.mutable_doing()->set_done(aborted);
+    exit.mutable_doing()->set_failed(aborted);
     job_.Exit(exit);
   }
 };
@@ -86,7 +88,7 @@ TEST_F(WatchedCalls, ALateRankIsNamedInTheReportAlone) {
   Answer(Elsewhere(3, 1, "barrier()", ""));
   EXPECT_EQ(Verdict(0), nullptr);
   job_.Pass(std::chrono::minutes(10));
-  for (uint32_t rank = 0; rank < 3; ++rank) FailIn(rank, 42);
+  for (uint32_t rank = 0; rank < 3; ++rank) FailIn(rank, 42, /*aborted=*/rank != 1);
   End();
   EXPECT_THAT(job_.report()->headline(), HasSubstr("rank 3 never called all_reduce(float32, 8) (operation #42"));
   EXPECT_THAT(job_.report()->headline(), HasSubstr("; waited for 0.06 s"));
