@@ -61,11 +61,10 @@ std::chrono::milliseconds WaitOf(Deadline deadline) {
   return std::chrono::milliseconds(std::clamp<int64_t>(left, 1, 60'000));
 }
 
-// The agent keeps the time. Its answer that the time ran out may take a moment longer.
-Deadline Patience(Deadline deadline) {
-  if (deadline.infinite()) return deadline;
-  return Deadline(std::max(deadline.time(), Deadline::Clock::now()) + std::chrono::seconds(1));
-}
+// The agent keeps the time. Its answer that the time ran out may take a moment longer. A recorder asks again rather
+// than wait, since the end of its process waits for it.
+constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kRecorderPatience{50};
 
 class AgentBootstrap final : public Bootstrap {
  public:
@@ -99,6 +98,12 @@ class AgentBootstrap final : public Bootstrap {
   // Each runtime of the epoch has a store of its own, as its ranks may put the same keys.
   std::string KeyOf(std::string_view key) const {
     return reopened_ == 0 ? std::string(key) : "runtime-" + std::to_string(reopened_) + "/" + std::string(key);
+  }
+  // Until when to wait for an answer that the agent gives by the deadline.
+  Deadline Patience(Deadline deadline) const {
+    if (deadline.infinite()) return deadline;
+    return Deadline(std::max(deadline.time(), Deadline::Clock::now()) +
+                    (role_ == Segment::Role::kRecorder ? kRecorderPatience : kPatience));
   }
   absl::Status FetchNodes(uint32_t count, Identity* identity, Deadline deadline);
   v1::StallReport StallIn(uint64_t group, uint64_t epoch, const RankSet& members) const;

@@ -59,89 +59,90 @@ void CommunicatorMembers::Later(Search* search) {
   search->interval = std::min(2 * search->interval, kLongestInterval);
 }
 
-void CommunicatorMembers::Continue() {
+void CommunicatorMembers::Continue(Deadline deadline) {
   const std::vector<NcclRecorder::Unresolved> unresolved = recorder_.UnresolvedCommunicators();
   std::erase_if(searches_, [&unresolved](const auto& entry) {
     return std::none_of(unresolved.begin(), unresolved.end(),
                         [&entry](const auto& one) { return one.communicator == entry.first; });
   });
-  const Clock::time_point until = Clock::now() + kSlice;
   for (const NcclRecorder::Unresolved& communicator : unresolved) {
+    if (deadline.passed()) return;
     const Clock::time_point now = Clock::now();
-    if (now >= until) return;
     const auto [found, fresh] = searches_.try_emplace(communicator.communicator);
     Search& search = found->second;
     if (fresh) search.begun = search.due = now;
-    if (!search.given_up && now >= search.due) Continue(communicator, &search);
+    if (search.step != Step::kGivenUp && now >= search.due) Continue(communicator, &search, deadline);
   }
 }
 
-void CommunicatorMembers::Continue(const NcclRecorder::Unresolved& communicator, Search* search) {
+void CommunicatorMembers::Continue(const NcclRecorder::Unresolved& communicator, Search* search, Deadline deadline) {
   const CommunicatorFacts& facts = communicator.facts;
   const int size = facts.size > 0 ? facts.size : identity_.world_size;
   if (size == 1) return recorder_.SetMembers(communicator.communicator, {identity_.rank});
-  if (size > kMostRanks) {
-    search->given_up = true;
-    return;
-  }
-  if (!search->said) {
-    const absl::StatusOr<runtime::VariableResult> set =
-        bootstrap_.CallVariable({.kind = VariableCall::Kind::kSet,
-                                 .key = KeyOf(facts.hash, std::to_string(facts.rank)),
-                                 .value = std::to_string(identity_.rank)},
-                                Deadline::After(kPatience));
-    search->said = set.ok();
-    search->given_up = !set.ok();
-    if (!set.ok()) return;
-  }
-  if (facts.rank != 0) return AwaitList(communicator, search);
-  if (Collect(facts, size, search)) Publish(communicator, search);
+  if (size > kMostRanks) search->step = Step::kGivenUp;
+  if (search->step == Step::kSay) Say(facts, search, deadline);
+  if (search->step == Step::kCollect) Collect(facts, size, search, deadline);
+  if (search->step == Step::kPublish) Publish(communicator, search, deadline);
+  if (search->step == Step::kAwaitList) AwaitList(communicator, search, deadline);
 }
 
-bool CommunicatorMembers::Collect(const CommunicatorFacts& facts, int size, Search* search) {
-  const Clock::time_point until = Clock::now() + kSlice;
+void CommunicatorMembers::Say(const CommunicatorFacts& facts, Search* search, Deadline deadline) {
+  const absl::Status said = bootstrap_
+                                .CallVariable({.kind = VariableCall::Kind::kSet,
+                                               .key = KeyOf(facts.hash, std::to_string(facts.rank)),
+                                               .value = std::to_string(identity_.rank)},
+                                              deadline)
+                                .status();
+  if (said.ok()) {
+    search->step = facts.rank == 0 ? Step::kCollect : Step::kAwaitList;
+  } else if (!absl::IsDeadlineExceeded(said) || Clock::now() - search->begun > kCollectFor) {
+    search->step = Step::kGivenUp;
+  } else {
+    Later(search);
+  }
+}
+
+void CommunicatorMembers::Collect(const CommunicatorFacts& facts, int size, Search* search, Deadline deadline) {
   while (search->next < size) {
+    if (deadline.passed()) return;
     const std::string key = KeyOf(facts.hash, std::to_string(search->next));
     const absl::StatusOr<runtime::VariableResult> said =
         bootstrap_.CallVariable({.kind = VariableCall::Kind::kGet, .key = key}, Deadline::After(kGlance));
-    if (!said.ok() && Clock::now() - search->begun < kCollectFor) {
-      Later(search);
-      return false;
-    }
+    if (!said.ok() && Clock::now() - search->begun < kCollectFor) return Later(search);
     search->world_ranks.push_back(said.ok() ? ReadRank(said->value, identity_.world_size).value_or(-1) : -1);
     ++search->next;
     search->interval = milliseconds(20);
-    if (said.ok()) {
-      (void)bootstrap_.CallVariable({.kind = VariableCall::Kind::kDelete, .key = key}, Deadline::After(kPatience));
-    }
-    if (Clock::now() >= until) break;
+    if (said.ok()) (void)bootstrap_.CallVariable({.kind = VariableCall::Kind::kDelete, .key = key}, deadline);
   }
-  return search->next >= size;
-}
-
-void CommunicatorMembers::Publish(const NcclRecorder::Unresolved& communicator, Search* search) {
-  std::vector<int> members = std::move(search->world_ranks);
-  if (communicator.facts.size == 0) {  // then it was looked for in the whole world
+  std::vector<int>& members = search->world_ranks;
+  if (facts.size == 0) {  // then they were looked for in the whole world
     while (!members.empty() && members.back() < 0) members.pop_back();
   }
-  search->given_up = members.empty() || lists_ >= kMostLists;
-  if (search->given_up) return;
-  ++lists_;
-  (void)bootstrap_.Put(KeyOf(communicator.facts.hash, "members"), Pack(members), Deadline::After(kPatience));
-  recorder_.SetMembers(communicator.communicator, std::move(members));
+  search->step = members.empty() || lists_ >= kMostLists ? Step::kGivenUp : Step::kPublish;
+  if (search->step == Step::kPublish) ++lists_;
 }
 
-void CommunicatorMembers::AwaitList(const NcclRecorder::Unresolved& communicator, Search* search) {
+void CommunicatorMembers::Publish(const NcclRecorder::Unresolved& communicator, Search* search, Deadline deadline) {
+  if (deadline.passed()) return;
+  const absl::Status put =
+      bootstrap_.Put(KeyOf(communicator.facts.hash, "members"), Pack(search->world_ranks), deadline);
+  if (absl::IsDeadlineExceeded(put) && Clock::now() - search->begun < kAwaitListFor) return Later(search);
+  recorder_.SetMembers(communicator.communicator, std::move(search->world_ranks));
+}
+
+void CommunicatorMembers::AwaitList(const NcclRecorder::Unresolved& communicator, Search* search, Deadline deadline) {
+  if (deadline.passed()) return;
   const absl::StatusOr<std::string> list =
       bootstrap_.Get(KeyOf(communicator.facts.hash, "members"), Deadline::After(kGlance));
   if (list.ok()) {
     std::vector<int> members = Unpack(*list, identity_.world_size);
-    search->given_up = members.empty();
+    if (members.empty()) search->step = Step::kGivenUp;
     if (!members.empty()) recorder_.SetMembers(communicator.communicator, std::move(members));
-    return;
+  } else if (Clock::now() - search->begun > kAwaitListFor) {
+    search->step = Step::kGivenUp;
+  } else {
+    Later(search);
   }
-  search->given_up = Clock::now() - search->begun > kAwaitListFor;
-  Later(search);
 }
 
 }  // namespace cohort::comm::nccl_profiler

@@ -14,7 +14,7 @@
 
 namespace cohort::comm::nccl_profiler {
 
-// Used by one thread, which it blocks for a short time.
+// Used by one thread.
 class CommunicatorMembers {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,17 +28,16 @@ class CommunicatorMembers {
   CommunicatorMembers(runtime::Bootstrap* bootstrap, const runtime::Identity* identity, NcclRecorder* recorder)
       : bootstrap_(*bootstrap), identity_(*identity), recorder_(*recorder) {}
 
-  // Goes on with the communicators whose members are not known. Blocks for about kSlice, or as long as the agent needs
-  // for an answer, which is at most kPatience.
-  void Continue();
-
-  static constexpr std::chrono::milliseconds kSlice{50};
-  static constexpr std::chrono::milliseconds kPatience{2000};
+  // Goes on with the communicators whose members are not known. Blocks until the deadline at most; what the agent has
+  // not answered by then is asked again the next time.
+  void Continue(runtime::Deadline deadline);
 
  private:
+  //   kSay ──► rank 0: kCollect ──► kPublish ──► the list is known
+  //     └────► others: kAwaitList ──────────────────┘           any ──► kGivenUp
+  enum class Step : uint8_t { kSay, kCollect, kPublish, kAwaitList, kGivenUp };
   struct Search {
-    bool said = false;  // who this rank is
-    bool given_up = false;
+    Step step = Step::kSay;
     int next = 0;                  // rank to ask for
     std::vector<int> world_ranks;  // of those before
     Clock::time_point begun;
@@ -46,11 +45,13 @@ class CommunicatorMembers {
     std::chrono::milliseconds interval{20};
   };
 
-  void Continue(const NcclRecorder::Unresolved& communicator, Search* search);
-  // Asks for the ranks one after the other. True when all were asked for.
-  bool Collect(const CommunicatorFacts& facts, int size, Search* search);
-  void Publish(const NcclRecorder::Unresolved& communicator, Search* search);
-  void AwaitList(const NcclRecorder::Unresolved& communicator, Search* search);
+  void Continue(const NcclRecorder::Unresolved& communicator, Search* search, runtime::Deadline deadline);
+  // Says who this rank is.
+  void Say(const CommunicatorFacts& facts, Search* search, runtime::Deadline deadline);
+  // Asks for the ranks one after the other.
+  void Collect(const CommunicatorFacts& facts, int size, Search* search, runtime::Deadline deadline);
+  void Publish(const NcclRecorder::Unresolved& communicator, Search* search, runtime::Deadline deadline);
+  void AwaitList(const NcclRecorder::Unresolved& communicator, Search* search, runtime::Deadline deadline);
   static void Later(Search* search);
 
   runtime::Bootstrap& bootstrap_;

@@ -71,7 +71,7 @@ void Recording::Watch() {
   while (life_ == Life::kWatching && recorder_.open()) {
     mutex_.Unlock();
     bootstrap_->Poll(nobody);
-    members_.Continue();
+    members_.Continue(runtime::Deadline::After(kAskFor));
     watch_.Look(runtime::SteadyNow());
     mutex_.Lock();
     if (life_ == Life::kWatching) changed_.Wait(mutex_, runtime::Deadline::After(kLookEvery));
@@ -80,14 +80,16 @@ void Recording::Watch() {
   changed_.NotifyAll();
 }
 
-void Recording::Stop() {
-  if (InChild()) return;
+bool Recording::Stop() {
+  if (InChild()) return true;
   const runtime::Deadline deadline = runtime::Deadline::After(kStopWithin);
   const runtime::MutexLock lock(mutex_);
   if (life_ == Life::kWatching) life_ = Life::kStopping;
   changed_.NotifyAll();
-  while (life_ != Life::kStopped && changed_.Wait(mutex_, deadline)) {
+  while (life_ != Life::kStopped) {
+    if (!changed_.Wait(mutex_, deadline)) break;
   }
+  return life_ == Life::kStopped;
 }
 
 }  // namespace cohort::comm::nccl_profiler

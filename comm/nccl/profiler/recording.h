@@ -20,7 +20,8 @@ class Recording {
  public:
   static constexpr std::chrono::milliseconds kJoinWithin{2000};
   static constexpr std::chrono::milliseconds kLookEvery{100};
-  static constexpr std::chrono::milliseconds kStopWithin{300};
+  static constexpr std::chrono::milliseconds kAskFor{50};  // at a time; see kRecorderPatience of the bootstrap
+  static constexpr std::chrono::milliseconds kStopWithin{500};
 
   // Joins as the rank that the environment names. Blocks for kJoinWithin at most. Null where there is nothing to
   // record:
@@ -28,8 +29,10 @@ class Recording {
   // - the rank's calls are recorded already: Cohort is in this process, or another process of the rank has joined.
   static absl::StatusOr<Recording*> Begin();
 
-  // Stops the thread, which must not run while the process takes down what it uses. Waits for kStopWithin at most.
-  void Stop();
+  // Stops the thread, which must not run while the process takes down what it uses. Returns when it has stopped: it
+  // waits for its agent for kAskFor at most, and is woken from any other wait. False: it has not stopped within
+  // kStopWithin.
+  bool Stop();
 
   NcclRecorder& recorder() { return recorder_; }
   // Whether this is a forked child of the process that it belongs to.

@@ -22,6 +22,7 @@ class CommunicatorMembersTest : public ::testing::Test {
     }
   }
 
+  static runtime::Deadline Soon() { return runtime::Deadline::After(std::chrono::milliseconds(50)); }
   // Lets these ranks go on until all know the members of their communicators.
   bool Resolve(const std::vector<int>& ranks) {
     const auto until = CommunicatorMembers::Clock::now() + std::chrono::seconds(30);
@@ -29,7 +30,7 @@ class CommunicatorMembersTest : public ::testing::Test {
     while (!known && CommunicatorMembers::Clock::now() < until) {
       known = true;
       for (const int rank : ranks) {
-        members_[static_cast<size_t>(rank)]->Continue();
+        members_[static_cast<size_t>(rank)]->Continue(Soon());
         known = known && recorder(rank).UnresolvedCommunicators().empty();
       }
     }
@@ -69,7 +70,7 @@ TEST_F(CommunicatorMembersTest, OneRankAsksNobody) {
 
 TEST_F(CommunicatorMembersTest, ARankThatComesLateIsWaitedFor) {
   recorder(0).Add({.hash = 8, .rank = 0, .size = 2});
-  for (int i = 0; i < 20; ++i) members_[0]->Continue();
+  for (int i = 0; i < 20; ++i) members_[0]->Continue(Soon());
   EXPECT_FALSE(recorder(0).UnresolvedCommunicators().empty());
   recorder(1).Add({.hash = 8, .rank = 1, .size = 2});
   EXPECT_TRUE(Resolve({0, 1}));
@@ -85,8 +86,16 @@ TEST_F(CommunicatorMembersTest, AWrongListIsNoList) {
 TEST_F(CommunicatorMembersTest, AStoreThatTakesNothingIsGivenUp) {
   store_.full = true;
   const uint64_t own = recorder(0).Add({.hash = 8, .rank = 0, .size = 2});
-  for (int i = 0; i < 5; ++i) members_[0]->Continue();
+  for (int i = 0; i < 5; ++i) members_[0]->Continue(Soon());
   EXPECT_TRUE(MembersOf(0, own).empty());
+}
+
+TEST_F(CommunicatorMembersTest, AnAgentThatAnswersLateIsAskedAgain) {
+  store_.late_answers = 5;
+  recorder(0).Add({.hash = 8, .rank = 0, .size = 2});
+  recorder(1).Add({.hash = 8, .rank = 1, .size = 2});
+  EXPECT_TRUE(Resolve({0, 1}));
+  EXPECT_EQ(store_.late_answers, 0);
 }
 
 TEST_F(CommunicatorMembersTest, ListsInTheStoreAreBounded) {
@@ -96,9 +105,9 @@ TEST_F(CommunicatorMembersTest, ListsInTheStoreAreBounded) {
   }
   const auto until = CommunicatorMembers::Clock::now() + std::chrono::seconds(30);
   while (store_.values.size() < CommunicatorMembers::kMostLists && CommunicatorMembers::Clock::now() < until) {
-    for (const int rank : {0, 1}) members_[static_cast<size_t>(rank)]->Continue();
+    for (const int rank : {0, 1}) members_[static_cast<size_t>(rank)]->Continue(Soon());
   }
-  for (int i = 0; i < 50; ++i) members_[0]->Continue();
+  for (int i = 0; i < 50; ++i) members_[0]->Continue(Soon());
   EXPECT_EQ(store_.values.size(), static_cast<size_t>(CommunicatorMembers::kMostLists));
 }
 

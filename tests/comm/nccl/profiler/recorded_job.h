@@ -21,6 +21,7 @@ struct Store {
   std::map<std::string, std::string> values;
   std::map<std::string, std::string> variables;
   bool full = false;
+  int late_answers = 0;  // the number of answers that come after the deadline, though what was asked for is done
 };
 
 // Nothing in it waits: what is not there is not found.
@@ -38,9 +39,10 @@ class StoreBootstrap final : public runtime::Bootstrap {
   absl::StatusOr<Joined> Join(runtime::Deadline /*deadline*/) override { return absl::UnimplementedError(""); }
   absl::Status Put(std::string_view key, std::string_view value, runtime::Deadline /*deadline*/) override {
     store_.values.emplace(key, value);
-    return absl::OkStatus();
+    return IsLate() ? absl::DeadlineExceededError("late") : absl::OkStatus();
   }
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline /*deadline*/) override {
+    if (IsLate()) return absl::DeadlineExceededError("late");
     const auto found = store_.values.find(std::string(key));
     if (found == store_.values.end()) return absl::NotFoundError("");
     return found->second;
@@ -51,6 +53,7 @@ class StoreBootstrap final : public runtime::Bootstrap {
     if (call.kind == Kind::kSet && store_.full) return absl::InvalidArgumentError("full");
     if (call.kind == Kind::kSet) store_.variables[call.key] = call.value;
     const auto found = store_.variables.find(call.key);
+    if (IsLate()) return absl::DeadlineExceededError("late");
     if (found == store_.variables.end()) return absl::NotFoundError("");
     runtime::VariableResult result{true, found->second, 0};
     if (call.kind == Kind::kDelete) store_.variables.erase(found);
@@ -70,6 +73,8 @@ class StoreBootstrap final : public runtime::Bootstrap {
   std::vector<Stall> stalls;
 
  private:
+  bool IsLate() { return store_.late_answers > 0 && store_.late_answers-- > 0; }
+
   Store& store_;
 };
 
