@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <string_view>
+#include <type_traits>
 
 namespace cohort::testing {
 
@@ -60,6 +61,13 @@ const Profiler* Find(void* library, const char* name) {
 
 }  // namespace
 
+template <typename Use>
+void ProfiledNccl::ForProfiler(const Use& use) const {
+  if (five_ != nullptr) use(five_);
+  if (four_ != nullptr) use(four_);
+  if (three_ != nullptr) use(three_);
+}
+
 ProfiledNccl::ProfiledNccl(const std::string& path, int newest)
     : library_(path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (library_ == nullptr) return;
@@ -94,37 +102,29 @@ ProfiledNccl::Communicator ProfiledNccl::Init(uint64_t hash, int size, int rank)
 }
 
 void ProfiledNccl::Destroy(const Communicator& communicator) const {
-  if (five_ != nullptr) five_->finalize(communicator.context);
-  if (four_ != nullptr) four_->finalize(communicator.context);
-  if (three_ != nullptr) three_->finalize(communicator.context);
+  ForProfiler([&](const auto* profiler) { profiler->finalize(communicator.context); });
 }
 
 void* ProfiledNccl::Start(void* context, uint64_t type, const void* parent, const char* function, const char* datatype,
                           size_t count, int root_or_peer, int channels) const {
   void* handle = nullptr;
-  if (five_ != nullptr) {
-    Whole<Descriptor5> whole;
-    Fill(type, parent, function, datatype, count, root_or_peer, channels, &whole.descriptor);
-    five_->start_event(context, &handle, &whole.descriptor);
-  } else if (four_ != nullptr) {
-    Whole<Descriptor4> whole;
-    Fill(type, parent, function, datatype, count, root_or_peer, channels, &whole.descriptor);
-    four_->start_event(context, &handle, &whole.descriptor);
-  } else if (three_ != nullptr) {
-    Whole<Descriptor3> whole;
-    Fill(type, parent, function, datatype, count, root_or_peer, channels, &whole.descriptor);
-    whole.descriptor.rank = rank_;
-    if (type == kCollectiveEvent) whole.descriptor.collective.communicator_hash = hash_;
-    if (type == kMessageEvent) whole.descriptor.message.communicator_hash = hash_;
-    three_->start_event(context, &handle, &whole.descriptor);
-  }
+  ForProfiler([&](const auto* profiler) {
+    using Descriptor = typename std::remove_pointer_t<decltype(profiler)>::Descriptor;
+    Whole<Descriptor> whole;
+    Descriptor& descriptor = whole.descriptor;
+    Fill(type, parent, function, datatype, count, root_or_peer, channels, &descriptor);
+    if constexpr (std::is_same_v<Descriptor, Descriptor3>) {
+      descriptor.rank = rank_;
+      if (type == kCollectiveEvent) descriptor.collective.communicator_hash = hash_;
+      if (type == kMessageEvent) descriptor.message.communicator_hash = hash_;
+    }
+    profiler->start_event(context, &handle, &descriptor);
+  });
   return handle;
 }
 
 void ProfiledNccl::Stop(void* handle) const {
-  if (five_ != nullptr) five_->stop_event(handle);
-  if (four_ != nullptr) four_->stop_event(handle);
-  if (three_ != nullptr) three_->stop_event(handle);
+  ForProfiler([&](const auto* profiler) { profiler->stop_event(handle); });
 }
 
 void ProfiledNccl::PassNulls() const {

@@ -59,6 +59,10 @@ class ProfiledNccl {
   void PassNulls() const;
 
  private:
+  // Calls use(profiler) with the struct that is used, if there is one.
+  template <typename Use>
+  void ForProfiler(const Use& use) const;
+
   void* library_ = nullptr;
   const comm::nccl_profiler::Profiler3* three_ = nullptr;
   const comm::nccl_profiler::Profiler4* four_ = nullptr;

@@ -169,16 +169,16 @@ Result Init4(void** context, int* mask, const char* /*name*/, uint64_t hash, int
              void* /*logger*/) {
   return Init(context, mask, {.hash = hash, .rank = rank, .size = ranks});
 }
+template <uint64_t wanted>
 Result Init5(void** context, uint64_t hash, int* mask, const char* /*name*/, int /*nodes*/, int ranks, int rank,
              void* /*logger*/) {
-  return Init(context, mask, {.hash = hash, .rank = rank, .size = ranks});
-}
-Result Init6(void** context, uint64_t hash, int* mask, const char* /*name*/, int /*nodes*/, int ranks, int rank,
-             void* /*logger*/) {
-  return Init(context, mask, {.hash = hash, .rank = rank, .size = ranks}, kMask | kCopyCollectiveEvent);
+  return Init(context, mask, {.hash = hash, .rank = rank, .size = ranks}, wanted);
 }
 
-constexpr char kName[] = "Cohort";
+template <typename Profiler>
+constexpr Profiler Serve(decltype(Profiler::init) init) {
+  return {"Cohort", init, StartEvent<typename Profiler::Descriptor>, StopEvent, RecordEventState, Finalize};
+}
 
 }  // namespace
 
@@ -190,10 +190,10 @@ extern const Profiler4 ncclProfiler_v4;
 extern const Profiler5 ncclProfiler_v5;
 extern const Profiler6 ncclProfiler_v6;
 
-const Profiler3 ncclProfiler_v3 = {kName, Init3, StartEvent<Descriptor3>, StopEvent, RecordEventState, Finalize};
-const Profiler4 ncclProfiler_v4 = {kName, Init4, StartEvent<Descriptor4>, StopEvent, RecordEventState, Finalize};
-const Profiler5 ncclProfiler_v5 = {kName, Init5, StartEvent<Descriptor5>, StopEvent, RecordEventState, Finalize};
-const Profiler6 ncclProfiler_v6 = {kName, Init6, StartEvent<Descriptor5>, StopEvent, RecordEventState, Finalize};
+const Profiler3 ncclProfiler_v3 = Serve<Profiler3>(Init3);
+const Profiler4 ncclProfiler_v4 = Serve<Profiler4>(Init4);
+const Profiler5 ncclProfiler_v5 = Serve<Profiler5>(Init5<kMask>);
+const Profiler6 ncclProfiler_v6 = Serve<Profiler6>(Init5 < kMask | kCopyCollectiveEvent >);
 // NOLINTEND(readability-identifier-naming)
 }
 

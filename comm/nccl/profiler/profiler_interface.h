@@ -86,32 +86,23 @@ struct DescriptorOf {
 using Descriptor4 = DescriptorOf<uint8_t>;
 using Descriptor5 = DescriptorOf<uint64_t>;  // of version 6 too
 
-struct Profiler3 {
+// The struct that a library exports. Versions differ in the event's descriptor, and in what `init` tells.
+template <typename DescriptorType, typename... InitArguments>
+struct ProfilerOf {
+  using Descriptor = DescriptorType;
+
   const char* name;
-  Result (*init)(void** context, int* mask);
-  Result (*start_event)(void* context, void** handle, Descriptor3* descriptor);
+  Result (*init)(void** context, InitArguments... arguments);
+  Result (*start_event)(void* context, void** handle, Descriptor* descriptor);
   Result (*stop_event)(void* handle);
   Result (*record_event_state)(void* handle, int state, void* arguments);
   Result (*finalize)(void* context);
 };
-struct Profiler4 {
-  const char* name;
-  Result (*init)(void** context, int* mask, const char* name, uint64_t hash, int nodes, int ranks, int rank,
-                 void* logger);
-  Result (*start_event)(void* context, void** handle, Descriptor4* descriptor);
-  Result (*stop_event)(void* handle);
-  Result (*record_event_state)(void* handle, int state, void* arguments);
-  Result (*finalize)(void* context);
-};
-struct Profiler5 {
-  const char* name;
-  Result (*init)(void** context, uint64_t hash, int* mask, const char* name, int nodes, int ranks, int rank,
-                 void* logger);
-  Result (*start_event)(void* context, void** handle, Descriptor5* descriptor);
-  Result (*stop_event)(void* handle);
-  Result (*record_event_state)(void* handle, int state, void* arguments);
-  Result (*finalize)(void* context);
-};
+using Profiler3 = ProfilerOf<Descriptor3, int* /*mask*/>;
+using Profiler4 = ProfilerOf<Descriptor4, int* /*mask*/, const char* /*name*/, uint64_t /*hash*/, int /*nodes*/,
+                             int /*ranks*/, int /*rank*/, void* /*logger*/>;
+using Profiler5 = ProfilerOf<Descriptor5, uint64_t /*hash*/, int* /*mask*/, const char* /*name*/, int /*nodes*/,
+                             int /*ranks*/, int /*rank*/, void* /*logger*/>;
 using Profiler6 = Profiler5;
 
 }  // namespace cohort::comm::nccl_profiler
