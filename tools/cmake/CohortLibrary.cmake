@@ -20,6 +20,7 @@
 # the services too (`agent.grpc.pb.h`). PROTOS are relative to the calling folder and so are their imports.
 #
 #   cohort_proto_library(NAME proto PROTOS cohort/v1/agent.proto)
+#   cohort_proto_library(NAME proto_lite LITE PROTOS cohort/v1/agent.proto) # not registered by name in the process
 #   cohort_proto_library(NAME proto_grpc GRPC PROTOS cohort/v1/rendezvous.proto DEPS cohort::proto)
 #
 # A program in <build>/bin, installed unless it says otherwise (CohortProgram.cmake). PREFER_ARCHIVES links Abseil, gRPC
@@ -127,16 +128,22 @@ function(cohort_library)
 endfunction()
 
 function(cohort_proto_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "GRPC;EXCLUDE_FROM_INSTALL" "NAME" "PROTOS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "GRPC;LITE;EXCLUDE_FROM_INSTALL" "NAME" "PROTOS;DEPS")
   cohort_check_arguments("cohort_proto_library")
   set(target cohort_${arg_NAME})
-  set(generated_dir ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  if(arg_LITE)
+    set(generated_dir ${CMAKE_CURRENT_BINARY_DIR}/lite)
+    set(cpp_out lite:${generated_dir})
+  else()
+    set(generated_dir ${CMAKE_CURRENT_BINARY_DIR}/generated)
+    set(cpp_out ${generated_dir})
+  endif()
   file(MAKE_DIRECTORY ${generated_dir})
   set(generated "")
   foreach(proto IN LISTS arg_PROTOS)
     string(REGEX REPLACE "\\.proto$" "" stem ${proto})
     set(outputs ${generated_dir}/${stem}.pb.h ${generated_dir}/${stem}.pb.cc)
-    set(command protobuf::protoc --cpp_out=${generated_dir} -I${CMAKE_CURRENT_SOURCE_DIR})
+    set(command protobuf::protoc --cpp_out=${cpp_out} -I${CMAKE_CURRENT_SOURCE_DIR})
     if(arg_GRPC)
       list(APPEND outputs ${generated_dir}/${stem}.grpc.pb.h ${generated_dir}/${stem}.grpc.pb.cc)
       list(APPEND command --grpc_out=${generated_dir}
