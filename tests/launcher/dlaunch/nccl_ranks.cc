@@ -1,15 +1,17 @@
-// The ranks of nccl_test.cc: a program that uses NCCL (a stand-in) without Cohort, as RANK of WORLD_SIZE.
-//   SCENARIO FOLDER [VERSION]
+// The ranks of nccl_test.cc and nccl_twin_test.cc: a program that uses NCCL (a stand-in) without Cohort, as RANK of
+// WORLD_SIZE. With `cohort` for VERSION its twin, which makes the same calls over Cohort: hang, mismatch, slow, leave.
+//   SCENARIO FOLDER [VERSION] [SECONDS]
 //   calls      all-reduces, a broadcast, a reduce-scatter of half the ranks, messages; prints the number of calls
 //   hang       rank 1 never makes the fourth call
 //   mismatch   rank 2 makes another fourth call
 //   slow       rank 3 comes 1.5 s late to each call
+//   abort      as hang, and the watchdog aborts the communicator before it ends the rank
 //   leave      rank 1 ends in order instead of the fourth call
 //   takeover   calls of NCCL, then of Cohort, whose runtime joins, then of NCCL again
 //   beside     the runtime of Cohort joins first
 //   chaos      thousands of communicators, handles that mean nothing, stops of what has stopped
-// FOLDER is empty at first. The ranks' kernels meet in a file there. When FOLDER/over exists, or a call takes 15 s, a
-// rank that waits in a call ends with 1, as a watchdog would end it.
+// FOLDER is empty at first. The ranks' kernels meet in a file there. When FOLDER/over exists, or a call takes SECONDS
+// (15), a rank that waits in a call ends with 1, as a watchdog would end it.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -63,10 +65,14 @@ Meeting* MapMeeting(const std::string& path) {
   return static_cast<Meeting*>(memory);
 }
 
+bool IsOver(const std::string& folder) { return access((folder + "/over").c_str(), F_OK) == 0; }
+
 class Program {
  public:
-  Program(std::string folder, int version)
+  Program(std::string folder, int version, std::chrono::seconds limit, bool aborts = false)
       : folder_(std::move(folder)),
+        limit_(limit),
+        aborts_(aborts),
         rank_(Number("RANK", 0)),
         size_(Number("WORLD_SIZE", 1)),
         nccl_(std::getenv("NCCL_PROFILER_PLUGIN") == nullptr ? "" : std::getenv("NCCL_PROFILER_PLUGIN"), version),
@@ -101,13 +107,8 @@ class Program {
     calls_ += 2;
   }
 
-  // Waits until the test says so.
-  void AwaitOver() const {
-    while (!Over()) std::this_thread::sleep_for(milliseconds(5));
-  }
-
  private:
-  bool Over() const { return access((folder_ + "/over").c_str(), F_OK) == 0; }
+  bool Over() const { return IsOver(folder_); }
 
   void Call(const ProfiledNccl::Communicator& communicator, Meeting* meeting, const char* function) {
     ProfiledNccl::Call call{.function = function, .count = kCount, .channels = 2};
@@ -123,7 +124,7 @@ class Program {
     const uint64_t own = std::hash<std::string_view>()(function);
     meeting->call[communicator.rank].store(own);
     const uint64_t number = meeting->begun[communicator.rank].fetch_add(1) + 1;
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+    const auto limit = std::chrono::steady_clock::now() + limit_;
     const auto has_come = [meeting, number, own](int rank) {
       const uint64_t begun = meeting->begun[rank].load();
       return begun > number || (begun == number && meeting->call[rank].load() == own);
@@ -135,6 +136,7 @@ class Program {
       }
       if (Over() || std::chrono::steady_clock::now() > limit) {
         std::fprintf(stderr, "watchdog: %s has timed out\n", function);
+        if (aborts_) nccl_.Destroy(communicator);  // before its kernels have ended
         std::_Exit(1);
       }
       std::this_thread::sleep_for(milliseconds(1));
@@ -142,6 +144,8 @@ class Program {
   }
 
   const std::string folder_;
+  const std::chrono::seconds limit_;
+  const bool aborts_;
   const int rank_;
   const int size_;
   ProfiledNccl nccl_;
@@ -225,28 +229,54 @@ int MakeChaos(Program& program) {
   return 0;
 }
 
-int Run(const std::string& scenario, const std::string& folder, int version) {
+// Six calls, one of which goes wrong. `call` returns false where the rank cannot go on.
+int MakeSteps(const std::string& scenario, const std::string& folder, int rank,
+              const std::function<bool(const char* function)>& call) {
+  std::printf("up\n");
+  std::fflush(stdout);
+  for (int i = 1; i <= 6; ++i) {
+    if (scenario == "slow" && rank == 3) std::this_thread::sleep_for(milliseconds(1500));
+    if ((scenario == "hang" || scenario == "abort") && rank == 1 && i == 4) {
+      while (!IsOver(folder)) std::this_thread::sleep_for(milliseconds(5));
+    }
+    if (scenario == "leave" && rank == 1 && i == 4) return 0;
+    if (!call(scenario == "mismatch" && rank == 2 && i == 4 ? "Broadcast" : "AllReduce")) return 1;
+  }
+  return 0;
+}
+
+int RunOverCohort(const std::string& scenario, const std::string& folder, std::chrono::seconds limit) {
+  const auto runtime = runtime::Runtime::Init();
+  if (!runtime.ok()) return 2;
+  const auto world = comm::Communicator::World(**runtime);
+  if (!world.ok()) return 2;
+  std::vector<float> data(kCount, 1);
+  const comm::CallOptions options{.timeout = limit};
+  return MakeSteps(scenario, folder, (*runtime)->rank(), [&](const char* function) {
+    const absl::Status status = std::string_view(function) == "Broadcast"
+                                    ? (*world)->Broadcast(data, 0, options).Wait()
+                                    : (*world)->AllReduce(data, data, comm::ReduceOp::kSum, options).Wait();
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    return status.ok();
+  });
+}
+
+int Run(const std::string& scenario, const std::string& folder, int version, std::chrono::seconds limit) {
   if (scenario == "beside") {
     const auto runtime = runtime::Runtime::Init();
     if (!runtime.ok()) return 2;
-    const Program program(folder, version);
+    const Program program(folder, version, limit);
     std::printf("mask %llu\n", static_cast<unsigned long long>(program.nccl().mask()));
     return (*runtime)->Finalize().ok() ? 0 : 2;
   }
-  Program program(folder, version);
-  std::printf("up\n");
-  std::fflush(stdout);
+  Program program(folder, version, limit, scenario == "abort");
   if (scenario == "calls") return MakeCalls(program);
   if (scenario == "takeover") return TakeOver(program);
   if (scenario == "chaos") return MakeChaos(program);
-  for (int i = 1; i <= 6; ++i) {
-    if (scenario == "slow" && program.rank() == 3) std::this_thread::sleep_for(milliseconds(1500));
-    if (scenario == "hang" && program.rank() == 1 && i == 4) program.AwaitOver();
-    if (scenario == "leave" && program.rank() == 1 && i == 4) return 0;
-    program.Call(scenario == "mismatch" && program.rank() == 2 && i == 4 ? "Broadcast" : "AllReduce");
-  }
-  std::printf("calls %llu\n", static_cast<unsigned long long>(program.calls()));
-  return 0;
+  return MakeSteps(scenario, folder, program.rank(), [&program](const char* function) {
+    program.Call(function);
+    return true;
+  });
 }
 
 }  // namespace
@@ -254,5 +284,8 @@ int Run(const std::string& scenario, const std::string& folder, int version) {
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
-  return cohort::Run(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 5);
+  const std::string version = argc > 3 ? argv[3] : "5";
+  const std::chrono::seconds limit(argc > 4 ? std::atoi(argv[4]) : 15);
+  if (version == "cohort") return cohort::RunOverCohort(argv[1], argv[2], limit);
+  return cohort::Run(argv[1], argv[2], std::atoi(version.c_str()), limit);
 }
