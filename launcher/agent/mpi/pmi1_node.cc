@@ -47,7 +47,7 @@ Pmi1Node::Pmi1Node(Job job) : job_(std::move(job)), ranks_(static_cast<size_t>(j
 
 Pmi1Node::Events Pmi1Node::OnLine(int local_rank, std::string_view line) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  if (rank.state == State::kClosed) return {};
+  if (IsClosed(rank.state)) return {};
   if (rank.spawn.in_block()) return OnSpawnLine(local_rank, line);
   const Pmi1Message message = Pmi1Message::Parse(line);
   if (message.command() == "spawn" && line.starts_with("mcmd=")) {
@@ -114,8 +114,10 @@ std::string Pmi1Node::NameAnswer(NameCall::Kind kind, std::string_view why, std:
 std::string Pmi1Node::Reply(Rank& rank, const Pmi1Message& message) {
   const std::string& command = message.command();
   if (command == "init") {
-    rank.used = true;
-    if (message.GetNumber("pmi_version", 0) != 1) return kInitRefused;
+    if (message.GetNumber("pmi_version", 0) != 1) {
+      if (rank.state == State::kNew) rank.state = State::kRefused;
+      return kInitRefused;
+    }
     rank.state = State::kInitialized;
     return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n";
   }
@@ -218,14 +220,18 @@ Pmi1Node::Events Pmi1Node::LeaveBarrier() {
   return events;
 }
 
+Pmi1Node::State Pmi1Node::Closed(State before) {
+  if (before == State::kNew) return State::kUnused;
+  return before == State::kFinalized ? State::kEnded : State::kLeft;
+}
+
 Pmi1Node::Events Pmi1Node::OnClosed(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  const State before = std::exchange(rank.state, State::kClosed);
-  if (before == State::kClosed) return {};
-  rank.finalized = before == State::kFinalized;
+  if (IsClosed(rank.state)) return {};
+  rank.state = Closed(rank.state);
   Events events;
   LookForLeft(&events);
-  if (rank.finalized) return events;
+  if (rank.state == State::kEnded) return events;
   if (job_.nodes > 1 && !std::exchange(end_is_told_, true)) events.emplace_back(Left{job_.first_rank + local_rank});
   return events;
 }
@@ -238,10 +244,20 @@ Pmi1Node::Events Pmi1Node::OnLeftElsewhere(const std::string& what) {
 }
 
 MpiUse Pmi1Node::UseOf(int local_rank) const {
-  const Rank& rank = ranks_[static_cast<size_t>(local_rank)];
-  if (!rank.used) return MpiUse::kNever;
-  if (rank.state == State::kInitialized) return MpiUse::kInside;
-  return rank.state == State::kClosed && !rank.finalized ? MpiUse::kLeft : MpiUse::kFinalized;
+  switch (ranks_[static_cast<size_t>(local_rank)].state) {
+    case State::kNew:
+    case State::kUnused:
+      return MpiUse::kNever;
+    case State::kInitialized:
+      return MpiUse::kInside;
+    case State::kLeft:
+      return MpiUse::kLeft;
+    case State::kRefused:
+    case State::kFinalized:
+    case State::kEnded:
+      break;
+  }
+  return MpiUse::kFinalized;
 }
 
 int Pmi1Node::RankInMpi() const {
@@ -257,11 +273,11 @@ void Pmi1Node::LookForLeft(Events* events) const {
   if (waits < 0) return;
   const bool in_barrier = ranks_[static_cast<size_t>(waits)].in_barrier;
   const auto gone = std::find_if(ranks_.begin(), ranks_.end(), [in_barrier](const Rank& rank) {
-    return rank.state == State::kClosed && (!rank.finalized || (in_barrier && !rank.in_barrier));
+    return IsClosed(rank.state) && (rank.state != State::kEnded || (in_barrier && !rank.in_barrier));
   });
   if (gone != ranks_.end()) {
     const int rank = job_.first_rank + static_cast<int>(gone - ranks_.begin());
-    events->emplace_back(Abandoned{waits, RankThatLeft(rank, "", gone->finalized)});
+    events->emplace_back(Abandoned{waits, RankThatLeft(rank, "", gone->state == State::kEnded)});
   } else if (!left_elsewhere_.empty()) {
     events->emplace_back(Abandoned{waits, left_elsewhere_});
   }

@@ -8,8 +8,13 @@
 //   r2, r3: put, put, barrier_in ─► B: Publish(round 1, B's values) ┘       └─► B: barrier_out to r2, r3
 //   get ─► answered by the node
 //
-// With one node nothing leaves it. The life of a rank's connection: kNew ─init─► kInitialized ─finalize─► kFinalized;
-// kClosed from any. It may be used again after kFinalized, by a second program that the rank's first one starts.
+// With one node nothing leaves it. The life of a rank's connection, and what it is when it has ended:
+//
+//                  init           a refused init   finalize, abort   end
+//   kNew           kInitialized   kRefused         kFinalized        kUnused
+//   kRefused       kInitialized   -                kFinalized        kLeft
+//   kInitialized   -              -                kFinalized        kLeft
+//   kFinalized     kInitialized   -                -                 kEnded     (init: a second program of the rank)
 #pragma once
 
 #include <cstddef>
@@ -119,12 +124,14 @@ class Pmi1Node {
   std::vector<int> MissingInBarrier() const;
 
  private:
-  enum class State : uint8_t { kNew, kInitialized, kFinalized, kClosed };
+  enum class State : uint8_t { kNew, kRefused, kInitialized, kFinalized, kUnused, kLeft, kEnded };
+  // Whether the connection has ended.
+  static bool IsClosed(State state) { return state >= State::kUnused; }
+  // The state of a connection that ends in this one.
+  static State Closed(State before);
   struct Rank {
     State state = State::kNew;
     int appnum = 0;
-    bool used = false;       // it has said init
-    bool finalized = false;  // kClosed after kFinalized
     bool in_barrier = false;
     bool nested_is_told = false;
     Pmi1Spawn spawn;
