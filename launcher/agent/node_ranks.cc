@@ -64,7 +64,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
            .send = [this](v1::NodeTrace trace) { owner_.news->Trace(std::move(trace)); },
            .watch_states = [this](bool on) { states_.Watch(on); },
            .add_states = [this](v1::TracedCalls* calls) { states_.Take(calls); }}),
-      spawned_(loop, assignment_, owner_.sentinel, owner_.cgroup, OpenMpiFolder(owner_.address),
+      spawned_(loop, assignment_, owner_.sentinel, owner_.cgroup, OpenMpiFolders::Of(owner_.address),
                {.on_line = [this](const v1::OutputLine& line) { On(Supervisor::Line{&line}); },
                 .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
                 .on_failure = [this](int rank, const std::string& why, std::optional<int> code,
@@ -98,9 +98,10 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
                   spawned_.Spawn({rank, MpiService::WorldOf(assignment_), number}, way, request, &mpi_->store(),
                                  std::move(done));
                 }});
-    const auto start_pmix = [folder = OpenMpiFolder(owner_.address)](PmixEndpoint::Job job,
-                                                                     PmixEndpoint::Handler handler) {
-      job.folder = folder;
+    const auto start_pmix = [folders = OpenMpiFolders::Of(owner_.address)](PmixEndpoint::Job job,
+                                                                           PmixEndpoint::Handler handler) {
+      job.folder = folders.files;
+      job.memory_folder = folders.memory;
       return StartPmixEndpoint(std::move(job), std::move(handler));
     };
     COHORT_RETURN_IF_ERROR(mpi_->Start(start_pmix));

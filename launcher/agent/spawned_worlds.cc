@@ -123,7 +123,9 @@ absl::Status SpawnedWorlds::Prepare(SpawnedWorld* world, MpiWay way, const Spawn
               }},
       delays_, MpiService::Spawned{store, request.values, world->asker.world, world->asker.rank});
   COHORT_RETURN_IF_ERROR(world->mpi->Start([this, world](PmixEndpoint::Job job, PmixEndpoint::Handler handler) {
-    if (!folder_.empty()) job.folder = folder_ + "/spawned-" + std::to_string(world->number);
+    const OpenMpiFolders its = folders_.Within("spawned-" + std::to_string(world->number));
+    job.folder = its.files;
+    job.memory_folder = its.memory;
     return StartPmixEndpoint(std::move(job), std::move(handler));
   }));
   return world->MakeCommands(request, callbacks_.environment_of(world->asker.local_rank), cgroup_->fd());

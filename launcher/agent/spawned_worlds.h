@@ -25,6 +25,7 @@
 #include "cohort/launcher/agent/mpi/mpi_service.h"
 #include "cohort/launcher/agent/spawned_world.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/open_mpi_folder.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -50,15 +51,15 @@ class SpawnedWorlds {
     std::function<MpiUse(int local_rank)> use_of;
   };
 
-  // All of it outlives this object. `folder`: for files of Open MPI. `delays.wait_is_told` is the time after which an
-  // MPI_Init that does not come is told, and processes that outlive the ranks.
+  // All of it outlives this object. `folders`: for what Open MPI makes. `delays.wait_is_told` is the time after which
+  // an MPI_Init that does not come is told, and processes that outlive the ranks.
   SpawnedWorlds(EventLoop* loop, const v1::Assignment& assignment, Sentinel* sentinel, const Cgroup* cgroup,
-                std::string folder, Callbacks callbacks, const MpiDelays& delays = MpiDelays())
+                OpenMpiFolders folders, Callbacks callbacks, const MpiDelays& delays = MpiDelays())
       : loop_(loop),
         assignment_(assignment),
         sentinel_(sentinel),
         cgroup_(cgroup),
-        folder_(std::move(folder)),
+        folders_(std::move(folders)),
         callbacks_(std::move(callbacks)),
         delays_(delays),
         notices_(static_cast<size_t>(assignment.placement().ranks_size()), 0) {}
@@ -115,7 +116,7 @@ class SpawnedWorlds {
   const v1::Assignment& assignment_;
   Sentinel* const sentinel_;
   const Cgroup* const cgroup_;
-  const std::string folder_;
+  const OpenMpiFolders folders_;
   const Callbacks callbacks_;
   const MpiDelays delays_;
   uint64_t next_ = 1;

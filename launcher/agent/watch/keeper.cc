@@ -43,7 +43,7 @@ void Keeper::Guard(runtime::ProcessWatch* agent) {
   while (!agent->WaitForEnd(kForLong)) {
   }
   cgroup_->Remove(kKillLimit);
-  RemoveOpenMpiFolder(address_);
+  RemoveOpenMpiFolders(address_);
   ::_exit(0);
 }
 

@@ -99,7 +99,7 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent, Keeper* keeper) 
   Sweep(mark, Spared(), false, kSweepLimit);
   cgroup->Remove(kSweepLimit);
   keeper.End();
-  RemoveOpenMpiFolder(address);  // last: it may block for ever, on a file server that is gone
+  RemoveOpenMpiFolders(address);  // last: it may block for ever, on a file server that is gone
   ::_exit(0);
 }
 

@@ -35,6 +35,11 @@ def skip_without_pmix():
         raise unittest.SkipTest(probe.stderr)
 
 
+def open_mpi_memory():
+    """The memory that ranks of Open MPI share, and the folders for it."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("vader_", "sm_segment", "cohort-mpi-"))}
+
+
 class RanksOfALibrary:
     """Ranks that run PROGRAM over a library of MPI: `names` of it, `how` it is served, and `what` it is. `PROGRAM` is
     Python with ctypes, whose first argument is the library: no compiler and no headers are needed."""

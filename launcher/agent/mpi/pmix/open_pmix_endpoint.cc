@@ -220,6 +220,10 @@ std::vector<std::string> OpenPmixEndpoint::EnvironmentOf(int local_rank) {
   }
   std::free(variables);
   environment.emplace_back("JSM_JSRUN_PORT=0");
+  for (const char* const component : {"vader", "sm"}) {  // of Open MPI 4 and 5
+    if (memory_folder_.path().empty()) break;
+    environment.push_back(std::string("OMPI_MCA_btl_") + component + "_backing_directory=" + memory_folder_.path());
+  }
   return environment;
 }
 

@@ -18,7 +18,7 @@
 
 namespace cohort::launcher {
 
-// A folder for the ranks of a node, which Open MPI would make itself, and leave empty ones of.
+// A folder for the ranks of a node. Open MPI would make one for files itself, and leave empty ones of it.
 class RankFolder {
  public:
   explicit RankFolder(const std::string& path);
@@ -52,7 +52,11 @@ struct PmixServers {
 class OpenPmixEndpoint : public PmixEndpoint {
  public:
   OpenPmixEndpoint(const PmixLibrary* library, Job job, Handler handle)
-      : library_(library), job_(std::move(job)), handle_(std::move(handle)), folder_(job_.folder) {
+      : library_(library),
+        job_(std::move(job)),
+        handle_(std::move(handle)),
+        folder_(job_.folder),
+        memory_folder_(job_.memory_folder) {
     const runtime::MutexLock lock(PmixServers::All().mutex);
     PmixServers::All().by_name[job_.name] = this;
   }
@@ -118,6 +122,7 @@ class OpenPmixEndpoint : public PmixEndpoint {
   const Job job_;
   const Handler handle_;
   const RankFolder folder_;
+  const RankFolder memory_folder_;
   mutable runtime::Mutex mutex_;
   std::map<uint64_t, Waiting> waiting_ COHORT_GUARDED_BY(mutex_);
   uint64_t next_ COHORT_GUARDED_BY(mutex_) = 1;

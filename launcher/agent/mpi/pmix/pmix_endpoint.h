@@ -34,6 +34,7 @@ class PmixEndpoint {
     size_t own = 0;             // which of them this one is
     std::vector<int> programs;  // by rank of the world: which of the job's it runs; empty: all the first
     std::string folder;         // is made for what this node's ranks put into files; empty: Open MPI makes its own
+    std::string memory_folder;  // is made for the memory that they share; empty: Open MPI puts it into /dev/shm itself
     std::string parent;         // the namespace of the rank that has asked for this one; empty: none has
     int parent_rank = 0;        // that rank
   };

@@ -1,4 +1,4 @@
-// The folder for Open MPI's files: what is removed, and what is not ours to remove.
+// The folders for what Open MPI makes: what is removed, and what is not ours to remove.
 #include "cohort/launcher/agent/watch/open_mpi_folder.h"
 
 #include <gtest/gtest.h>
@@ -6,35 +6,47 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace cohort::launcher {
 namespace {
 
 constexpr char kAddress[] = "@cohort-0123456789abcdef0123456789abcdef";
 
-TEST(OpenMpiFolder, GoesWithAllThatIsInIt) {
-  const std::string folder = OpenMpiFolder(kAddress);
-  ASSERT_FALSE(folder.empty());
-  std::filesystem::create_directories(folder + "/0/deep");
-  std::ofstream(folder + "/0/deep/file") << "x";
-  RemoveOpenMpiFolder(kAddress);
-  EXPECT_FALSE(std::filesystem::exists(folder));
-  RemoveOpenMpiFolder(kAddress);  // it is gone
+std::vector<std::string> Both() {
+  const OpenMpiFolders folders = OpenMpiFolders::Of(kAddress);
+  return {folders.files, folders.memory};
 }
 
-TEST(OpenMpiFolder, AnythingElseOfItsNameStays) {
-  const std::string folder = OpenMpiFolder(kAddress);
-  const std::string other = folder + ".other";
-  std::filesystem::create_directories(other + "/kept");
-  std::filesystem::create_directory_symlink(other, folder);
-  RemoveOpenMpiFolder(kAddress);
-  EXPECT_TRUE(std::filesystem::is_symlink(folder));
-  EXPECT_TRUE(std::filesystem::exists(other + "/kept"));
-  std::filesystem::remove(folder);
-  std::filesystem::remove_all(other);
+TEST(OpenMpiFoldersTest, GoWithAllThatIsInThem) {
+  for (const std::string& folder : Both()) {
+    ASSERT_FALSE(folder.empty());
+    std::filesystem::create_directories(folder + "/0/deep");
+    std::ofstream(folder + "/0/deep/file") << "x";
+  }
+  RemoveOpenMpiFolders(kAddress);
+  for (const std::string& folder : Both()) EXPECT_FALSE(std::filesystem::exists(folder));
+  RemoveOpenMpiFolders(kAddress);  // they are gone
 }
 
-TEST(OpenMpiFolder, AShortAddressHasNone) { EXPECT_EQ(OpenMpiFolder("short"), ""); }
+TEST(OpenMpiFoldersTest, AnythingElseOfTheirNamesStays) {
+  for (const std::string& folder : Both()) {
+    const std::string other = folder + ".other";
+    std::filesystem::create_directories(other + "/kept");
+    std::filesystem::create_directory_symlink(other, folder);
+    RemoveOpenMpiFolders(kAddress);
+    EXPECT_TRUE(std::filesystem::is_symlink(folder));
+    EXPECT_TRUE(std::filesystem::exists(other + "/kept"));
+    std::filesystem::remove(folder);
+    std::filesystem::remove_all(other);
+  }
+}
+
+TEST(OpenMpiFoldersTest, AShortAddressHasNone) {
+  const OpenMpiFolders none = OpenMpiFolders::Of("short").Within("inner");
+  EXPECT_EQ(none.files, "");
+  EXPECT_EQ(none.memory, "");
+}
 
 }  // namespace
 }  // namespace cohort::launcher
