@@ -93,7 +93,7 @@ std::optional<CallVerdict> DifferentResults(uint64_t group, uint64_t sequence,
   return verdict;
 }
 
-std::string LatestCall(const CallView& view) {
+std::string DescribeLatest(const CallView& view) {
   std::string text = "rank " + std::to_string(view.rank);
   if (!view.node.empty()) text += " (" + view.node + ")";
   if (view.call.empty()) return text + " has made no call";
@@ -232,7 +232,7 @@ CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const Call
   for (const CallView* view : sorted) {
     if (view->seen) continue;
     verdict.blamed.push_back(view->rank);
-    if (verdict.blamed.size() <= kVariantsShown) latest += "; " + LatestCall(*view);
+    if (verdict.blamed.size() <= kVariantsShown) latest += "; " + DescribeLatest(*view);
   }
   if (verdict.blamed.empty()) return verdict;
   verdict.kind = CallVerdict::Kind::kAbsent;
