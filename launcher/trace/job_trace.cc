@@ -27,8 +27,10 @@ bool IsWellFormed(const v1::RankCalls& calls) {
       calls.state_size() != count || calls.rank() >= kMostTracedRanks) {
     return false;
   }
-  return std::all_of(calls.shape().begin(), calls.shape().end(),
-                     [&calls](uint32_t shape) { return shape < static_cast<uint32_t>(calls.shapes_size()); });
+  const auto is_known = [&calls](uint32_t shape) { return shape < static_cast<uint32_t>(calls.shapes_size()); };
+  return std::all_of(calls.shape().begin(), calls.shape().end(), is_known) &&
+         std::all_of(calls.open().begin(), calls.open().end(),
+                     [&](const v1::OpenCall& open) { return is_known(open.shape()); });
 }
 
 bool IsWellFormed(const v1::RankStates& states) {
@@ -125,6 +127,16 @@ bool JobTrace::AddCalls(size_t agent, const v1::RankCalls& calls) {
                            .end_ns = start_ns + length_ns,
                            .state = state},
                           now);
+  }
+  for (const v1::OpenCall& open : calls.open()) {
+    const TracedCall call{.rank = calls.rank(),
+                          .node = agent,
+                          .shape = shapes[open.shape()],
+                          .sequence = open.sequence(),
+                          .start_ns = taking_->clocks.Aligned(agent, open.start_ns()),
+                          .end_ns = taking_->clocks.Aligned(agent, open.seen_ns()),
+                          .state = runtime::CallState::kStarted};
+    taking_->packets.AddOpen(call, surroundings_.names[agent]);
   }
   if (calls.missed() == 0) return true;
   state_.set_missed(state_.missed() + calls.missed());

@@ -14,11 +14,16 @@ constexpr uint64_t kJobTrack = 1;
 constexpr uint64_t kNodeTracks = uint64_t{1} << 32;
 constexpr uint64_t kRankTracks = uint64_t{2} << 32;
 constexpr uint64_t kStateTracks = uint64_t{1} << 48;
+constexpr uint64_t kLongCallTracks = uint64_t{2} << 48;
 
 std::string Hexadecimal(uint64_t number) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(number));
   return text;
+}
+
+std::string KindOf(const TracedCall& call) {
+  return std::string(runtime::CallKindName(static_cast<uint16_t>(call.shape->kind())));
 }
 
 }  // namespace
@@ -54,18 +59,39 @@ uint64_t TracePackets::RankTrack(uint32_t rank, size_t node, std::string_view no
 }
 
 uint64_t TracePackets::StateTrack(const RankState& state, std::string_view node_name) {
-  const uint64_t uuid = kStateTracks + state.rank;
+  return TrackBeside(kStateTracks, state.rank, TraceWords::kOutsideCalls, NodeTrack(state.node, node_name));
+}
+
+uint64_t TracePackets::TrackBeside(uint64_t first, uint32_t rank, const char* name, uint64_t node_track) {
+  const uint64_t uuid = first + rank;
   if (packets_.Describes(uuid)) return uuid;
   packets_.Describe({.uuid = uuid,
-                     .name = TraceWords::kRank + std::to_string(state.rank) + TraceWords::kOutsideCalls,
-                     .parent = NodeTrack(state.node, node_name),
-                     .order = static_cast<int32_t>(state.rank)});
+                     .name = TraceWords::kRank + std::to_string(rank) + name,
+                     .parent = node_track,
+                     .order = static_cast<int32_t>(rank)});
   return uuid;
+}
+
+void TracePackets::Describe(const TracedCall& call, v1::TracePacket* packet) {
+  const v1::CallShape& shape = *call.shape;
+  packets_.AddText(TraceWords::kCall, shape.call(), packet);
+  if (!shape.site().empty()) packets_.AddText(TraceWords::kSite, shape.site(), packet);
+  if (!shape.algorithm().empty()) packets_.AddText("algorithm", shape.algorithm(), packet);
+  if (!shape.transports().empty()) packets_.AddText("transports", shape.transports(), packet);
+  packets_.AddNumber(TraceWords::kBytes, shape.bytes(), packet);
+  packets_.AddText(TraceWords::kGroup, Hexadecimal(shape.group()), packet);
+  packets_.AddNumber(TraceWords::kGroupSize, static_cast<uint64_t>(shape.group_size()), packet);
+  packets_.AddNumber(TraceWords::kEpoch, shape.epoch(), packet);
+  packets_.AddNumber(TraceWords::kSequence, call.sequence, packet);
+  if (shape.device() >= 0 && shape.device() != runtime::kUnknownDevice) {
+    packets_.AddNumber(TraceWords::kDevice, static_cast<uint64_t>(shape.device()), packet);
+  }
+  if (shape.peer_rank() >= 0)
+    packets_.AddNumber(TraceWords::kOtherRank, static_cast<uint64_t>(shape.peer_rank()), packet);
 }
 
 bool TracePackets::Add(const Slice& slice) {
   const TracedCall& call = *slice.call;
-  const v1::CallShape& shape = *call.shape;
   std::vector<uint64_t>& ends = line_ends_[call.rank];
   const auto free = std::find_if(ends.begin(), ends.end(), [&call](uint64_t end) { return end <= call.start_ns; });
   const size_t line = static_cast<size_t>(free - ends.begin());
@@ -74,22 +100,8 @@ bool TracePackets::Add(const Slice& slice) {
   ends[line] = std::max(call.end_ns, call.start_ns);
   const uint64_t track = RankTrack(call.rank, call.node, slice.node, line);
 
-  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, call.start_ns,
-                                          std::string(runtime::CallKindName(static_cast<uint16_t>(shape.kind()))));
-  packets_.AddText(TraceWords::kCall, shape.call(), &packet);
-  if (!shape.site().empty()) packets_.AddText(TraceWords::kSite, shape.site(), &packet);
-  if (!shape.algorithm().empty()) packets_.AddText("algorithm", shape.algorithm(), &packet);
-  if (!shape.transports().empty()) packets_.AddText("transports", shape.transports(), &packet);
-  packets_.AddNumber(TraceWords::kBytes, shape.bytes(), &packet);
-  packets_.AddText(TraceWords::kGroup, Hexadecimal(shape.group()), &packet);
-  packets_.AddNumber(TraceWords::kGroupSize, static_cast<uint64_t>(shape.group_size()), &packet);
-  packets_.AddNumber(TraceWords::kEpoch, shape.epoch(), &packet);
-  packets_.AddNumber(TraceWords::kSequence, call.sequence, &packet);
-  if (shape.device() >= 0 && shape.device() != runtime::kUnknownDevice) {
-    packets_.AddNumber(TraceWords::kDevice, static_cast<uint64_t>(shape.device()), &packet);
-  }
-  if (shape.peer_rank() >= 0)
-    packets_.AddNumber(TraceWords::kOtherRank, static_cast<uint64_t>(shape.peer_rank()), &packet);
+  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, call.start_ns, KindOf(call));
+  Describe(call, &packet);
   if (call.state == runtime::CallState::kFailed) packets_.AddText(TraceWords::kEnded, TraceWords::kWithError, &packet);
   if (call.state == runtime::CallState::kStarted) packets_.AddText(TraceWords::kEnded, TraceWords::kNotEnded, &packet);
   if (!slice.complete) packets_.AddText(TraceWords::kOthers, "not all are known", &packet);
@@ -104,6 +116,15 @@ bool TracePackets::Add(const Slice& slice) {
   if (slice.waited != 0) end.mutable_track_event()->add_terminating_flow_ids(slice.waited);
   packets_.Append(end);
   return true;
+}
+
+void TracePackets::AddOpen(const TracedCall& call, std::string_view node) {
+  const uint64_t track = TrackBeside(kLongCallTracks, call.rank, TraceWords::kLongCalls, NodeTrack(call.node, node));
+  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, track, call.end_ns, TraceWords::kGoesOn);
+  packets_.AddText(TraceWords::kOperation, KindOf(call), &packet);
+  packets_.AddNumber(TraceWords::kBegan, call.start_ns, &packet);
+  Describe(call, &packet);
+  packets_.Append(packet);
 }
 
 void TracePackets::AddState(const RankState& state, std::string_view node) {

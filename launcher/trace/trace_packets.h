@@ -41,6 +41,8 @@ class TracePackets {
     bool complete = true;  // the calls of all members are known
   };
   bool Add(const Slice& slice);
+  // A call that has not ended by its `end_ns`, by node 0's clock. Add writes it too when it has ended.
+  void AddOpen(const TracedCall& call, std::string_view node);
   // A state of a rank by node 0's clock.
   void AddState(const RankState& state, std::string_view node);
   // Something that befell the job, or one of its nodes.
@@ -54,9 +56,12 @@ class TracePackets {
   std::string Take() { return packets_.Take(); }
 
  private:
+  void Describe(const TracedCall& call, v1::TracePacket* packet);
   uint64_t JobTrack();
   uint64_t NodeTrack(size_t node, std::string_view name);
   uint64_t RankTrack(uint32_t rank, size_t node, std::string_view node_name, size_t line);
+  // A second track of a rank: `first` with its number added.
+  uint64_t TrackBeside(uint64_t first, uint32_t rank, const char* name, uint64_t node_track);
   uint64_t StateTrack(const RankState& state, std::string_view node_name);
 
   runtime::PerfettoPackets packets_;

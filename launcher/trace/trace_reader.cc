@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "cohort/launcher/trace/trace_packets.h"
 #include "cohort/launcher/trace/trace_words.h"
 #include "cohort/runtime/perfetto/perfetto_reader.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::launcher {
@@ -29,6 +31,7 @@ using runtime::PerfettoReader;
 
 constexpr size_t kMostCalls = 4u << 20;
 constexpr size_t kMostStates = 4u << 20;
+constexpr size_t kMostOpen = 1u << 16;
 constexpr uint16_t kMostKinds = 64;
 
 std::optional<uint16_t> KindOf(const std::string& name) {
@@ -62,7 +65,7 @@ class TraceReader {
 
  private:
   struct Track {
-    enum class Kind { kOther, kCalls, kStates };
+    enum class Kind { kOther, kCalls, kStates, kLongCalls };
     Kind kind = Kind::kOther;
     uint32_t rank = 0;
     size_t node = 0;
@@ -71,21 +74,35 @@ class TraceReader {
 
   void On(const Event& event);
   Track& TrackOf(uint64_t uuid);
+  // Group, epoch, sequence, operation, other side and rank.
+  using CallKey = std::tuple<uint64_t, uint32_t, uint64_t, uint32_t, int32_t, uint32_t>;
+  struct OpenCall {
+    TracedCall call;
+    uint64_t calls_before = 0;  // of its rank
+  };
+
+  void OnInstant(const Event& event);
+  static CallKey KeyOf(const TracedCall& call);
+  void AddOpenCalls();
   void AddCall(const Track& track, const Event& begin, uint64_t end_ns);
   void AddState(const Track& track, const Event& begin, uint64_t end_ns);
-  std::shared_ptr<const v1::CallShape> ShapeOf(const Track& track, const Event& begin);
+  std::shared_ptr<const v1::CallShape> ShapeOf(const Track& track, const Event& begin, const std::string& operation);
 
   PerfettoReader reader_;
   TraceContents found_;
   uint64_t format_ = 0;
   bool ours_ = false;  // it says that dlaunch wrote it, or has a rank
   std::unordered_map<uint64_t, Track> tracks_;
-  std::map<uint64_t, size_t> nodes_;  // by the uuid of the track
+  std::map<uint64_t, size_t> nodes_;       // by the uuid of the track
+  std::map<CallKey, OpenCall> open_;       // that went on when they were seen last
+  std::map<uint32_t, uint64_t> calls_of_;  // by rank, with those that are missing
+  uint64_t latest_ns_ = 0;
   std::unordered_map<std::string, std::shared_ptr<const v1::CallShape>> shapes_;
   std::unordered_map<std::string, std::shared_ptr<const v1::StateShape>> state_shapes_;
 };
 
-// "rank 3", "rank 3 outside calls". Others, such as "rank 3, predicted: ring", are none of the run's.
+// "rank 3", "rank 3 outside calls", "rank 3 long calls". Others, such as "rank 3, predicted: ring", are none of the
+// run's.
 TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
   const auto [at, fresh] = tracks_.try_emplace(uuid);
   Track& track = at->second;
@@ -100,6 +117,7 @@ TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
   const std::string_view behind(rest, static_cast<size_t>(end - rest));
   if (behind.empty()) track.kind = Track::Kind::kCalls;
   if (behind == TraceWords::kOutsideCalls) track.kind = Track::Kind::kStates;
+  if (behind == TraceWords::kLongCalls) track.kind = Track::Kind::kLongCalls;
   if (track.kind == Track::Kind::kOther) return track;
   ours_ = true;
   const auto [node, is_new] = nodes_.emplace(described->second.parent, found_.nodes.size());
@@ -112,15 +130,10 @@ TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
 }
 
 void TraceReader::On(const Event& event) {
-  if (event.type == v1::TrackEvent::TYPE_INSTANT) {
-    if (event.name == TraceWords::kMissing) found_.missed += Number(event, TraceWords::kCalls);
-    if (event.name != TraceWords::kBegin) return;
-    ours_ = true;
-    format_ = std::max(format_, Number(event, TraceWords::kFormat));
-    return;
-  }
+  if (event.type == v1::TrackEvent::TYPE_INSTANT) return OnInstant(event);
   Track& track = TrackOf(event.track);
   if (track.kind == Track::Kind::kOther) return;
+  latest_ns_ = std::max(latest_ns_, event.ns);
   if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
     track.open = event;
   } else if (event.type == v1::TrackEvent::TYPE_SLICE_END && track.open) {
@@ -130,9 +143,48 @@ void TraceReader::On(const Event& event) {
   }
 }
 
+void TraceReader::OnInstant(const Event& event) {
+  if (event.name == TraceWords::kBegin) {
+    ours_ = true;
+    format_ = std::max(format_, Number(event, TraceWords::kFormat));
+  } else if (event.name == TraceWords::kMissing) {
+    const uint64_t missed = Number(event, TraceWords::kCalls);
+    found_.missed += missed;
+    const Track& track = TrackOf(event.track);
+    if (track.kind == Track::Kind::kCalls) calls_of_[track.rank] += missed;
+  } else if (event.name == TraceWords::kGoesOn) {
+    const Track& track = TrackOf(event.track);
+    if (track.kind != Track::Kind::kLongCalls) return;
+    latest_ns_ = std::max(latest_ns_, event.ns);
+    const TracedCall call{.rank = track.rank,
+                          .node = track.node,
+                          .shape = ShapeOf(track, event, Text(event, TraceWords::kOperation)),
+                          .sequence = Number(event, TraceWords::kSequence),
+                          .start_ns = std::min(Number(event, TraceWords::kBegan), event.ns),
+                          .end_ns = event.ns,
+                          .state = runtime::CallState::kStarted};
+    if (open_.size() < kMostOpen) open_[KeyOf(call)] = {call, calls_of_[track.rank]};
+  }
+}
+
+TraceReader::CallKey TraceReader::KeyOf(const TracedCall& call) {
+  return {call.shape->group(), call.shape->epoch(),     call.sequence,
+          call.shape->kind(),  call.shape->peer_rank(), call.rank};
+}
+
+// As many calls as a rank's black box holds overwrite one, whose end is then known to nobody.
+void TraceReader::AddOpenCalls() {
+  for (auto& [key, open] : open_) {
+    if (calls_of_[open.call.rank] - open.calls_before >= uint64_t{runtime::kBlackBoxRecords}) continue;
+    open.call.end_ns = std::max(open.call.end_ns, latest_ns_);
+    found_.calls.push_back(std::move(open.call));
+  }
+}
+
 // Calls that repeat share one.
-std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, const Event& begin) {
-  std::string key = std::to_string(track.rank) + begin.name;
+std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, const Event& begin,
+                                                          const std::string& operation) {
+  std::string key = std::to_string(track.rank) + operation;
   for (const char* const name :
        {TraceWords::kCall, TraceWords::kSite, TraceWords::kGroup, TraceWords::kBytes, TraceWords::kGroupSize,
         TraceWords::kEpoch, TraceWords::kOtherRank, TraceWords::kDevice}) {
@@ -141,7 +193,7 @@ std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, co
   std::shared_ptr<const v1::CallShape>& known = shapes_[key];
   if (known != nullptr) return known;
   auto shape = std::make_shared<v1::CallShape>();
-  const uint16_t kind = KindOf(begin.name).value_or(0);
+  const uint16_t kind = KindOf(operation).value_or(0);
   const auto number_or_none = [&begin](const char* name) {
     return Text(begin, name).empty() ? -1
                                      : static_cast<int32_t>(std::min<uint64_t>(Number(begin, name), kMostTracedRanks));
@@ -168,11 +220,13 @@ void TraceReader::AddCall(const Track& track, const Event& begin, uint64_t end_n
                                                                      : runtime::CallState::kStarted;
   found_.calls.push_back({.rank = track.rank,
                           .node = track.node,
-                          .shape = ShapeOf(track, begin),
+                          .shape = ShapeOf(track, begin, begin.name),
                           .sequence = Number(begin, TraceWords::kSequence),
                           .start_ns = begin.ns,
                           .end_ns = end_ns,
                           .state = state});
+  ++calls_of_[track.rank];
+  if (!open_.empty()) open_.erase(KeyOf(found_.calls.back()));
   DropFirst(kMostCalls, &found_.calls, &found_.left_out);
 }
 
@@ -218,6 +272,7 @@ absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
     return InvalidArgumentError(Remedy::kNoTrace,
                                 name + " is no trace of dlaunch; give a file of dlaunch --trace or dlaunch trace");
   }
+  AddOpenCalls();
   found_.cut = reader_.cut();
   return std::move(found_);
 }

@@ -15,7 +15,8 @@ namespace cohort::launcher {
 // as its ranks in the group: those in the group are in no trace.
 struct TraceContents {
   std::vector<std::string> nodes;  // by TracedCall::node and RankState::node
-  std::vector<TracedCall> calls;   // as they were written: calls of all members together
+  // As they were written: calls of all members together. Behind them those that had not ended when the trace did.
+  std::vector<TracedCall> calls;
   std::vector<RankState> states;
   uint64_t missed = 0;    // calls that the trace itself lacks
   uint64_t left_out = 0;  // the first calls and states, which were too many

@@ -12,15 +12,19 @@ struct TraceWords {
   static constexpr char kJob[] = "job";
   static constexpr char kRank[] = "rank ";  // with its number behind it
   static constexpr char kOutsideCalls[] = " outside calls";
+  static constexpr char kLongCalls[] = " long calls";
 
   // Events.
   static constexpr char kBegin[] = "begin of the trace";
   static constexpr char kMissing[] = "calls missing";
+  static constexpr char kGoesOn[] = "call goes on";
 
   // Arguments.
   static constexpr char kFormat[] = "format";
   static constexpr char kText[] = "text";
   static constexpr char kCalls[] = "calls";
+  static constexpr char kOperation[] = "operation";
+  static constexpr char kBegan[] = "began ns";
   static constexpr char kCall[] = "call";
   static constexpr char kSite[] = "site";
   static constexpr char kBytes[] = "bytes";

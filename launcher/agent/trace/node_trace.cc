@@ -122,7 +122,9 @@ void NodeTrace::Read() {
                      BoxOf(static_cast<int>(i)), most,
                      [this, i](const CallRecord& call, const CallService& service) { Add(i, call, service); }));
   }
-  if (gathered_calls_ >= kCallsToSend || EventLoop::Clock::now() - sent_ >= kSendEvery) Send();
+  const bool is_time = EventLoop::Clock::now() - sent_ >= kSendEvery;
+  for (size_t i = 0; i < ranks_.size() && is_time; ++i) AddOpen(i);
+  if (is_time || gathered_calls_ >= kCallsToSend) Send();
 }
 
 v1::RankCalls& NodeTrace::CallsOf(size_t local_rank) {
@@ -136,13 +138,32 @@ v1::RankCalls& NodeTrace::CallsOf(size_t local_rank) {
   return *rank.calls;
 }
 
+uint32_t NodeTrace::ShapeIn(size_t local_rank, const CallRecord& call, const CallService& service) {
+  v1::RankCalls& calls = CallsOf(local_rank);
+  const auto [shape, fresh] =
+      ranks_[local_rank].shapes.emplace(SharedBytes(call, service), static_cast<uint32_t>(calls.shapes_size()));
+  if (fresh) *calls.add_shapes() = ShapeOf(call, service);
+  return shape->second;
+}
+
+// Others may wait in them for long, and the trace is read meanwhile.
+void NodeTrace::AddOpen(size_t local_rank) {
+  if (!ranks_[local_rank].reader) return;
+  const uint64_t now_ns = runtime::SteadyNow();
+  ranks_[local_rank].reader->TellOpen(BoxOf(static_cast<int>(local_rank)), now_ns,
+                                      [&](const CallRecord& call, const CallService& service) {
+                                        v1::OpenCall& open = *CallsOf(local_rank).add_open();
+                                        open.set_shape(ShapeIn(local_rank, call, service));
+                                        open.set_sequence(call.signature.sequence);
+                                        open.set_start_ns(call.start_ns);
+                                        open.set_seen_ns(now_ns);
+                                      });
+}
+
 void NodeTrace::Add(size_t local_rank, const CallRecord& call, const CallService& service) {
   v1::RankCalls& calls = CallsOf(local_rank);
   Rank& rank = ranks_[local_rank];
-  const auto [shape, fresh] =
-      rank.shapes.emplace(SharedBytes(call, service), static_cast<uint32_t>(calls.shapes_size()));
-  if (fresh) *calls.add_shapes() = ShapeOf(call, service);
-  calls.add_shape(shape->second);
+  calls.add_shape(ShapeIn(local_rank, call, service));
   calls.add_sequence(call.signature.sequence);
   calls.add_start_ns(static_cast<int64_t>(call.start_ns - std::exchange(rank.last_start_ns, call.start_ns)));
   const uint64_t end_ns = call.state == runtime::CallState::kStarted ? runtime::SteadyNow() : call.end_ns;

@@ -70,6 +70,9 @@ class NodeTrace {
   void Schedule();
   runtime::BlackBoxReader BoxOf(int local_rank) const;
   v1::RankCalls& CallsOf(size_t local_rank);
+  // The call's, an index of `shapes`.
+  uint32_t ShapeIn(size_t local_rank, const runtime::CallRecord& call, const runtime::CallService& service);
+  void AddOpen(size_t local_rank);
   void Add(size_t local_rank, const runtime::CallRecord& call, const runtime::CallService& service);
   void AddMissed(size_t local_rank, uint64_t missed);
 

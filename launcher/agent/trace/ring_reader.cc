@@ -14,13 +14,13 @@ uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const
   uint64_t missed = 0;
   const uint64_t latest = box.latest();
   // A ticket that lies after the latest one, which only a broken ring has, is as good as overwritten.
-  std::erase_if(pending_, [&](uint64_t ticket) {
-    if (latest - ticket >= runtime::kBlackBoxRecords) {
+  std::erase_if(pending_, [&](const Pending& one) {
+    if (latest - one.ticket >= runtime::kBlackBoxRecords) {
       ++missed;
       return true;
     }
     CallService service;
-    const std::optional<CallRecord> call = box.At(ticket, &service);
+    const std::optional<CallRecord> call = box.At(one.ticket, &service);
     if (!call.has_value() || call->state == CallState::kStarted) return false;
     on_call(*call, service);
     return true;
@@ -36,17 +36,30 @@ uint64_t RingReader::Read(const runtime::BlackBoxReader& box, size_t most, const
     if (call.has_value() && call->state != CallState::kStarted) {
       on_call(*call, service);
     } else {
-      pending_.push_back(ticket);  // it runs, or is being written, or was overwritten: the next look tells
+      pending_.push_back({.ticket = ticket});  // it runs, or is being written, or was overwritten: the next look tells
     }
   }
   return missed;
 }
 
+void RingReader::TellOpen(const runtime::BlackBoxReader& box, uint64_t now_ns, const OnCall& on_call) {
+  for (Pending& one : pending_) {
+    if (now_ns < one.tell_at_ns) continue;
+    CallService service;
+    const std::optional<CallRecord> call = box.At(one.ticket, &service);
+    if (!call.has_value() || call->state != CallState::kStarted || call->start_ns > now_ns) continue;
+    const uint64_t open_ns = now_ns - call->start_ns;
+    const bool tells = open_ns >= kOpenForNs;
+    one.tell_at_ns = tells ? now_ns + std::min(open_ns, kTellAgainNs) : call->start_ns + kOpenForNs;
+    if (tells) on_call(*call, service);
+  }
+}
+
 uint64_t RingReader::Finish(const runtime::BlackBoxReader& box, const OnCall& on_call) {
   uint64_t missed = Read(box, std::numeric_limits<size_t>::max(), on_call);
-  for (const uint64_t ticket : pending_) {
+  for (const Pending& one : pending_) {
     CallService service;
-    const std::optional<CallRecord> call = box.At(ticket, &service);
+    const std::optional<CallRecord> call = box.At(one.ticket, &service);
     if (call.has_value()) {
       on_call(*call, service);
     } else {

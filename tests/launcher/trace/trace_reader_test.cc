@@ -134,6 +134,39 @@ TEST_F(TraceReaderTest, ReadsWhatWasWritten) {
   EXPECT_EQ(state.throttled_ns, 7u);
 }
 
+TEST_F(TraceReaderTest, CallsThatGoOnAreOpenUntilTheyHaveEnded) {
+  packets_.Begin(100, 2'000'000);
+  TracedCall ended = Call(0, 3, -1, 1, 1000, 2000), open = Call(1, 3, -1, 1, 1000, 2000);
+  ended.state = open.state = runtime::CallState::kStarted;
+  packets_.AddOpen(ended, "node0");
+  packets_.AddOpen(open, "node0");
+  open.end_ns = 4000;
+  packets_.AddOpen(open, "node0");
+  Add(Call(0, 3, -1, 1, 1000, 9000));
+  const absl::StatusOr<TraceContents> read = ReadBytes(packets_.Take());
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_THAT(read->calls, SizeIs(2));
+  EXPECT_EQ(read->calls[0].state, runtime::CallState::kDone);
+  EXPECT_EQ(read->calls[1].state, runtime::CallState::kStarted);
+  EXPECT_EQ(read->calls[1].rank, 1u);
+  EXPECT_EQ(read->calls[1].start_ns, 1000u);
+  EXPECT_EQ(read->calls[1].end_ns, 9000u) << "the trace goes on until then";
+  EXPECT_EQ(read->calls[1].shape->call(), "a call");
+}
+
+TEST_F(TraceReaderTest, ACallWhoseEndWasMissedIsNotOpen) {
+  packets_.Begin(100, 2'000'000);
+  TracedCall open = Call(1, 3, -1, 1, 1000, 2000);
+  open.state = runtime::CallState::kStarted;
+  packets_.AddOpen(open, "node0");
+  Add(Call(1, 3, -1, 600, 5000, 6000));
+  packets_.AddMissed(1, 0, "node0", 511, 6000);
+  const absl::StatusOr<TraceContents> read = ReadBytes(packets_.Take());
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_THAT(read->calls, SizeIs(1));
+  EXPECT_EQ(read->calls[0].sequence, 600u);
+}
+
 // The last member of a broadcast is not waited for, but the root is: the trace tells the root as a world rank.
 TEST_F(TraceReaderTest, WaitsAreThoseOfTheCalls) {
   packets_.Begin(100, 2'000'000);

@@ -97,6 +97,21 @@ TEST_F(NodeTraceTest, SendsTheCallsOfRanks) {
   EXPECT_EQ(calls.shapes(0).transports(), "shm");
 }
 
+TEST_F(NodeTraceTest, TellsOfACallThatGoesOnWhileTheTraceIsTaken) {
+  Order(true);
+  trace_.OnJoin(0);
+  const uint64_t ticket = rank_->Start();
+  RunUntil([this] { return Sent().open_size() > 0; });
+  const v1::OpenCall open = Sent().open(0);
+  EXPECT_EQ(open.sequence(), 1u);
+  EXPECT_EQ(open.shape(), 0u);
+  EXPECT_GE(open.seen_ns() - open.start_ns(), RingReader::kOpenForNs);
+  EXPECT_EQ(Sent().sequence_size(), 0);
+  rank_->Finish(ticket);
+  Order(false);
+  EXPECT_EQ(Sent().sequence_size(), 1);
+}
+
 TEST_F(NodeTraceTest, BeginsWithTheCallsAfterTheOrder) {
   trace_.OnJoin(0);
   rank_->Call(5);

@@ -66,6 +66,30 @@ TEST_F(RingReaderTest, GivesACallWhenItHasEnded) {
   EXPECT_EQ(calls_[1].signature.sequence, 1u);
 }
 
+TEST_F(RingReaderTest, TellsOfACallThatGoesOnAgainWhenItsTimeHasDoubled) {
+  const uint64_t ticket = rank_.Start();
+  rank_.Call();
+  EXPECT_EQ(Read(), 0u);
+  calls_.clear();
+  const uint64_t start_ns = box_.At(ticket)->start_ns;
+  const auto tell = [&](uint64_t halves) {
+    reader_.TellOpen(box_, start_ns + halves * RingReader::kOpenForNs, on_call_);
+    return calls_.size();
+  };
+  EXPECT_EQ(tell(0), 0u);
+  EXPECT_EQ(tell(1), 1u);
+  EXPECT_EQ(tell(1), 1u);
+  EXPECT_EQ(tell(2), 2u);
+  EXPECT_EQ(tell(3), 2u);
+  EXPECT_EQ(tell(4), 3u);
+  EXPECT_EQ(calls_[0].state, CallState::kStarted);
+  EXPECT_EQ(calls_[0].signature.sequence, 1u);
+  rank_.Finish(ticket);
+  EXPECT_EQ(tell(8), 3u);
+  EXPECT_EQ(Read(), 0u);
+  EXPECT_EQ(calls_.size(), 4u);
+}
+
 TEST_F(RingReaderTest, CountsWhatWasOverwritten) {
   rank_.Call(runtime::kBlackBoxRecords + 100);
   EXPECT_EQ(Read(), 100u);
