@@ -1,10 +1,12 @@
 #include "cohort/launcher/verdict/steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -17,7 +19,7 @@ namespace {
 
 constexpr size_t kFewestSteps = 3;
 constexpr size_t kMostCallsLooked = 20'000;  // the last ones of each rank
-constexpr size_t kMostCandidates = 64;       // symbols of a rank
+constexpr size_t kMostCandidates = 64;       // symbols of a rank; its calls are gone through for each
 constexpr double kGoodEnough = 0.8;          // of the best score
 constexpr double kLeastScore = 0.3;
 
@@ -80,20 +82,65 @@ Anchor Judge(const Line& line, size_t begin, uint64_t symbol) {
   return anchor;
 }
 
-// One symbol of each count, which are the same steps: the one of most members, else with the longest time behind it.
-std::map<uint64_t, Anchor> AnchorsOf(const Line& line) {
-  const size_t begin = line.size() - std::min(line.size(), kMostCallsLooked);
-  std::unordered_map<uint64_t, size_t> counts;
-  for (size_t i = begin; i < line.size(); ++i) ++counts[line[i].symbol];
-  std::vector<std::pair<size_t, uint64_t>> order;
-  for (const auto& [symbol, count] : counts) {
-    if (count > kFewestSteps) order.emplace_back(count, symbol);
+// The time behind the calls of each symbol that is the ranks' own.
+using Gaps = std::unordered_map<uint64_t, uint64_t>;
+
+size_t FirstLooked(const Line& line) { return line.size() - std::min(line.size(), kMostCallsLooked); }
+
+Gaps GapsOf(const Timelines& timelines) {
+  Gaps gaps_ns;
+  for (const auto& [rank, line] : timelines.ranks) {
+    for (size_t i = FirstLooked(line) + 1; i < line.size(); ++i) gaps_ns[line[i - 1].symbol] += line[i].own_ns();
   }
-  std::sort(order.begin(), order.end());
+  return gaps_ns;
+}
+
+// Counts that differ by less than a quarter or so are of one kind.
+long KindOfCount(size_t count) { return std::lround(std::log(static_cast<double>(count)) / std::log(1.25)); }
+
+// The symbols that may end steps. Those with counts of one kind may be of the same steps: each kind gives one in turn,
+// first the one of most members, then that with the longest time behind it.
+std::vector<uint64_t> CandidatesOf(const Line& line, const Gaps& gaps_ns) {
+  struct Candidate {
+    uint64_t symbol = 0;
+    size_t count = 0;
+    long kind = 0;  // of the count
+    std::pair<int, uint64_t> fitness;
+  };
+  std::unordered_map<uint64_t, Candidate> found;
+  for (size_t i = FirstLooked(line); i < line.size(); ++i) {
+    Candidate& one = found[line[i].symbol];
+    if (++one.count > 1) continue;
+    const v1::CallShape& shape = *line[i].call.shape;
+    const auto gap = gaps_ns.find(line[i].symbol);
+    one.symbol = line[i].symbol;
+    one.fitness = {MeetsAll(shape) ? shape.group_size() : 0, gap == gaps_ns.end() ? 0 : gap->second};
+  }
+  std::vector<Candidate> order;
+  for (auto& [symbol, one] : found) {
+    one.kind = KindOfCount(one.count);
+    if (one.count > kFewestSteps) order.push_back(one);
+  }
+  std::sort(order.begin(), order.end(), [](const Candidate& one, const Candidate& other) {
+    return std::tuple(one.kind, other.fitness, one.symbol) < std::tuple(other.kind, one.fitness, other.symbol);
+  });
+  std::vector<std::pair<size_t, uint64_t>> turns;  // place among those of its kind
+  for (size_t i = 0; i < order.size(); ++i) {
+    const bool same = i > 0 && order[i - 1].kind == order[i].kind;
+    turns.emplace_back(same ? turns.back().first + 1 : 0, order[i].symbol);
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<uint64_t> symbols;
+  for (const auto& [turn, symbol] : turns) {
+    if (symbols.size() < kMostCandidates) symbols.push_back(symbol);
+  }
+  return symbols;
+}
+
+std::map<uint64_t, Anchor> AnchorsOf(const Line& line, const Gaps& gaps_ns) {
   std::map<uint64_t, Anchor> anchors;
-  for (size_t i = 0; i < std::min(order.size(), kMostCandidates); ++i) {
-    anchors[order[i].second] = Judge(line, begin, order[i].second);
-  }
+  for (const uint64_t symbol : CandidatesOf(line, gaps_ns)) anchors[symbol] = Judge(line, FirstLooked(line), symbol);
   return anchors;
 }
 
@@ -120,10 +167,11 @@ std::optional<uint64_t> Choose(const std::map<uint64_t, Anchor>& anchors) {
 
 // The anchor of each rank, by their order: the same for all if there is one.
 std::vector<std::optional<uint64_t>> ChooseAnchors(const Timelines& timelines) {
+  const Gaps gaps_ns = GapsOf(timelines);
   std::vector<std::map<uint64_t, Anchor>> of_ranks;
   std::map<uint64_t, Anchor> common;
   for (const auto& [rank, line] : timelines.ranks) {
-    of_ranks.push_back(AnchorsOf(line));
+    of_ranks.push_back(AnchorsOf(line, gaps_ns));
     for (const auto& [symbol, anchor] : of_ranks.back()) {
       Anchor& sum = common[symbol];
       sum.score += anchor.score / static_cast<double>(timelines.ranks.size());
@@ -176,17 +224,18 @@ class StepsByCalls {
       ++at;
     }
     FindSpans();
+    for (size_t i = 0; i < steps_.size(); ++i) steps_[i].number = i;
+    // The beginning of the others, as of the first one, is not known.
+    std::erase_if(steps_, [](const Step& step) {
+      return std::none_of(step.parts.begin(), step.parts.end(),
+                          [](const Step::Part& part) { return part.first < part.last; });
+    });
     at = 0;
     for (const auto& [rank, line] : timelines_.ranks) {
       if (anchors_[at] && anchors_[at] != reference) AddByTime(line, *anchors_[at], at);
       ++at;
     }
-    FindSpans();
-    for (size_t i = 0; i < steps_.size(); ++i) steps_[i].number = i;
-    std::erase_if(steps_, [](const Step& step) {  // of which the beginning is not known, as of the first
-      return std::none_of(step.parts.begin(), step.parts.end(),
-                          [](const Step::Part& part) { return part.first < part.last; });
-    });
+    ExtendSpans();
     return std::move(steps_);
   }
 
@@ -269,19 +318,32 @@ class StepsByCalls {
       const uint64_t middle = ends.ns[i - 1] + (ends.ns[i] - std::min(ends.ns[i], ends.ns[i - 1])) / 2;
       const auto step = std::lower_bound(steps_.begin(), steps_.end(), middle,
                                          [](const Step& one, uint64_t ns) { return one.span.end_ns < ns; });
-      if (step == steps_.end() || step->parts[at].end_ns != 0) continue;
+      if (step == steps_.end() || middle < step->span.begin_ns || step->parts[at].end_ns != 0) continue;
       step->parts[at] = {ends.calls[i - 1] + 1, ends.calls[i] + 1, ends.ns[i]};
     }
   }
 
   void FindSpans() {
-    uint64_t before_ns = 0;
+    uint64_t before_ns = timelines_.begin_ns;
     for (Step& step : steps_) {
-      uint64_t end_ns = before_ns;
-      for (const Step::Part& part : step.parts) end_ns = std::max(end_ns, part.end_ns);
-      step.span = {before_ns, end_ns};
-      before_ns = end_ns;
+      step.span = {before_ns, std::max(before_ns, EndOf(step))};
+      before_ns = step.span.end_ns;
     }
+  }
+
+  // To the ends of the ranks that were added by time. The next step begins there.
+  void ExtendSpans() {
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      steps_[i].span.end_ns = std::max(steps_[i].span.end_ns, EndOf(steps_[i]));
+      const bool follows = i > 0 && steps_[i - 1].number + 1 == steps_[i].number;
+      if (follows) steps_[i].span.begin_ns = steps_[i - 1].span.end_ns;
+    }
+  }
+
+  static uint64_t EndOf(const Step& step) {
+    uint64_t end_ns = 0;
+    for (const Step::Part& part : step.parts) end_ns = std::max(end_ns, part.end_ns);
+    return end_ns;
   }
 
   const Timelines& timelines_;

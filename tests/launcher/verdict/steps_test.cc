@@ -52,6 +52,20 @@ TEST(StepsTest, ACheckpointNowAndThenEndsNoStep) {
   ExpectSteps(StepsOf(&world), 39, 20);
 }
 
+TEST(StepsTest, AStepIsFoundBehindManyCallsThatComeLessOften) {
+  World world(2);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (int time = 0; time < 5; ++time) {
+      for (int site = 100; site < 300; ++site) world.AllReduce(rank, World::All(2), site, 1000);
+    }
+    for (int step = 0; step < 40; ++step) {
+      world.Compute(rank, 20 * kMs);
+      world.AllReduce(rank, World::All(2), 1, 1000);
+    }
+  }
+  ExpectSteps(StepsOf(&world), 39, 20);
+}
+
 TEST(StepsTest, TheNumberOfCallsInAStepMayChange) {
   World world(2);
   for (int step = 0; step < 20; ++step) {
@@ -82,6 +96,23 @@ TEST(StepsTest, RanksWithoutACommonCallAreAlignedByTime) {
   ASSERT_GE(steps.all.size(), 18u);
   for (size_t i = 1; i + 1 < steps.all.size(); ++i) {
     for (const Step::Part& part : steps.all[i].parts) EXPECT_LT(part.first, part.last) << i;
+  }
+}
+
+TEST(StepsTest, RanksThatBeginEarlierMakeNoLongStep) {
+  World world(5);
+  for (uint32_t rank = 0; rank < 5; ++rank) {
+    if (rank < 3) world.Compute(rank, 100 * kMs);
+    for (int step = 0; step < 20; ++step) {
+      world.Compute(rank, 30 * kMs);
+      world.AllReduce(rank, rank < 3 ? std::vector<uint32_t>{0, 1, 2} : std::vector<uint32_t>{3, 4}, 1, 1000);
+    }
+  }
+  const Steps steps = StepsOf(&world);
+  ASSERT_GE(steps.all.size(), 15u);
+  for (const Step& step : steps.all) {
+    EXPECT_GE(step.span.begin_ns, World::kBegunNs) << step.number;
+    EXPECT_LT(step.span.length_ns(), 70 * kMs) << step.number;
   }
 }
 
