@@ -15,12 +15,29 @@ namespace {
 
 constexpr double kSure = 0.98;  // of what no other call of that rank's can explain
 constexpr double kSureOfOneOfMany = 0.7;
+constexpr double kBusy = 0.5;  // of the time, seen to do something else: it does not wait
 
-// The latest calls that a rank is in. It has begun none since, so that it waits in them.
+// The calls that a rank is in and has not given up, as those of before a restart.
 std::vector<size_t> OpenCalls(const std::vector<PlacedCall>& line) {
+  uint32_t epoch = 0;
+  for (const PlacedCall& placed : line) epoch = std::max(epoch, placed.call.shape->epoch());
   std::vector<size_t> open;
-  for (size_t i = line.size(); i > 0 && line[i - 1].open(); --i) open.push_back(i - 1);
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i].open() && line[i].call.shape->epoch() == epoch) open.push_back(i);
+  }
   return open;
+}
+
+// Whether the rank waits in the calls that it is in. One that began another call since, which has ended, may do
+// something else: then its agent sees it, while of a program that waits in a call it sees only what holds that up.
+bool MayWait(const Evidence& evidence, uint32_t rank, const std::vector<PlacedCall>& line) {
+  uint64_t since_ns = 0;
+  for (const PlacedCall& placed : line) {
+    since_ns = std::max(since_ns, placed.open() ? placed.call.start_ns : placed.call.end_ns);
+  }
+  const Doings doings = evidence.doings.In(rank, {{since_ns, evidence.timelines.end_ns}});
+  if (doings.seen_ns > 0) return doings.seen_ns - doings.held_up_ns() <= kBusy * doings.asked_ns;
+  return evidence.doings.latest_ns() > since_ns || line.back().open();
 }
 
 runtime::AwaitedCall AwaitedOf(const TracedCall& call) {
@@ -78,6 +95,7 @@ struct Open {
   uint64_t start_ns = 0;
 };
 
+// `waiting`: the open calls of those that wait for it.
 Culprit BlameAbsent(const Evidence& evidence, uint32_t rank, const std::vector<Open>& waiting) {
   Culprit culprit;
   culprit.ranks = {rank};
@@ -113,6 +131,8 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
     wait.node = static_cast<int>(node);
     const auto line = evidence.timelines.ranks.find(rank);
     if (line == evidence.timelines.ranks.end()) continue;
+    wait.progress = ProgressOf(line->second);
+    if (!MayWait(evidence, rank, line->second)) continue;
     for (const size_t call : OpenCalls(line->second)) {
       const TracedCall& open = line->second[call].call;
       if (end_ns - std::min(end_ns, open.start_ns) < least_ns) continue;
@@ -120,11 +140,15 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
       wait.waits = true;
       wait.calls.push_back(AwaitedOf(open));
     }
-    wait.progress = ProgressOf(line->second);
   }
   if (waiting.empty()) return std::nullopt;
-  const std::vector<runtime::Straggler> stragglers = runtime::FindStragglers(waits, MembersOf(evidence));
+  const runtime::GroupMembers members = MembersOf(evidence);
+  const std::vector<runtime::Straggler> stragglers = runtime::FindStragglers(waits, members);
   if (!stragglers.empty()) {
+    const std::vector<int> waiters = runtime::FindWaitersOf(stragglers[0].rank, waits, members);
+    std::erase_if(waiting, [&waiters](const Open& open) {
+      return std::find(waiters.begin(), waiters.end(), static_cast<int>(open.rank)) == waiters.end();
+    });
     Culprit culprit = BlameAbsent(evidence, static_cast<uint32_t>(stragglers[0].rank), waiting);
     const bool others = stragglers.size() > 1 && stragglers[1].waiting == stragglers[0].waiting;
     culprit.sure = others ? kSureOfOneOfMany : kSure;

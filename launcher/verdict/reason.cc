@@ -32,7 +32,10 @@ double Doings::held_up_ns() const {
 }
 
 RankDoings::RankDoings(const std::vector<RankState>& states) {
-  for (const RankState& state : states) states_[state.rank].push_back(&state);
+  for (const RankState& state : states) {
+    states_[state.rank].push_back(&state);
+    latest_ns_ = std::max(latest_ns_, state.end_ns);
+  }
   for (auto& [rank, its] : states_) {
     std::stable_sort(its.begin(), its.end(),
                      [](const RankState* one, const RankState* other) { return one->begin_ns < other->begin_ns; });

@@ -35,8 +35,12 @@ class RankDoings {
   // shared by the states in which it was seen otherwise.
   Doings In(uint32_t rank, const std::vector<Span>& spans) const;
 
+  // The latest moment at which any rank was looked at; 0: none was.
+  uint64_t latest_ns() const { return latest_ns_; }
+
  private:
   std::map<uint32_t, std::vector<const RankState*>> states_;  // by time
+  uint64_t latest_ns_ = 0;
 };
 
 struct Reason {

@@ -72,8 +72,8 @@ class WaitGraph {
   std::vector<bool> InCycles() const;
   // The nodes of one component after another among `left`.
   std::vector<std::vector<size_t>> Components(const std::vector<bool>& left) const;
-  // The number of ranks that come to `node`.
-  size_t RanksThatReach(size_t node) const;
+  // The ranks that come to `node`: their nodes, in no order.
+  std::vector<size_t> RanksThatReach(size_t node) const;
   bool IsRank(size_t node) const { return node < ranks_.size(); }
   size_t nodes() const { return to_.size(); }
   const RankWait& rank(size_t node) const { return ranks_[node]; }
@@ -241,20 +241,20 @@ std::vector<std::vector<size_t>> WaitGraph::Components(const std::vector<bool>& 
   return components;
 }
 
-size_t WaitGraph::RanksThatReach(size_t node) const {
+std::vector<size_t> WaitGraph::RanksThatReach(size_t node) const {
   std::vector<bool> seen(nodes(), false);
   std::vector<size_t> reached{node};
   seen[node] = true;
-  size_t count = 0;
   for (size_t i = 0; i < reached.size(); ++i) {
     for (const size_t other : from_[reached[i]]) {
       if (seen[other]) continue;
       seen[other] = true;
       reached.push_back(other);
-      if (IsRank(other)) ++count;
     }
   }
-  return count;
+  reached.erase(reached.begin());
+  std::erase_if(reached, [this](size_t other) { return !IsRank(other); });
+  return reached;
 }
 
 // "all_reduce(sum, float32, 8) of group 00000000000000ff at train.cc:88".
@@ -352,7 +352,7 @@ std::vector<Straggler> FindStragglers(std::span<const RankWait> ranks, const Gro
   std::vector<Straggler> stragglers;
   for (size_t node = 0; node < ranks.size(); ++node) {
     if (ranks[node].waits) continue;
-    if (const size_t waiting = graph.RanksThatReach(node); waiting > 0) {
+    if (const size_t waiting = graph.RanksThatReach(node).size(); waiting > 0) {
       stragglers.push_back({ranks[node].rank, waiting});
     }
   }
@@ -360,6 +360,18 @@ std::vector<Straggler> FindStragglers(std::span<const RankWait> ranks, const Gro
     return std::tuple(b.waiting, a.rank) < std::tuple(a.waiting, b.rank);
   });
   return stragglers;
+}
+
+std::vector<int> FindWaitersOf(int rank, std::span<const RankWait> ranks, const GroupMembers& members) {
+  const WaitGraph graph(ranks, members, /*strict=*/false);
+  std::vector<int> waiters;
+  for (size_t node = 0; node < ranks.size(); ++node) {
+    if (ranks[node].rank != rank) continue;
+    std::vector<size_t> reached = graph.RanksThatReach(node);
+    std::sort(reached.begin(), reached.end());
+    for (const size_t waiter : reached) waiters.push_back(ranks[waiter].rank);
+  }
+  return waiters;
 }
 
 }  // namespace cohort::runtime

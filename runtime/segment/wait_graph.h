@@ -75,5 +75,7 @@ struct Straggler {
 // The ranks that others wait for, most waited for first, then by rank. Ranks that wait only for each other have none.
 // Less strict than FindDeadlocks: a member that has not made a call counts although the call may end without it.
 std::vector<Straggler> FindStragglers(std::span<const RankWait> ranks, const GroupMembers& members);
+// The ranks that wait for this one, directly or through others, by the same rules. In the order of `ranks`.
+std::vector<int> FindWaitersOf(int rank, std::span<const RankWait> ranks, const GroupMembers& members);
 
 }  // namespace cohort::runtime

@@ -256,6 +256,53 @@ TEST(VerdictTest, NamesTheRankThatIsWaitedForAtTheEnd) {
   EXPECT_GT(verdict->culprit->waited_ns, 9'000 * kMs);
 }
 
+TEST(VerdictTest, ACallThatEndedSinceHidesNoWait) {
+  World world(3);
+  for (const uint32_t rank : {0u, 1u}) world.AllReduce(rank, {0, 1}, 1);
+  world.StartAllReduce(0, {0, 1}, 1);
+  world.AllReduce(0, {0, 2}, 2);
+  world.Wait(0);
+  world.AllReduce(2, {0, 2}, 2);
+  world.Compute(1, 20'000 * kMs, Activity::kReads);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u));
+}
+
+TEST(VerdictTest, ARankThatDoesSomethingBesideACallDoesNotWait) {
+  World world(3);
+  world.StartAllReduce(0, {0, 1}, 1);
+  world.AllReduce(0, {0, 2}, 2);
+  world.Compute(0, 20'000 * kMs, Activity::kReads);
+  world.AllReduce(2, {0, 2}, 2);
+  world.AllReduce(2, {0, 2}, 2);
+  world.AllReduce(1, {1}, 3);
+  world.Compute(1, 20'000 * kMs);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(0u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(2u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kReads);
+}
+
+TEST(VerdictTest, ThoseThatWaitForAnotherRankAreNotNamed) {
+  World world(5);
+  for (uint32_t rank = 0; rank < 5; ++rank) {
+    const std::vector<uint32_t> group = rank < 3 ? std::vector<uint32_t>{0, 1, 2} : std::vector<uint32_t>{3, 4};
+    world.AllReduce(rank, group, 1);
+    if (rank == 2 || rank == 4) world.Compute(rank, 20'000 * kMs);
+    world.AllReduce(rank, group, 1);
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u));
+}
+
 TEST(VerdictTest, NamesARankThatNeverCalled) {
   World world(3);
   world.AllReduce(0, World::All(3), 1);

@@ -186,6 +186,9 @@ std::vector<std::pair<int, size_t>> Late(const std::vector<RankWait>& waits) {
 TEST(WaitGraph, StragglersAreFoundThroughRanksThatWaitForOthers) {
   EXPECT_EQ(Late({Waiting(0, Sum(kGroup)), Waiting(1, Recv(0)), Computing(2)}),
             (std::vector<std::pair<int, size_t>>{{2, 2}}));
+  EXPECT_EQ(
+      FindWaitersOf(2, std::vector<RankWait>{Waiting(0, Sum(kGroup)), Waiting(1, Recv(0)), Computing(2)}, kMembers),
+      (std::vector<int>{0, 1}));
   RankWait unbound = Waiting(0, Sum(kGroup));
   unbound.bound = false;
   EXPECT_EQ(Late({unbound, Computing(1), Computing(2)}), (std::vector<std::pair<int, size_t>>{{1, 1}, {2, 1}}));
