@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "cohort/launcher/verdict/statistics.h"
@@ -16,6 +17,7 @@ constexpr double kNoises = 4;          // nor one whose time the noise explains
 constexpr double kLeastWaited = 0.3;   // of what it takes longer, by another rank
 constexpr double kNearlyAsSlow = 0.7;  // others with as much of the first one's time are named too
 constexpr uint64_t kLeastNs = 20'000;
+constexpr size_t kFewestForNoise = 3;  // steps
 
 // The own time of one rank.
 struct OwnTimes {
@@ -37,21 +39,32 @@ std::vector<Span> OwnSpans(const Evidence& evidence, uint32_t rank, size_t at, c
   return spans;
 }
 
-std::vector<OwnTimes> Measure(const Evidence& evidence, const std::vector<size_t>& steps) {
+// The noise is that of `usual_steps`.
+std::vector<OwnTimes> Measure(const Evidence& evidence, const std::vector<size_t>& steps,
+                              const std::vector<size_t>& usual_steps) {
   std::vector<OwnTimes> all;
   size_t at = 0;
   for (const auto& [rank, line] : evidence.timelines.ranks) {
     OwnTimes& times = all.emplace_back();
     times.rank = rank;
-    for (const size_t step : steps) {
+    const auto own_ns = [&](size_t step) -> std::optional<uint64_t> {
       const Step::Part& part = evidence.steps.all[step].parts[at];
-      if (part.first == part.last) continue;
-      times.ns.push_back(LengthOf(OwnSpans(evidence, rank, at, {step})));
+      if (part.first == part.last) return std::nullopt;
+      return LengthOf(OwnSpans(evidence, rank, at, {step}));
+    };
+    for (const size_t step : steps) {
+      const std::optional<uint64_t> ns = own_ns(step);
+      if (!ns) continue;
+      times.ns.push_back(*ns);
       times.steps.push_back(step);
+    }
+    std::vector<uint64_t> usual;
+    for (const size_t step : usual_steps) {
+      if (const std::optional<uint64_t> ns = own_ns(step)) usual.push_back(*ns);
     }
     times.usual_ns = Median(times.ns);
     times.noise_ns =
-        times.ns.empty() ? 0 : static_cast<double>(Spread(times.ns)) / std::sqrt(static_cast<double>(times.ns.size()));
+        static_cast<double>(Spread(usual)) / std::sqrt(static_cast<double>(std::max<size_t>(times.ns.size(), 1)));
     ++at;
   }
   std::erase_if(all, [](const OwnTimes& times) { return times.ns.empty(); });
@@ -157,9 +170,11 @@ size_t PlaceOf(const Evidence& evidence, uint32_t rank) {
 
 }  // namespace
 
-std::optional<Culprit> FindSlowRank(const Evidence& evidence, const std::vector<size_t>& of_steps) {
+std::optional<Culprit> FindSlowRank(const Evidence& evidence, const std::vector<size_t>& of_steps,
+                                    const std::vector<size_t>& usual_steps) {
+  if (usual_steps.size() < kFewestForNoise) return std::nullopt;
   const std::vector<size_t> steps = Latest(of_steps);
-  std::vector<OwnTimes> all = Measure(evidence, steps);
+  std::vector<OwnTimes> all = Measure(evidence, steps, Latest(usual_steps));
   if (all.size() < 2 || steps.empty()) return std::nullopt;
   std::vector<uint64_t> lengths_ns;
   for (const size_t step : steps) lengths_ns.push_back(evidence.steps.all[step].span.length_ns());

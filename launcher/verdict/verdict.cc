@@ -18,6 +18,8 @@ namespace {
 constexpr uint64_t kLongWaitNs = 1'000'000'000;  // of an open call, where no step is longer
 constexpr double kSlowShare = 0.15;              // beyond the usual step
 constexpr double kSlowNoises = 4;                // and beyond the usual noise
+constexpr uint64_t kLeastSlowNs = 500'000;       // a shorter delay is the scheduler's
+constexpr double kMostOfLost = 0.95;             // of the time beyond the usual; the rest does not matter
 constexpr size_t kMostSlow = 10;                 // that are explained
 constexpr double kLeastSure = 0.35;              // of a culprit
 
@@ -26,9 +28,25 @@ struct StepTimes {
   std::vector<uint64_t> ns;
   uint64_t usual_ns = 0;
   double slow_ns = 0;         // a step that takes longer is slow
-  std::vector<size_t> slow;   // the slowest first
+  std::vector<size_t> slow;   // those in which nearly all of the time was lost, the slowest first
   std::vector<size_t> usual;  // the others
+  uint64_t lost_ns = 0;       // by the slow ones, beyond the usual
 };
+
+// `slow`: the slowest first. The number of those that took most of the lost time, and of those that are nearly as slow.
+size_t CountThatMatter(const std::vector<size_t>& slow, const std::vector<uint64_t>& ns, uint64_t usual_ns) {
+  uint64_t all_ns = 0, seen_ns = 0, last_ns = 0;
+  for (const size_t step : slow) all_ns += ns[step] - usual_ns;
+  size_t count = 0;
+  for (; count < slow.size(); ++count) {
+    const uint64_t beyond_ns = ns[slow[count]] - usual_ns;
+    const bool enough = static_cast<double>(seen_ns) >= kMostOfLost * static_cast<double>(all_ns);
+    if (beyond_ns < kLeastSlowNs || (enough && 2 * beyond_ns < last_ns)) break;
+    if (!enough) last_ns = beyond_ns;
+    seen_ns += beyond_ns;
+  }
+  return count;
+}
 
 StepTimes TimesOf(const Steps& steps) {
   StepTimes times;
@@ -37,10 +55,15 @@ StepTimes TimesOf(const Steps& steps) {
   const auto usual_ns = static_cast<double>(times.usual_ns);
   times.slow_ns = usual_ns + std::max(kSlowShare * usual_ns, kSlowNoises * static_cast<double>(Spread(times.ns)));
   for (size_t i = 0; i < times.ns.size(); ++i) {
-    (static_cast<double>(times.ns[i]) > times.slow_ns ? times.slow : times.usual).push_back(i);
+    if (static_cast<double>(times.ns[i]) > times.slow_ns) times.slow.push_back(i);
   }
   std::stable_sort(times.slow.begin(), times.slow.end(),
                    [&times](size_t one, size_t other) { return times.ns[one] > times.ns[other]; });
+  times.slow.resize(CountThatMatter(times.slow, times.ns, times.usual_ns));
+  for (const size_t step : times.slow) times.lost_ns += times.ns[step] - times.usual_ns;
+  for (size_t i = 0; i < times.ns.size(); ++i) {
+    if (std::find(times.slow.begin(), times.slow.end(), i) == times.slow.end()) times.usual.push_back(i);
+  }
   return times;
 }
 
@@ -60,6 +83,7 @@ class Judgement {
     verdict_.last_step = steps.all.back().number;
     verdict_.usual_ns = times_.usual_ns;
     verdict_.slow_steps = times_.slow.size();
+    verdict_.slow_lost_ns = times_.lost_ns;
     verdict_.in_calls = PartInCalls(evidence_, times_.usual);
   }
 
@@ -74,6 +98,7 @@ class Judgement {
       return WithRemedy(Remedy::kNoSuchStep,
                         absl::OutOfRangeError("there is no step " + std::to_string(number) + which));
     }
+    ExplainSlowSteps();
     const size_t step = static_cast<size_t>(found - all.begin());
     verdict_.step = Verdict::StepTime{.number = number, .ns = times_.ns[step], .rank = std::nullopt};
     std::optional<Culprit> culprit;
@@ -81,7 +106,7 @@ class Judgement {
       culprit = SlowPart(step);
       verdict_.kind = Verdict::Kind::kSlowStep;
     } else {
-      culprit = FindSlowRank(evidence_, {step});
+      culprit = FindSlowRank(evidence_, {step}, times_.usual);
       verdict_.kind = Verdict::Kind::kEveryStep;
     }
     if (!IsSure(culprit)) {
@@ -101,11 +126,9 @@ class Judgement {
       std::optional<Culprit> slow = FindSlowRank(evidence_);
       return IsSure(slow) ? Say(Verdict::Kind::kAllOfIt, std::move(slow)) : std::move(verdict_);
     }
-    std::optional<Culprit> always = FindSlowRank(evidence_, times_.usual);
+    std::optional<Culprit> always = FindSlowRank(evidence_, times_.usual, times_.usual);
     const uint64_t always_ns = IsSure(always) ? always->lost_ns * times_.usual.size() : 0;
-    uint64_t sometimes_ns = 0;
-    for (const size_t step : times_.slow) sometimes_ns += times_.ns[step] - times_.usual_ns;
-    if (IsSure(always) && (always_ns >= sometimes_ns || !IsSure(slowest_))) {
+    if (IsSure(always) && (always_ns >= times_.lost_ns || !IsSure(slowest_))) {
       return Say(Verdict::Kind::kEveryStep, std::move(always));
     }
     if (!IsSure(slowest_)) return std::move(verdict_);

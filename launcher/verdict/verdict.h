@@ -53,8 +53,10 @@ struct Verdict {
     std::optional<uint32_t> rank;  // that is to blame
   };
   std::optional<StepTime> step;
-  size_t slow_steps = 0;       // all that took longer than usual
-  std::vector<StepTime> slow;  // the slowest of them
+  // The steps that took longer than usual, without those whose delay is small beside that of the others.
+  size_t slow_steps = 0;
+  uint64_t slow_lost_ns = 0;   // by them, beyond the usual time
+  std::vector<StepTime> slow;  // the slowest of them, the slowest first
   double in_calls = 0;         // the part of the usual step in which the calls themselves ran, from 0 to 1
 };
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdio>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "cohort/launcher/base/printable.h"
 #include "cohort/runtime/segment/call_compare.h"
@@ -136,6 +138,24 @@ std::string ToDo(const Culprit& culprit) {
          "names the interface";
 }
 
+// "rank 2 in 12, 37; no rank for sure in 44": by rank, that with the slowest step first.
+std::string SlowSteps(const Verdict& verdict) {
+  std::vector<std::pair<std::optional<uint32_t>, std::vector<uint64_t>>> of_ranks;
+  for (const Verdict::StepTime& step : verdict.slow) {
+    auto its =
+        std::find_if(of_ranks.begin(), of_ranks.end(), [&step](const auto& one) { return one.first == step.rank; });
+    if (its == of_ranks.end()) its = of_ranks.insert(of_ranks.end(), {step.rank, {}});
+    its->second.push_back(step.number);
+  }
+  std::string text;
+  for (auto& [rank, numbers] : of_ranks) {
+    std::sort(numbers.begin(), numbers.end());
+    text += (text.empty() ? "" : "; ") + (rank ? "rank " + std::to_string(*rank) : "no rank for sure") + " in ";
+    for (size_t i = 0; i < numbers.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  }
+  return text + (verdict.slow_steps > verdict.slow.size() && !text.empty() ? ", ..." : "");
+}
+
 std::string StepsLine(const Verdict& verdict) {
   if (verdict.steps == 0) {
     return std::to_string(verdict.calls) + " calls of " + std::to_string(verdict.ranks) + " ranks in " +
@@ -146,13 +166,9 @@ std::string StepsLine(const Verdict& verdict) {
       (verdict.source == Steps::Source::kMarks ? "marked by the program" : "found by the calls that repeat");
   if (verdict.in_calls > 0) text += "; " + Percent(verdict.in_calls) + " of a usual one is in the calls themselves";
   if (verdict.slow_steps == 0) return text;
-  text += "; " + std::to_string(verdict.slow_steps) + " slow: ";
-  for (size_t i = 0; i < verdict.slow.size(); ++i) {
-    const Verdict::StepTime& step = verdict.slow[i];
-    text += (i == 0 ? "" : ", ") + std::to_string(step.number);
-    if (step.rank) text += " (rank " + std::to_string(*step.rank) + ")";
-  }
-  return text + (verdict.slow_steps > verdict.slow.size() ? ", ..." : "");
+  text += "; " + std::to_string(verdict.slow_steps) + " slow, by " + TimeText(verdict.slow_lost_ns) + " together";
+  const std::string which = SlowSteps(verdict);
+  return which.empty() ? text : text + ": " + which;
 }
 
 }  // namespace

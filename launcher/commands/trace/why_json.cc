@@ -53,6 +53,7 @@ Json StepsJson(const Verdict& verdict) {
   described["usual_seconds"] = InSeconds(verdict.usual_ns);
   described["in_calls"] = Rounded(verdict.in_calls);
   described["slow_count"] = verdict.slow_steps;
+  described["slow_lost_seconds"] = InSeconds(verdict.slow_lost_ns);
   described["slow"] = Json::array();
   for (const Verdict::StepTime& step : verdict.slow) described["slow"].push_back(StepJson(step));
   return described;

@@ -190,6 +190,69 @@ TEST(VerdictTest, BlamesNobodyWhereAllAreAlike) {
   }
 }
 
+// Every tenth step is slow, and the scheduler delays others by little.
+TEST(VerdictTest, StepsThatAreSlowByLittleAreNotToldBesideOthers) {
+  World world(3);
+  for (uint64_t step = 0; step < 60; ++step) {
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      world.Compute(rank, 11'000);
+      if (rank == 1 && step % 10 == 9) world.Compute(rank, 200 * kMs, Activity::kSleeps);
+      if (rank == step % 3 && step % 7 == 0) world.Compute(rank, 900'000);
+      world.AllReduce(rank, World::All(3), 1);
+    }
+  }
+  const History history = world.Run();
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
+  EXPECT_EQ(verdict->slow_steps, 6u);
+  ASSERT_EQ(verdict->slow.size(), 6u);
+  for (const Verdict::StepTime& step : verdict->slow) {
+    EXPECT_EQ(step.number % 10, 9u);
+    EXPECT_EQ(step.rank, 1u);
+  }
+  EXPECT_NEAR(static_cast<double>(verdict->slow_lost_ns), 6.0 * 200 * kMs, 1.0 * kMs);
+  const absl::StatusOr<Verdict> asked = FindVerdict(history, 12);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked->slow.size(), 6u) << "a step alone is told with the slow ones too";
+}
+
+TEST(VerdictTest, ManyStepsThatAreSlowByLittleAreTold) {
+  World world(2);
+  for (uint64_t step = 0; step < 60; ++step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      world.Compute(rank, 10 * kMs);
+      if (rank == 1 && step == 30) world.Compute(rank, 200 * kMs, Activity::kSleeps);
+      if (rank == 0 && step % 4 == 1) world.Compute(rank, 40 * kMs, Activity::kReads);
+      world.AllReduce(rank, World::All(2), 1);
+    }
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run());
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_EQ(verdict->slow_steps, 16u);
+}
+
+// One sample has no noise to be compared with.
+TEST(VerdictTest, AnOrdinaryStepIsJudgedByTheNoiseOfAll) {
+  Dice dice(11);
+  World world(3);
+  for (uint64_t step = 0; step < 40; ++step) {
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      world.Compute(rank, dice.From(5, 15) * kMs);
+      world.AllReduce(rank, World::All(3), 1);
+    }
+  }
+  const History history = world.Run();
+  size_t named = 0, asked = 0;
+  for (uint64_t number = 1; number <= 38; ++number) {
+    const absl::StatusOr<Verdict> verdict = FindVerdict(history, number);
+    ASSERT_TRUE(verdict.ok());
+    if (verdict->kind == Verdict::Kind::kEveryStep) ++named;
+    ++asked;
+  }
+  EXPECT_EQ(named, 0u) << "of " << asked;
+}
+
 TEST(VerdictTest, NamesTwoSlowRanksOfANodeTogether) {
   World world(6, 2);
   for (int step = 0; step < 20; ++step) {

@@ -22,6 +22,7 @@ Verdict SlowStep() {
   verdict.usual_ns = 120 * kMs;
   verdict.step = Verdict::StepTime{.number = 37, .ns = 412 * kMs, .rank = 2};
   verdict.slow_steps = 2;
+  verdict.slow_lost_ns = 472 * kMs;
   verdict.slow = {*verdict.step, {.number = 12, .ns = 300 * kMs, .rank = std::nullopt}};
   Culprit culprit;
   culprit.ranks = {2};
@@ -51,7 +52,8 @@ TEST(VerdictWordsTest, TellsTheCauseFirst) {
                   "  meanwhile: it read or waited for input (read of /data/shard-17), at /x/train.py:30 in load",
                   "  sure: 97 % of the rank, 95 % of the reason",
                   "  to do: faster storage, a copy on a local disk, or more workers that read ahead",
-                  "58 steps, found by the calls that repeat; 2 slow: 37 (rank 2), 12"));
+                  "58 steps, found by the calls that repeat; 2 slow, by 472 ms together: rank 2 in 37; no rank for "
+                  "sure in 12"));
 }
 
 TEST(VerdictWordsTest, HasASentenceForEachKind) {
@@ -67,6 +69,16 @@ TEST(VerdictWordsTest, HasASentenceForEachKind) {
   verdict.kind = Verdict::Kind::kNothing;
   verdict.culprit.reset();
   EXPECT_THAT(VerdictLines(verdict)[0], "a step takes 120 ms: no rank stands out");
+}
+
+TEST(VerdictWordsTest, SlowStepsAreToldByRank) {
+  Verdict verdict = SlowStep();
+  verdict.slow_steps = 5;
+  verdict.slow = {{.number = 37, .rank = 2}, {.number = 44, .rank = 1}, {.number = 12, .rank = 2}};
+  EXPECT_THAT(VerdictLines(verdict).back(),
+              HasSubstr("; 5 slow, by 472 ms together: rank 2 in 12, 37; rank 1 in 44, ..."));
+  verdict.slow.clear();
+  EXPECT_THAT(VerdictLines(verdict).back(), ::testing::EndsWith("; 5 slow, by 472 ms together"));
 }
 
 TEST(VerdictWordsTest, ACallMayBeTheCause) {
