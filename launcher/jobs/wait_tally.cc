@@ -1,6 +1,7 @@
 #include "cohort/launcher/jobs/wait_tally.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -13,8 +14,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLongWait{3000};
-constexpr int kPartOfAll = 4;  // of the time: a quarter at least
+constexpr double kPartOfAll = 0.25;     // of the time, at least
+constexpr double kPartOfTwo = 2.0 / 3;  // of the waits for the two that were waited for most
+constexpr double kDeviations = 2.6;     // of a normal distribution: one in 200 such statements may be wrong
+
+// The least part that is likely where `seen` of `looks` have shown it (Wilson's interval).
+double LeastPart(size_t seen, size_t looks) {
+  if (looks == 0) return 0;
+  const auto n = static_cast<double>(looks);
+  const double part = static_cast<double>(seen) / n, z = kDeviations;
+  const double middle = part + z * z / (2 * n);
+  const double width = z * std::sqrt(part * (1 - part) / n + z * z / (4 * n * n));
+  return (middle - width) / (1 + z * z / n);
+}
 
 }  // namespace
 
@@ -36,11 +48,12 @@ void WaitTally::Count(const std::vector<const v1::NodeView*>& nodes, uint32_t wo
   }
   const auto since = latest_ == TimePoint{} ? milliseconds(0) : std::chrono::duration_cast<milliseconds>(now - latest_);
   latest_ = now;
-  counted_ += std::min<milliseconds>(since, kLongestGap);
+  ++looks_;
   for (auto& [rank, entry] : entries_) entry.waiting = 0;
   for (const runtime::Straggler& straggler : runtime::FindStragglers(waits, members)) {
     Entry& entry = entries_[static_cast<uint32_t>(straggler.rank)];
     entry.waiting = straggler.waiting;
+    ++entry.looks;
     entry.total += std::min<milliseconds>(since, kLongestGap);
   }
 }
@@ -56,17 +69,17 @@ milliseconds WaitTally::WaitedFor(uint32_t rank) const {
 }
 
 std::string WaitTally::DescribeLongest() const {
-  milliseconds most{0}, next{0};
+  size_t most = 0, next = 0;
   uint32_t rank = 0;
   for (const auto& [one, entry] : entries_) {
-    next = std::max(next, std::min(entry.total, most));
-    if (entry.total <= most) continue;
-    most = entry.total;
+    next = std::max(next, std::min(entry.looks, most));
+    if (entry.looks <= most) continue;
+    most = entry.looks;
     rank = one;
   }
-  if (most < kLongWait || most * kPartOfAll < counted_ || most < 2 * next) return "";
-  const auto seconds = [](milliseconds time) { return std::to_string(time.count() / 1000) + " s"; };
-  return "rank " + std::to_string(rank) + " was waited for in " + seconds(most) + " of " + seconds(counted_);
+  if (LeastPart(most, looks_) < kPartOfAll || LeastPart(most, most + next) < kPartOfTwo) return "";
+  return "rank " + std::to_string(rank) + " was waited for at " + std::to_string(most) + " of " +
+         std::to_string(looks_) + " looks";
 }
 
 }  // namespace cohort::launcher

@@ -26,8 +26,9 @@ class WaitTally {
   size_t WaitingFor(uint32_t rank) const;
   // The time during which others waited for it.
   std::chrono::milliseconds WaitedFor(uint32_t rank) const;
-  // The rank for which others waited clearly longer than for any other, for a good part of the time that was counted;
-  // in words, or empty: "rank 3 was waited for in 41 s of 60 s".
+  // The rank for which others waited clearly longer than for any other, for a good part of the time; in words. A look
+  // sees one moment, so this is empty where that many looks might show it by chance: "rank 3 was waited for at 41 of 60
+  // looks".
   std::string DescribeLongest() const;
   // Another epoch has begun.
   void Forget() { *this = WaitTally(); }
@@ -35,10 +36,11 @@ class WaitTally {
  private:
   struct Entry {
     size_t waiting = 0;
+    size_t looks = 0;  // at which it was waited for
     std::chrono::milliseconds total{0};
   };
   std::map<uint32_t, Entry> entries_;
-  std::chrono::milliseconds counted_{0};
+  size_t looks_ = 0;
   TimePoint latest_{};
 };
 

@@ -63,18 +63,21 @@ TEST(WaitTally, CountsTheTimeBetweenLooks) {
   EXPECT_EQ(tally.WaitedFor(3), milliseconds(700) + WaitTally::kLongestGap);
 }
 
-TEST(WaitTally, NamesTheRankThatWasWaitedForLongest) {
+TEST(WaitTally, NamesTheRankThatWasWaitedForMostWhereManyLooksSayIt) {
   const v1::NodeView first = View(0, 3);
   const v1::NodeView second = View(2, 3);
   const v1::NodeView none = View(2, 4);
   WaitTally tally;
-  tally.Count({&first, &second}, 4, kStart);
-  EXPECT_EQ(tally.DescribeLongest(), "") << "nobody looked before";
-  tally.Count({&first, &second}, 4, kStart + seconds(2));
-  EXPECT_EQ(tally.DescribeLongest(), "") << "it is short";
-  tally.Count({&first, &second}, 4, kStart + seconds(4));
-  EXPECT_EQ(tally.DescribeLongest(), "rank 3 was waited for in 4 s of 4 s");
-  for (int i = 1; i <= 3; ++i) tally.Count({&first, &none}, 4, kStart + seconds(4 + 5 * i));
+  int looks = 0;
+  const auto look = [&](const v1::NodeView& view, int times) {
+    for (int i = 0; i < times; ++i) tally.Count({&first, &view}, 4, kStart + seconds(10 * looks++));
+  };
+  EXPECT_EQ(tally.DescribeLongest(), "") << "nobody looked";
+  look(second, 2);
+  EXPECT_EQ(tally.DescribeLongest(), "") << "two looks may see it by chance";
+  look(second, 14);
+  EXPECT_EQ(tally.DescribeLongest(), "rank 3 was waited for at 16 of 16 looks");
+  look(none, 64);
   EXPECT_EQ(tally.DescribeLongest(), "") << "a small part of the time";
 }
 
