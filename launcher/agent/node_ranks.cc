@@ -55,7 +55,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
            .on_event =
                [this](const RankService::Event& event) { std::visit([this](const auto& it) { On(it); }, event); }}),
       states_(loop, WorldRanks(assignment_),
-              {.process_of = [this](int rank) { return IsAlive(rank) ? joined_[rank] : 0; },
+              {.process_of = [this](int rank) { return IsAlive(rank) ? joined_[rank] : WatchedProcess(); },
                .waits = [this](int rank) { return service_.waits().IsWaiting(rank); }}),
       trace_(
           loop, WorldRanks(assignment_),
@@ -72,7 +72,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Owner owner, v1::Assignment assignment, st
                 .on_all_ended = [this] { FinishIfAllGone(); },
                 .environment_of = [this](int rank) { return Surroundings()[rank].environment; },
                 .use_of = [this](int rank) { return mpi_ == nullptr ? MpiUse::kNever : mpi_->UseOf(rank); }}),
-      joined_(static_cast<size_t>(assignment_.placement().ranks_size()), 0),
+      joined_(static_cast<size_t>(assignment_.placement().ranks_size())),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
@@ -255,14 +255,14 @@ void NodeRanks::SayWhyTheyEnd(const std::string& why) {
 
 v1::CallState NodeRanks::LatestCallOf(int local_rank) {
   v1::CallState call = service_.waits().LatestCallOf(local_rank);
-  call.set_joined(joined_[local_rank] != 0);
+  call.set_joined(joined_[local_rank].pid != 0);
   call.set_in_mpi(mpi_ != nullptr && mpi_->UseOf(local_rank) != MpiUse::kNever);
   return call;
 }
 
 // Before the first has joined there may be no processes yet.
 bool NodeRanks::IsAlive(int local_rank) const {
-  return joined_[local_rank] != 0 && processes_.GroupOf(local_rank) != 0;
+  return joined_[local_rank].pid != 0 && processes_.GroupOf(local_rank) != 0;
 }
 
 v1::NodeView NodeRanks::View() {
@@ -317,12 +317,12 @@ void NodeRanks::On(const Supervisor::Ended& event) {
 }
 
 void NodeRanks::On(const RankService::Recorded& event) {
-  joined_[event.local_rank] = event.pid;
+  joined_[event.local_rank] = ProcessOf(event.pid);
   trace_.OnJoin(event.local_rank);
 }
 
 void NodeRanks::On(const RankService::Hello& event) {
-  joined_[event.local_rank] = event.pid;
+  joined_[event.local_rank] = ProcessOf(event.pid);
   trace_.OnJoin(event.local_rank);
   said_goodbye_[event.local_rank] = false;
   processes_.OnProgramJoined(event.local_rank, event.pid, event.stays);

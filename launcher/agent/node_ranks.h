@@ -147,7 +147,7 @@ class NodeRanks {
   std::map<int, SpawnedFailure> spawned_failures_;  // by local rank, the first of each
   std::string torch_switch_;                        // for PYTHONPATH
   std::string nccl_plugin_;                         // for NCCL_PROFILER_PLUGIN
-  std::vector<pid_t> joined_;                       // by local rank, as the next: the latest that has joined; 0: none
+  std::vector<WatchedProcess> joined_;              // by local rank, as the next: the latest that has joined
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   bool stuck_is_told_ = false;  // a rank that waits in MPI, to the user

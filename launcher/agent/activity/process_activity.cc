@@ -61,11 +61,17 @@ uint64_t Since(uint64_t before, uint64_t now) { return now - std::min(before, no
 
 }  // namespace
 
-ProcessActivity::ProcessActivity(pid_t process)
-    : process_(process),
-      stat_(Open(process, "/stat")),
-      schedule_(Open(process, "/schedstat")),
-      call_(Open(process, "/syscall")) {}
+WatchedProcess ProcessOf(pid_t pid) {
+  const std::optional<ProcessState> state = ReadProcessState(pid);
+  return {.pid = pid, .start_time = state ? state->start_time : 0};
+}
+
+ProcessActivity::ProcessActivity(const WatchedProcess& process)
+    : watched_(process),
+      process_(process.pid),
+      stat_(Open(process_, "/stat")),
+      schedule_(Open(process_, "/schedstat")),
+      call_(Open(process_, "/syscall")) {}
 
 // Empty where nothing is told, as by a process that has ended.
 std::string ProcessActivity::Text(const runtime::FileDescriptor& file) const {
@@ -148,12 +154,13 @@ void ProcessActivity::Count(const Counters& before, const Counters& now, State* 
 std::optional<ProcessActivity::State> ProcessActivity::Look(bool waits) {
   Counters now;
   now.at_ns = runtime::SteadyNow();
-  LookForOthers(now.at_ns);
   const std::optional<ProcessState> state = runtime::ParseProcessStat(Text(stat_));
-  if (!state || state->ended()) {
+  const bool is_other = state && watched_.start_time != 0 && state->start_time != watched_.start_time;
+  if (!state || state->ended() || is_other) {
     before_.reset();
     return std::nullopt;
   }
+  LookForOthers(now.at_ns);
   now.faults = state->major_faults;
   now.process_ns = CpuOf(process_);
   now.throttled_ns = throttle_->TotalNs();

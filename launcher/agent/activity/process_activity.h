@@ -15,6 +15,17 @@
 
 namespace cohort::launcher {
 
+// A process, also when another one has its number later.
+struct WatchedProcess {
+  pid_t pid = 0;            // 0: none
+  uint64_t start_time = 0;  // ProcessState::start_time; 0: not known
+  bool operator==(const WatchedProcess&) const = default;
+};
+
+// The process that has this number now. Reads /proc, in some microseconds.
+WatchedProcess ProcessOf(pid_t pid);
+
+// Not thread-safe.
 class ProcessActivity {
  public:
   // Between two looks. The counters are parts of `length_ns`.
@@ -27,12 +38,12 @@ class ProcessActivity {
     uint64_t computed_ns = 0, queued_ns = 0, throttled_ns = 0;
   };
 
-  explicit ProcessActivity(pid_t process);
-  pid_t process() const { return process_; }
+  explicit ProcessActivity(const WatchedProcess& process);
+  const WatchedProcess& process() const { return watched_; }
 
-  // Looks at it, in some microseconds; for a Python line now and then in some hundred. Nothing at the first time, and
-  // when it has ended. `waits`: it waits in a call of Cohort's, so that only what holds it up there counts: in other
-  // states nothing is returned either.
+  // Looks at it, in some microseconds; for a Python line now and then in some hundred. Blocks for as long as the kernel
+  // needs to bring its memory back from a disk. Nothing at the first time, and when it has ended. `waits`: it waits in
+  // a call of Cohort's, so that only what holds it up there counts: in other states nothing is returned either.
   std::optional<State> Look(bool waits);
 
  private:
@@ -52,6 +63,7 @@ class ProcessActivity {
   void Name(char state, bool faulted, State* found) const;
   static void Count(const Counters& before, const Counters& now, State* found);
 
+  const WatchedProcess watched_;
   const pid_t process_;
   const runtime::FileDescriptor stat_, schedule_, call_;
   std::optional<Throttle> throttle_;

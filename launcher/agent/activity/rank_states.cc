@@ -1,7 +1,6 @@
 #include "cohort/launcher/agent/activity/rank_states.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace cohort::launcher {
@@ -11,27 +10,33 @@ RankStates::RankStates(EventLoop* loop, std::vector<uint32_t> ranks, Surrounding
 
 void RankStates::Watch(bool on) {
   loop_->Cancel(std::exchange(timer_, 0));
+  sampler_.reset();
   seen_.clear();
   seen_.resize(world_ranks_.size());
-  if (on) LookAtSome();
+  if (!on) return;
+  absl::StatusOr<std::unique_ptr<ActivitySampler>> sampler = ActivitySampler::Start();
+  if (!sampler.ok()) return;
+  sampler_ = *std::move(sampler);
+  LookAtSome();
 }
 
 void RankStates::LookAtSome() {
+  TakeSamples();
   const size_t ranks = seen_.size();
-  for (size_t i = 0; i < std::min(kRanksAtOnce, ranks); ++i) LookAt(next_++ % ranks);
+  std::vector<ActivitySampler::Subject> subjects;
+  for (size_t i = 0; i < std::min(kRanksAtOnce, ranks); ++i) {
+    const size_t rank = (next_ + i) % ranks;
+    const auto local_rank = static_cast<int>(rank);
+    subjects.push_back({rank, surroundings_.process_of(local_rank), surroundings_.waits(local_rank)});
+  }
+  const size_t count = subjects.size();
+  if (sampler_->Look(std::move(subjects))) next_ += count;
   timer_ = loop_->After(kLookEvery, [this] { LookAtSome(); });
 }
 
-void RankStates::LookAt(size_t local_rank) {
-  Seen& seen = seen_[local_rank];
-  const pid_t process = surroundings_.process_of(static_cast<int>(local_rank));
-  if (process == 0) return seen.process.reset();
-  if (seen.process == nullptr || seen.process->process() != process) {
-    seen.process = std::make_unique<ProcessActivity>(process);
-  }
-  const std::optional<ProcessActivity::State> state =
-      seen.process->Look(surroundings_.waits(static_cast<int>(local_rank)));
-  if (state) Add(*state, &seen);
+void RankStates::TakeSamples() {
+  if (sampler_ == nullptr) return;
+  for (const ActivitySampler::Sample& sample : sampler_->Take()) Add(sample.state, &seen_[sample.number]);
 }
 
 void RankStates::Add(const ProcessActivity::State& state, Seen* seen) {
@@ -64,6 +69,7 @@ void RankStates::Add(const ProcessActivity::State& state, Seen* seen) {
 }
 
 void RankStates::Take(v1::TracedCalls* calls) {
+  TakeSamples();
   for (size_t i = 0; i < seen_.size(); ++i) {
     Seen& seen = seen_[i];
     if (seen.states.shape().empty()) continue;

@@ -1,7 +1,6 @@
-// Samples what the programs of a node's ranks do, while somebody wants to know.
+// Samples what the programs of a node's ranks do, while somebody wants to know. The looks are those of an
+// ActivitySampler: the loop says whom it looks at, and takes what it has seen.
 #pragma once
-
-#include <sys/types.h>
 
 #include <chrono>
 #include <cstddef>
@@ -13,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cohort/launcher/agent/activity/process_activity.h"
+#include "cohort/launcher/agent/activity/activity_sampler.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/trace.pb.h"
 
@@ -23,12 +22,12 @@ namespace cohort::launcher {
 class RankStates {
  public:
   static constexpr std::chrono::milliseconds kLookEvery{20};
-  // Looked at in one go: about 0.3 ms of the loop's time. More ranks take turns.
+  // Looked at in one go: about 0.3 ms of a CPU. More ranks take turns.
   static constexpr size_t kRanksAtOnce = 16;
 
   struct Surroundings {
-    // The process that takes part as a local rank; 0: there is none.
-    std::function<pid_t(int local_rank)> process_of;
+    // The process that takes part as a local rank, if there is one.
+    std::function<WatchedProcess(int local_rank)> process_of;
     // Whether it waits in a call of Cohort's.
     std::function<bool(int local_rank)> waits;
   };
@@ -39,7 +38,8 @@ class RankStates {
   RankStates(const RankStates&) = delete;
   RankStates& operator=(const RankStates&) = delete;
 
-  // Begins to look, or ends. What was seen and not taken is lost at the end.
+  // Begins to look, or ends. What was seen and not taken is lost at the end. Where there can't be another thread
+  // nothing is seen.
   void Watch(bool on);
   // Adds what was seen since the last time.
   void Take(v1::TracedCalls* calls);
@@ -49,7 +49,6 @@ class RankStates {
   static constexpr size_t kMostShapes = 256;
   static constexpr int kMostStates = 4096;
   struct Seen {
-    std::unique_ptr<ProcessActivity> process;
     v1::RankStates states;  // that nobody has taken
     std::map<std::tuple<Activity, std::string, std::string>, uint32_t> shapes;
     uint64_t begin_ns = 0;  // of the latest of them
@@ -57,14 +56,15 @@ class RankStates {
   };
 
   void LookAtSome();
-  void LookAt(size_t local_rank);
+  void TakeSamples();
   static void Add(const ProcessActivity::State& state, Seen* seen);
 
   EventLoop* const loop_;
   const std::vector<uint32_t> world_ranks_;
   const Surroundings surroundings_;
-  std::vector<Seen> seen_;  // by local rank
-  size_t next_ = 0;         // whose turn it is
+  std::unique_ptr<ActivitySampler> sampler_;  // while somebody wants to know
+  std::vector<Seen> seen_;                    // by local rank
+  size_t next_ = 0;                           // whose turn it is
   EventLoop::TimerId timer_ = 0;
 };
 

@@ -40,7 +40,7 @@ std::optional<ProcessActivity::State> LookUntil(ProcessActivity* process,
 }
 
 ProcessActivity::State ExpectActivity(const WatchedChild& child, Activity activity) {
-  ProcessActivity process(child.pid());
+  ProcessActivity process(ProcessOf(child.pid()));
   const auto state = LookUntil(&process, [activity](const auto& one) { return one.activity == activity; });
   EXPECT_TRUE(state.has_value());
   if (!state) return {};
@@ -54,7 +54,7 @@ void Spin() {
 
 TEST(ProcessActivityTest, ABusyProcessComputes) {
   const WatchedChild child([](int) { Spin(); });
-  ProcessActivity process(child.pid());
+  ProcessActivity process(ProcessOf(child.pid()));
   const auto state = LookUntil(&process, [](const auto& one) {
     return one.activity == Activity::kComputes && one.computed_ns > one.length_ns / 4;
   });
@@ -93,7 +93,7 @@ TEST(ProcessActivityTest, SleepsAndStopsAreTold) {
   ExpectActivity(sleeps, Activity::kStopped);
   ASSERT_EQ(::kill(sleeps.pid(), SIGCONT), 0);
   // The sleep goes on as restart_syscall. Some kernels name its place so that it is known again.
-  ProcessActivity process(sleeps.pid());
+  ProcessActivity process(ProcessOf(sleeps.pid()));
   const auto goes_on = [](const auto& one) {
     return one.activity == Activity::kSleeps || one.activity == Activity::kKernel;
   };
@@ -107,7 +107,7 @@ TEST(ProcessActivityTest, AThreadThatWaitsForBusyThreadsComputes) {
     std::thread busy(Spin);
     busy.join();
   });
-  ProcessActivity process(child.pid());
+  ProcessActivity process(ProcessOf(child.pid()));
   const auto state = LookUntil(&process, [](const auto& one) {
     return one.activity == Activity::kComputes && one.computed_ns >= one.length_ns / 2 && one.object.empty();
   });
@@ -117,7 +117,7 @@ TEST(ProcessActivityTest, AThreadThatWaitsForBusyThreadsComputes) {
 
 TEST(ProcessActivityTest, InACallOnlyWhatHoldsItUpCounts) {
   const WatchedChild child([](int) { ::sleep(600); });
-  ProcessActivity process(child.pid());
+  ProcessActivity process(ProcessOf(child.pid()));
   LookUntil(&process, [](const auto& one) { return one.activity == Activity::kSleeps; });
   std::this_thread::sleep_for(milliseconds(20));  // the time between two looks
   EXPECT_EQ(process.Look(/*waits=*/true), std::nullopt);
@@ -137,10 +137,10 @@ TEST(ProcessActivityTest, NothingIsSaidOfAProcessThatHasEnded) {
   {
     const WatchedChild child([](int) { ::sleep(600); });
     gone = child.pid();
-    ProcessActivity process(gone);
+    ProcessActivity process(ProcessOf(gone));
     EXPECT_EQ(process.Look(false), std::nullopt) << "the first look";
   }
-  ProcessActivity process(gone);
+  ProcessActivity process(ProcessOf(gone));
   EXPECT_EQ(process.Look(false), std::nullopt);
   EXPECT_EQ(process.Look(false), std::nullopt);
 }
@@ -149,7 +149,7 @@ TEST(ProcessActivityTest, APythonProgramHasALine) {
   if (::access("/usr/bin/python3", X_OK) != 0) GTEST_SKIP() << "no Python is installed here";
   const WatchedChild child(
       [](int) { ::execl("/usr/bin/python3", "python3", "-c", "def load():\n  while True: pass\nload()\n", nullptr); });
-  ProcessActivity process(child.pid());
+  ProcessActivity process(ProcessOf(child.pid()));
   const auto state = LookUntil(&process, [](const auto& one) { return !one.place.empty(); });
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->place, "<string>:2 in load");

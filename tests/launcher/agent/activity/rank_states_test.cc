@@ -39,7 +39,7 @@ class RankStatesTest : public ::testing::Test {
 
   EventLoop loop_;
   const WatchedChild child_{[](int) { ::sleep(600); }};
-  pid_t process_ = child_.pid();
+  WatchedProcess process_ = ProcessOf(child_.pid());
   bool waits_ = false;
   std::vector<v1::RankStates> taken_;
   RankStates states_{
@@ -75,15 +75,25 @@ TEST_F(RankStatesTest, NobodyLooksUnlessTold) {
   EXPECT_TRUE(taken.states().empty());
 }
 
-TEST_F(RankStatesTest, ARankWithoutAProcessHasNoStates) {
-  process_ = 0;
+TEST_F(RankStatesTest, AnotherProcessOfTheSameNumberIsNotWatched) {
+  ++process_.start_time;
   states_.Watch(true);
   loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
   loop_.Run();
   v1::TracedCalls taken;
   states_.Take(&taken);
   EXPECT_TRUE(taken.states().empty());
-  process_ = child_.pid();
+}
+
+TEST_F(RankStatesTest, ARankWithoutAProcessHasNoStates) {
+  process_ = {};
+  states_.Watch(true);
+  loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
+  loop_.Run();
+  v1::TracedCalls taken;
+  states_.Take(&taken);
+  EXPECT_TRUE(taken.states().empty());
+  process_ = ProcessOf(child_.pid());
   TakeUntil([this] { return HasSleep(); });
 }
 
