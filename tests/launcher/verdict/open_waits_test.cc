@@ -1,0 +1,102 @@
+#include "cohort/launcher/verdict/open_waits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cohort/launcher/verdict/verdict.h"
+#include "tests/launcher/verdict/world.h"
+
+namespace cohort::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kMs = 1'000'000;
+
+TEST(OpenWaitsTest, NamesTheRankThatIsWaitedForAtTheEnd) {
+  World world(4, 2);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (int step = 0; step < 10; ++step) {
+      world.Compute(rank, 10 * kMs);
+      world.AllReduce(rank, World::All(4), 1);
+    }
+  }
+  // Rank 1 waits for rank 0, which waits for rank 3, as rank 2 does.
+  world.Compute(3, 20'000 * kMs, Activity::kLocks, "futex");
+  world.Receive(0, 3, 2);
+  world.Receive(1, 0, 3);
+  world.AllReduce(2, World::All(4), 1);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(3u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u, 2u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kLocks);
+  EXPECT_EQ(verdict->culprit->reason.object, "futex");
+  EXPECT_GT(verdict->culprit->waited_ns, 9'000 * kMs);
+}
+
+TEST(OpenWaitsTest, ACallThatEndedSinceHidesNoWait) {
+  World world(3);
+  for (const uint32_t rank : {0u, 1u}) world.AllReduce(rank, {0, 1}, 1);
+  world.StartAllReduce(0, {0, 1}, 1);
+  world.AllReduce(0, {0, 2}, 2);
+  world.Wait(0);
+  world.AllReduce(2, {0, 2}, 2);
+  world.Compute(1, 20'000 * kMs, Activity::kReads);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u));
+}
+
+TEST(OpenWaitsTest, ARankThatDoesSomethingBesideACallDoesNotWait) {
+  World world(3);
+  world.StartAllReduce(0, {0, 1}, 1);
+  world.AllReduce(0, {0, 2}, 2);
+  world.Compute(0, 20'000 * kMs, Activity::kReads);
+  world.AllReduce(2, {0, 2}, 2);
+  world.AllReduce(2, {0, 2}, 2);
+  world.AllReduce(1, {1}, 3);
+  world.Compute(1, 20'000 * kMs);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(0u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(2u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kReads);
+}
+
+TEST(OpenWaitsTest, RanksThatWaitForAnotherOneAreNotNamed) {
+  World world(5);
+  for (uint32_t rank = 0; rank < 5; ++rank) {
+    const std::vector<uint32_t> group = rank < 3 ? std::vector<uint32_t>{0, 1, 2} : std::vector<uint32_t>{3, 4};
+    world.AllReduce(rank, group, 1);
+    if (rank == 2 || rank == 4) world.Compute(rank, 20'000 * kMs);
+    world.AllReduce(rank, group, 1);
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(10'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u));
+}
+
+TEST(OpenWaitsTest, NamesARankThatNeverCalled) {
+  World world(3);
+  world.AllReduce(0, World::All(3), 1);
+  world.AllReduce(1, World::All(3), 1);
+  world.Compute(2, 8'000 * kMs, Activity::kReads, "read of /data/x");
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(5'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
+  EXPECT_EQ(verdict->culprit->reason.object, "read of /data/x");
+}
+
+}  // namespace
+}  // namespace cohort::launcher
