@@ -87,7 +87,7 @@ void JobTrace::Tell(bool on) {
 
 void JobTrace::OnAgentStarted(size_t agent) {
   agents_[agent] = true;
-  if (taking_ && !taking_->ending) surroundings_.tell(agent, Order(/*on=*/true));
+  if (taking_ && taking_->phase == Phase::kReads) surroundings_.tell(agent, Order(/*on=*/true));
 }
 
 bool JobTrace::OnTrace(size_t agent, const v1::NodeTrace& trace) {
@@ -276,20 +276,21 @@ void JobTrace::Look() {
   WritePackets();
   if (taking_->has_clock && taking_->keep.count() > 0 && now - taking_->part_begun >= taking_->keep) BeginPart();
   const bool broken = !taking_->file->problem().ok();
-  if (!taking_->ending && (broken || now >= taking_->until)) {
-    taking_->ending = true;
+  if (taking_->phase == Phase::kReads && (broken || now >= taking_->until)) {
+    taking_->phase = Phase::kAwaitsEnd;
     taking_->until = std::min(taking_->until, now);
     Tell(/*on=*/false);
   }
-  bool all_ended = taking_->ending;
+  const bool ending = taking_->phase == Phase::kAwaitsEnd;
+  bool all_ended = ending;
   for (size_t i = 0; i < agents_.size(); ++i) all_ended = all_ended && (!agents_[i] || taking_->ended[i]);
-  if (all_ended || broken || (taking_->ending && now >= taking_->until + kAgentsSendWithin)) return AwaitDisk();
+  if (all_ended || broken || (ending && now >= taking_->until + kAgentsSendWithin)) return AwaitDisk();
   timer_ = loop_->After(kWriteEvery, [this] { Look(); });
 }
 
 // Without blocking the loop.
 void JobTrace::AwaitDisk() {
-  if (!std::exchange(taking_->whole, true)) WriteRest();
+  WriteRest();
   const absl::Status written = taking_->file->Finish(runtime::Deadline::After(std::chrono::milliseconds(0)));
   const bool waits = absl::IsDeadlineExceeded(written) &&
                      EventLoop::Clock::now() < taking_->until + kAgentsSendWithin + kDiskTakesWithin;
@@ -315,7 +316,9 @@ std::string JobTrace::Summary() const {
   return text;
 }
 
+// Once.
 void JobTrace::WriteRest() {
+  if (std::exchange(taking_->phase, Phase::kWritten) == Phase::kWritten) return;
   taking_->meetings.Finish();
   taking_->clocks.Update();
   BeginFile(/*in_any_case=*/true);
@@ -336,7 +339,7 @@ void JobTrace::Report(const absl::Status& written) {
 
 void JobTrace::Finish(runtime::Deadline deadline) {
   if (!taking_) return;
-  if (!std::exchange(taking_->whole, true)) WriteRest();
+  WriteRest();
   Report(taking_->file->Finish(deadline));
 }
 

@@ -73,6 +73,12 @@ class JobTrace {
     std::string text;
     uint64_t unix_ns = 0;
   };
+  // Each phase follows the one before it. Finish goes from either of the first two to the third.
+  enum class Phase : uint8_t {
+    kReads,      // the agents read rings
+    kAwaitsEnd,  // they have been told to end it
+    kWritten,    // its last packet waits for the disk
+  };
   // A trace that is being taken.
   struct Taking {
     Taking(size_t nodes, CallMeetings::OnMet on_met)
@@ -82,9 +88,8 @@ class JobTrace {
     bool past = false;
     EventLoop::Clock::time_point begun, part_begun;
     EventLoop::Clock::time_point until;  // max: to the end of the job
-    bool ending = false;                 // the agents have been told to end it
-    bool has_clock = false;              // the file has begun
-    bool whole = false;                  // its last packet waits for the disk
+    Phase phase = Phase::kReads;
+    bool has_clock = false;  // the file, or its latest part, has begun
     NodeClocks clocks;
     CallMeetings meetings;
     TracePackets packets;
