@@ -59,6 +59,8 @@ absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
   taking_->file = std::move(file);
   taking_->keep = wish.keep;
   taking_->past = wish.past;
+  taking_->while_asked = wish.while_asked;
+  taking_->asked = EventLoop::Clock::now();
   taking_->begun = taking_->part_begun = EventLoop::Clock::now();
   taking_->until = wish.length.count() == 0 ? EventLoop::Clock::time_point::max() : taking_->begun + wish.length;
   state_ = v1::TraceState();
@@ -276,7 +278,8 @@ void JobTrace::Look() {
   WritePackets();
   if (taking_->has_clock && taking_->keep.count() > 0 && now - taking_->part_begun >= taking_->keep) BeginPart();
   const bool broken = !taking_->file->problem().ok();
-  if (taking_->phase == Phase::kReads && (broken || now >= taking_->until)) {
+  const bool forsaken = taking_->while_asked && now - taking_->asked > kAskedWithin;
+  if (taking_->phase == Phase::kReads && (broken || forsaken || now >= taking_->until)) {
     taking_->phase = Phase::kAwaitsEnd;
     taking_->until = std::min(taking_->until, now);
     Tell(/*on=*/false);
@@ -344,11 +347,13 @@ void JobTrace::Finish(runtime::Deadline deadline) {
 }
 
 v1::TraceState JobTrace::Answer(const v1::TraceRequest& request) {
+  if (taking_ && request.number() == number_) taking_->asked = EventLoop::Clock::now();
   if (request.number() != 0 || request.file().empty()) return state_;
   const absl::Status started = Start({.path = request.file(),
                                       .length = std::chrono::milliseconds(request.milliseconds()),
                                       .keep = {},
-                                      .past = request.past()},
+                                      .past = request.past(),
+                                      .while_asked = request.while_asked()},
                                      Opening::kMeanwhile);
   if (started.ok()) return state_;
   v1::TraceState refused;

@@ -40,7 +40,10 @@ class JobTrace {
     std::chrono::milliseconds length{0};  // 0: to the end of the job
     std::chrono::milliseconds keep{0};    // of the latest, at least; 0: all
     bool past = false;                    // with the calls of before that the rings of the ranks hold
+    bool while_asked = false;             // it ends when nobody has asked for it for kAskedWithin
   };
+  static constexpr std::chrono::seconds kAskedWithin{5};
+
   // kFirst: waits until the file is open, before there is a job. kMeanwhile: does not wait for a file system that does
   // not answer; the trace ends if the file can't be opened.
   enum class Opening : uint8_t { kFirst, kMeanwhile };
@@ -86,6 +89,8 @@ class JobTrace {
     std::unique_ptr<TraceFile> file;
     std::chrono::milliseconds keep{0};
     bool past = false;
+    bool while_asked = false;
+    EventLoop::Clock::time_point asked;  // the latest time
     EventLoop::Clock::time_point begun, part_begun;
     EventLoop::Clock::time_point until;  // max: to the end of the job
     Phase phase = Phase::kReads;

@@ -52,10 +52,12 @@ absl::StatusOr<v1::TraceState> Trace(JobConnection* connection, const v1::TraceR
 
 }  // namespace
 
-absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish) {
+absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish,
+                                         const std::function<void()>& on_answer) {
   COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
   v1::TraceRequest request = wish;
   COHORT_ASSIGN_OR_RETURN(v1::TraceState state, Trace(&connection, request));
+  on_answer();
   request.set_number(state.number());
   const Deadline deadline = Deadline::After(milliseconds(wish.milliseconds()) + kEndsWithin);
   while (state.running() && !deadline.passed()) {
@@ -65,6 +67,7 @@ absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::Tr
     COHORT_RETURN_IF_ERROR(next.status());
     if (next->number() != state.number()) return absl::UnavailableError("its trace has ended, and another was begun");
     state = *next;
+    on_answer();
   }
   return state;
 }
@@ -95,7 +98,7 @@ int RunTraceCommand(const std::vector<std::string>& arguments) {
   v1::TraceRequest request;
   request.set_file(path.string());
   request.set_milliseconds(static_cast<uint64_t>(time->count()));
-  const absl::StatusOr<v1::TraceState> state = TakeTrace(*id, request);
+  const absl::StatusOr<v1::TraceState> state = TakeTrace(*id, request, [] {});
   if (!state.ok()) return Refuse(Prefixed(*id + ": ", state.status()), kExitNoSuchJob);
   if (!state->problem().empty()) return Refuse(state->problem(), kExitLauncher);
   if (state->running()) return Answer(*id + " has ended; its trace is in " + state->file() + "\n");

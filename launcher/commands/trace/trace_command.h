@@ -1,6 +1,7 @@
 // `dlaunch trace`: takes a trace of a job that runs.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@ runtime::ManualCommand TraceManual();
 int RunTraceCommand(const std::vector<std::string>& arguments);
 
 // Begins a trace of a running job and waits until it is whole, or the job has ended: then `running` is still set.
-// kFailedPrecondition: another one is being taken. Otherwise as JobConnection.
-absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish);
+// `on_answer` is called each time that the job's dlaunch has answered, some times a second. kFailedPrecondition:
+// another one is being taken. Otherwise as JobConnection.
+absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish,
+                                         const std::function<void()>& on_answer);
 // The latest trace of a running job, which may have ended.
 absl::StatusOr<v1::TraceState> LatestTrace(const std::string& job_id);
 

@@ -1,10 +1,14 @@
 #include "cohort/launcher/commands/trace/why_command.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -26,6 +30,7 @@
 #include "cohort/launcher/trace/trace_reader.h"
 #include "cohort/launcher/verdict/verdict_words.h"
 #include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -62,7 +67,27 @@ SubcommandLine WhyLine(Wish* wish) {
                  {"--for", "TIME", "How long to look at a running job (3)", &wish->length}}};
 }
 
-// A folder for one file, which goes with it.
+// Holds signals back that end this process.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigset_t ending;
+    ::sigemptyset(&ending);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::sigaddset(&ending, signal);
+    ::pthread_sigmask(SIG_BLOCK, &ending, &before_);
+  }
+  ~HeldSignals() { Release(); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  // Signals that came meanwhile end it here.
+  void Release() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+// A folder for one file that another process writes. Both go with it.
 class TraceFolder {
  public:
   // `owner`: the process that writes there.
@@ -81,52 +106,91 @@ class TraceFolder {
     }
     return folder;
   }
-  ~TraceFolder() {
-    if (name_.empty()) return;
-    std::error_code error;
-    std::filesystem::remove(file(), error);
-    std::filesystem::remove(name_, error);
-  }
-  TraceFolder(TraceFolder&& other) noexcept : name_(std::exchange(other.name_, "")) {}
+  ~TraceFolder() { Remove(); }
+  TraceFolder(TraceFolder&& other) noexcept
+      : name_(std::exchange(other.name_, "")), opened_(std::move(other.opened_)) {}
   TraceFolder& operator=(TraceFolder&&) = delete;
 
   std::string file() const { return name_ + "/job.pftrace"; }
+  // Opens the file and takes its name away, so that nothing of it stays however this process ends. False: nobody has
+  // made it yet.
+  bool TakeNameAway() {
+    if (!opened_.valid()) opened_ = runtime::FileDescriptor(::open(file().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (opened_.valid()) Remove();
+    return opened_.valid();
+  }
+  // Reads as much as was written.
+  absl::StatusOr<TraceContents> Read() const {
+    return ReadTraceFile(opened_.valid() ? "/proc/self/fd/" + std::to_string(opened_.get()) : file());
+  }
 
  private:
   explicit TraceFolder(std::string name) : name_(std::move(name)) {}
-  std::string name_;
+  void Remove() {
+    if (name_.empty()) return;
+    std::error_code error;
+    std::filesystem::remove(file(), error);
+    std::filesystem::remove(std::exchange(name_, ""), error);
+  }
+
+  std::string name_;  // empty: it is gone
+  runtime::FileDescriptor opened_;
 };
 
+// Keeps the calls and states of the last `length` of the trace.
+void KeepLatest(milliseconds length, TraceContents* contents) {
+  uint64_t end_ns = 0;
+  for (const TracedCall& call : contents->calls) end_ns = std::max(end_ns, call.end_ns);
+  for (const RankState& state : contents->states) end_ns = std::max(end_ns, state.end_ns);
+  const auto length_ns = static_cast<uint64_t>(std::chrono::nanoseconds(length).count());
+  const uint64_t from_ns = end_ns - std::min(end_ns, length_ns);
+  std::erase_if(contents->calls, [from_ns](const TracedCall& call) { return call.end_ns < from_ns; });
+  std::erase_if(contents->states, [from_ns](const RankState& state) { return state.end_ns < from_ns; });
+}
+
+// The trace that is being taken: all of it, at once; or what comes in a time that the user has given.
+absl::StatusOr<TraceContents> ReadRunning(const std::string& file, std::optional<milliseconds> length) {
+  if (length) {
+    std::this_thread::sleep_for(*length);
+    absl::StatusOr<TraceContents> contents = ReadTraceFile(file);
+    if (contents.ok()) KeepLatest(*length, &*contents);
+    return contents;
+  }
+  const runtime::Deadline looked = runtime::Deadline::After(kUsualLength);
+  while (true) {
+    absl::StatusOr<TraceContents> contents = ReadTraceFile(file);  // an error as long as it is empty
+    if (looked.passed() || (contents.ok() && !contents->calls.empty())) return contents;
+    std::this_thread::sleep_for(kLookPause);
+  }
+}
+
 // A trace of its own, with the calls that the rings of the ranks hold; or the one that is being taken anyway. Another
-// `dlaunch why` is waited for, since its file goes with it.
-absl::StatusOr<TraceContents> LookAt(const std::string& job_id, milliseconds length) {
+// `dlaunch why` is waited for, since nobody else can read its file.
+absl::StatusOr<TraceContents> LookAt(const std::string& job_id, std::optional<milliseconds> length) {
   COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
   const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
   while (latest.running() && latest.file().find(kFolderPrefix) != std::string::npos && !deadline.passed()) {
     std::this_thread::sleep_for(kLookPause);
     COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
   }
-  if (latest.running()) {
-    const runtime::Deadline looked = runtime::Deadline::After(length);
-    while (true) {
-      absl::StatusOr<TraceContents> contents = ReadTraceFile(latest.file());  // an error as long as it is empty
-      if (looked.passed() || (contents.ok() && !contents->calls.empty())) return contents;
-      std::this_thread::sleep_for(kLookPause);
-    }
-  }
+  if (latest.running()) return ReadRunning(latest.file(), length);
   pid_t owner = 0;
   {
     COHORT_ASSIGN_OR_RETURN(const JobConnection connection, JobConnection::Open(job_id));
     owner = connection.pid();
   }
-  COHORT_ASSIGN_OR_RETURN(const TraceFolder folder, TraceFolder::Make(owner));
+  HeldSignals signals;
+  COHORT_ASSIGN_OR_RETURN(TraceFolder folder, TraceFolder::Make(owner));
   v1::TraceRequest request;
   request.set_file(folder.file());
-  request.set_milliseconds(static_cast<uint64_t>(length.count()));
+  request.set_milliseconds(static_cast<uint64_t>(length.value_or(kUsualLength).count()));
   request.set_past(true);
-  COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request));
+  request.set_while_asked(true);
+  COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request, [&] {
+                            if (folder.TakeNameAway()) signals.Release();
+                          }));
   if (!state.problem().empty()) return absl::UnavailableError(state.problem());
-  return ReadTraceFile(folder.file());
+  return folder.Read();
 }
 
 std::string NoCalls(const WhySource& source, milliseconds length) {
@@ -185,7 +249,7 @@ int RunWhyCommand(const std::vector<std::string>& arguments) {
   if (!read.ok()) return Refuse(read, kExitUsage);
   const absl::StatusOr<std::optional<uint64_t>> step = ReadStep(wish.step);
   if (!step.ok()) return Refuse(step.status(), kExitUsage);
-  milliseconds length = kUsualLength;
+  std::optional<milliseconds> length;
   if (!wish.length.empty()) {
     const absl::StatusOr<milliseconds> time = ReadTime("--for", wish.length);
     if (!time.ok()) return Refuse(time.status(), kExitUsage);
@@ -200,13 +264,13 @@ int RunWhyCommand(const std::vector<std::string>& arguments) {
                     kExitUsage);
     const absl::StatusOr<TraceContents> contents = ReadTraceFile(wish.operand);
     if (!contents.ok()) return Refuse(contents.status(), kExitNoSuchJob);
-    return Judge(*contents, *step, {.job = "", .trace = wish.operand}, length, wish.json);
+    return Judge(*contents, *step, {.job = "", .trace = wish.operand}, kUsualLength, wish.json);
   }
   const absl::StatusOr<std::string> id = FindRunningJob(wish.operand);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
   const absl::StatusOr<TraceContents> contents = LookAt(*id, length);
   if (!contents.ok()) return Refuse(Prefixed(*id + ": ", contents.status()), kExitNoSuchJob);
-  return Judge(*contents, *step, {.job = *id, .trace = ""}, length, wish.json);
+  return Judge(*contents, *step, {.job = *id, .trace = ""}, length.value_or(kUsualLength), wish.json);
 }
 
 }  // namespace cohort::launcher

@@ -44,6 +44,23 @@ class JobTraceTest : public ::testing::Test {
     ASSERT_TRUE(trace_.Start({.path = path_, .keep = keep_}).ok());
     for (size_t i = 0; i < 2; ++i) trace_.OnAgentStarted(i);
   }
+  // Runs the loop until the trace has ended. Both agents answer the order that ends it.
+  void RunUntilEnded() {
+    std::function<void()> look = [&] {
+      if (!said_.empty()) return loop_.Quit();
+      if (orders_.size() == 4) {
+        for (size_t i = 0; i < 2; ++i) {
+          v1::NodeTrace last = From(i);
+          last.set_last(true);
+          EXPECT_TRUE(trace_.OnTrace(i, last));
+        }
+        orders_.emplace_back(9, orders_.back().second);
+      }
+      loop_.After(std::chrono::milliseconds(5), look);
+    };
+    look();
+    loop_.Run();
+  }
   v1::NodeTrace From(size_t agent) const {
     v1::NodeTrace trace;
     trace.set_number(orders_.empty() ? 1 : orders_.back().second.number());
@@ -195,21 +212,7 @@ TEST_F(JobTraceTest, ATraceEndsAfterItsTime) {
   ASSERT_TRUE(trace_.Start({.path = path_, .length = std::chrono::milliseconds(50)}).ok());
   ASSERT_THAT(orders_, SizeIs(2));
   EXPECT_TRUE(Send(0, Calls(0, 5)));
-  // The agents' answers to the order that ends it.
-  std::function<void()> look = [&] {
-    if (!said_.empty()) return loop_.Quit();
-    if (orders_.size() == 4) {
-      for (size_t i = 0; i < 2; ++i) {
-        v1::NodeTrace last = From(i);
-        last.set_last(true);
-        EXPECT_TRUE(trace_.OnTrace(i, last));
-      }
-      orders_.emplace_back(9, orders_.back().second);
-    }
-    loop_.After(std::chrono::milliseconds(5), look);
-  };
-  look();
-  loop_.Run();
+  RunUntilEnded();
   EXPECT_FALSE(orders_[2].second.on());
   EXPECT_THAT(said_[0], HasSubstr("5 calls"));
   EXPECT_EQ(ReadTrace::Of(path_).CountOf("rank 0"), 5u);
@@ -217,6 +220,27 @@ TEST_F(JobTraceTest, ATraceEndsAfterItsTime) {
   ask.set_number(1);
   EXPECT_FALSE(trace_.Answer(ask).running());
   EXPECT_EQ(trace_.Answer(ask).calls(), 5u);
+}
+
+TEST_F(JobTraceTest, ATraceForSomebodyEndsWhenNobodyAsksForItAnyMore) {
+  for (size_t i = 0; i < 2; ++i) trace_.OnAgentStarted(i);
+  v1::TraceRequest request;
+  request.set_file(path_);
+  request.set_milliseconds(3'600'000);
+  request.set_while_asked(true);
+  ASSERT_TRUE(trace_.Answer(request).running());
+  // Asked for until then.
+  const auto begun = EventLoop::Clock::now();
+  const auto asked_until = begun + std::chrono::seconds(2);
+  std::function<void()> ask = [&] {
+    request.set_number(1);
+    EXPECT_TRUE(trace_.Answer(request).running());
+    if (EventLoop::Clock::now() < asked_until) loop_.After(std::chrono::milliseconds(100), ask);
+  };
+  ask();
+  RunUntilEnded();
+  EXPECT_GE(EventLoop::Clock::now() - asked_until, JobTrace::kAskedWithin - std::chrono::milliseconds(200));
+  EXPECT_FALSE(trace_.Answer({}).running());
 }
 
 TEST_F(JobTraceTest, DamagedMessagesAreRefused) {
