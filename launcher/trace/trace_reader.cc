@@ -31,6 +31,7 @@ using runtime::PerfettoReader;
 
 constexpr size_t kMostCalls = 4u << 20;
 constexpr size_t kMostStates = 4u << 20;
+constexpr size_t kMostTextBytes = 256u << 20;  // of all that differs: call sites, places, calls that go on
 constexpr size_t kMostOpen = 1u << 16;
 constexpr uint16_t kMostKinds = 64;
 
@@ -97,6 +98,7 @@ class TraceReader {
   std::map<CallKey, OpenCall> open_;       // that went on when they were seen last
   std::map<uint32_t, uint64_t> calls_of_;  // by rank, with those that are missing
   uint64_t latest_ns_ = 0;
+  size_t text_bytes_ = 0;  // of what is kept of texts, about
   std::unordered_map<std::string, std::shared_ptr<const v1::CallShape>> shapes_;
   std::unordered_map<std::string, std::shared_ptr<const v1::StateShape>> state_shapes_;
 };
@@ -130,14 +132,17 @@ TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
 }
 
 void TraceReader::On(const Event& event) {
+  if (text_bytes_ > kMostTextBytes) return;
   if (event.type == v1::TrackEvent::TYPE_INSTANT) return OnInstant(event);
   Track& track = TrackOf(event.track);
   if (track.kind == Track::Kind::kOther) return;
   latest_ns_ = std::max(latest_ns_, event.ns);
   if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
+    text_bytes_ += event.bytes() - (track.open ? track.open->bytes() : 0);
     track.open = event;
   } else if (event.type == v1::TrackEvent::TYPE_SLICE_END && track.open) {
     const Event begin = *std::exchange(track.open, std::nullopt);
+    text_bytes_ -= begin.bytes();
     const uint64_t end_ns = std::max(event.ns, begin.ns);
     track.kind == Track::Kind::kCalls ? AddCall(track, begin, end_ns) : AddState(track, begin, end_ns);
   }
@@ -192,6 +197,7 @@ std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, co
   }
   std::shared_ptr<const v1::CallShape>& known = shapes_[key];
   if (known != nullptr) return known;
+  text_bytes_ += 3 * key.size() + sizeof(v1::CallShape);
   auto shape = std::make_shared<v1::CallShape>();
   const uint16_t kind = KindOf(operation).value_or(0);
   const auto number_or_none = [&begin](const char* name) {
@@ -233,8 +239,10 @@ void TraceReader::AddCall(const Track& track, const Event& begin, uint64_t end_n
 void TraceReader::AddState(const Track& track, const Event& begin, uint64_t end_ns) {
   const std::string& object = Text(begin, TraceWords::kObject);
   const std::string& place = Text(begin, TraceWords::kPlace);
-  std::shared_ptr<const v1::StateShape>& known = state_shapes_[begin.name + '\0' + object + '\0' + place];
+  const std::string key = begin.name + '\0' + object + '\0' + place;
+  std::shared_ptr<const v1::StateShape>& known = state_shapes_[key];
   if (known == nullptr) {
+    text_bytes_ += 3 * key.size() + sizeof(v1::StateShape);
     auto shape = std::make_shared<v1::StateShape>();
     shape->set_activity(static_cast<uint32_t>(ActivityOfName(begin.name).value_or(Activity::kUnknown)));
     shape->set_object(object);
@@ -262,9 +270,11 @@ absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
                                                std::to_string(format_) + " where this one knows " +
                                                std::to_string(kTraceFormat) + "; use the dlaunch that wrote it"));
   }
-  if (absl::IsDataLoss(read)) {
-    return WithRemedy(Remedy::kTraceDamaged, absl::DataLossError(Printable(std::string(read.message())) +
-                                                                 "; take another trace, or give the undamaged file"));
+  const bool too_much = text_bytes_ > kMostTextBytes;
+  if (absl::IsDataLoss(read) || too_much) {
+    const std::string why = too_much ? path + " holds more call sites than any job has" : std::string(read.message());
+    return WithRemedy(Remedy::kTraceDamaged,
+                      absl::DataLossError(Printable(why) + "; take another trace, or give the undamaged file"));
   }
   if (absl::IsNotFound(read))
     return absl::NotFoundError("no trace can be read: " + Printable(std::string(read.message())));

@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint32_t kPacketTag = 1 << 3 | 2;  // TraceFile::packet
 constexpr uint32_t kClearsTexts = 1;         // TracePacket::sequence_flags
+constexpr size_t kEntryBytes = 96;           // of a text or track in memory, beside its characters
 
 std::string TextOf(const std::unordered_map<uint64_t, std::string>& texts, uint64_t number) {
   const auto at = texts.find(number);
@@ -22,6 +23,12 @@ std::string TextOf(const std::unordered_map<uint64_t, std::string>& texts, uint6
 }
 
 }  // namespace
+
+size_t PerfettoReader::Event::bytes() const {
+  size_t sum = kEntryBytes + name.size();
+  for (const auto& [name_of, value] : arguments) sum += kEntryBytes + name_of.size() + value.size();
+  return sum;
+}
 
 absl::Status PerfettoReader::Broken(const std::string& path, const char* otherwise) const {
   if (whole_bytes_ == 0) return absl::InvalidArgumentError(path + otherwise);
@@ -62,22 +69,34 @@ bool PerfettoReader::Take(const v1::TracePacket& packet, const OnEvent& on_event
     }
     return true;
   }
-  if ((packet.sequence_flags() & kClearsTexts) != 0) names_ = argument_names_ = argument_values_ = {};
-  const v1::InternedData& texts = packet.interned_data();
-  for (const v1::InternedText& text : texts.event_names()) names_[text.iid()] = text.text();
-  for (const v1::InternedText& text : texts.debug_annotation_names()) argument_names_[text.iid()] = text.text();
-  for (const v1::InternedText& text : texts.debug_annotation_string_values()) {
-    argument_values_[text.iid()] = text.text();
+  if ((packet.sequence_flags() & kClearsTexts) != 0) {
+    names_ = argument_names_ = argument_values_ = {};
+    text_bytes_ = 0;
   }
+  const v1::InternedData& texts = packet.interned_data();
+  Intern(texts.event_names(), &names_);
+  Intern(texts.debug_annotation_names(), &argument_names_);
+  Intern(texts.debug_annotation_string_values(), &argument_values_);
   if (packet.has_track_descriptor()) {
     const v1::TrackDescriptor& track = packet.track_descriptor();
     tracks_[track.uuid()] = {.name = track.name(), .parent = track.parent_uuid()};
+    track_bytes_ += kEntryBytes + track.name().size();
   }
-  if (packet.has_track_event()) on_event(EventOf(packet));
-  return true;
+  if (text_bytes_ + track_bytes_ > kMostTextBytes) return false;
+  if (!packet.has_track_event()) return true;
+  const std::optional<Event> event = EventOf(packet);
+  if (event) on_event(*event);
+  return event.has_value();
 }
 
-PerfettoReader::Event PerfettoReader::EventOf(const v1::TracePacket& packet) const {
+void PerfettoReader::Intern(const google::protobuf::RepeatedPtrField<v1::InternedText>& from, Texts* to) {
+  for (const v1::InternedText& text : from) {
+    (*to)[text.iid()] = text.text();
+    text_bytes_ += kEntryBytes + text.text().size();
+  }
+}
+
+std::optional<PerfettoReader::Event> PerfettoReader::EventOf(const v1::TracePacket& packet) const {
   const v1::TrackEvent& event = packet.track_event();
   Event read{.type = event.type(),
              .track = event.track_uuid(),
@@ -85,6 +104,7 @@ PerfettoReader::Event PerfettoReader::EventOf(const v1::TracePacket& packet) con
              .name = event.name(),
              .arguments = {}};
   if (event.name_iid() != 0) read.name = TextOf(names_, event.name_iid());
+  size_t bytes = read.name.size();
   for (const v1::DebugAnnotation& argument : event.debug_annotations()) {
     std::string& value = read.arguments[TextOf(argument_names_, argument.name_iid())];
     switch (argument.value_case()) {
@@ -103,6 +123,8 @@ PerfettoReader::Event PerfettoReader::EventOf(const v1::TracePacket& packet) con
       case v1::DebugAnnotation::VALUE_NOT_SET:
         break;
     }
+    bytes += kEntryBytes + value.size();
+    if (bytes > kMostEventBytes) return std::nullopt;
   }
   return read;
 }

@@ -253,6 +253,37 @@ TEST_F(TraceReaderTest, BytesThatMeanNothingDoNoHarm) {
   }
 }
 
+// One text that events name again and again is a small file, and much memory.
+TEST_F(TraceReaderTest, ATraceOfEndlessTextsIsRefused) {
+  v1::TraceFile whole;
+  ASSERT_TRUE(whole.ParseFromString(Trace()));
+  v1::TraceFile texts, event;
+  v1::InternedText& text = *texts.add_packet()->mutable_interned_data()->add_debug_annotation_string_values();
+  text.set_iid(4711);
+  text.set_text(string(600'000, 'x'));
+  v1::TrackEvent& one = *event.add_packet()->mutable_track_event();
+  for (uint64_t name = 1; name <= 2; ++name) {
+    one.add_debug_annotations()->set_name_iid(name);
+    one.mutable_debug_annotations(static_cast<int>(name) - 1)->set_string_value_iid(4711);
+  }
+  EXPECT_TRUE(ReadBytes(whole.SerializeAsString() + texts.SerializeAsString()).ok());
+  const absl::Status event_status =
+      ReadBytes(whole.SerializeAsString() + texts.SerializeAsString() + event.SerializeAsString()).status();
+  EXPECT_TRUE(absl::IsDataLoss(event_status)) << event_status;
+  string many = whole.SerializeAsString();
+  v1::TraceFile inside;
+  for (uint64_t iid = 1; iid <= 30; ++iid) {
+    v1::InternedText& long_text = *inside.add_packet()->mutable_interned_data()->add_event_names();
+    long_text.set_iid(iid);
+    long_text.set_text(string(1u << 20, 'y'));
+  }
+  v1::TraceFile piece;
+  piece.add_packet()->set_compressed_packets(Compress(inside.SerializeAsString()));
+  for (int i = 0; i < 10; ++i) many += piece.SerializeAsString();
+  const absl::Status many_status = ReadBytes(many).status();
+  EXPECT_TRUE(absl::IsDataLoss(many_status)) << many_status;
+}
+
 TEST_F(TraceReaderTest, FilesThatCannotBeReadAreNamed) {
   EXPECT_TRUE(absl::IsNotFound(ReadTraceFile("/nowhere/job.pftrace").status()));
   EXPECT_THAT(string(ReadTraceFile("/tmp").status().message()), HasSubstr("/tmp is no plain file"));
