@@ -128,12 +128,13 @@ class Judgement {
     }
     std::optional<Culprit> always = FindSlowRank(evidence_, times_.usual, times_.usual);
     const uint64_t always_ns = IsSure(always) ? always->lost_ns * times_.usual.size() : 0;
-    if (IsSure(always) && (always_ns >= times_.lost_ns || !IsSure(slowest_))) {
+    const size_t told = StepToTell();
+    if (IsSure(always) && (always_ns >= times_.lost_ns || told == slow_.size())) {
       return Say(Verdict::Kind::kEveryStep, std::move(always));
     }
-    if (!IsSure(slowest_)) return std::move(verdict_);
-    verdict_.step = verdict_.slow.front();
-    return Say(Verdict::Kind::kSlowStep, std::move(slowest_));
+    if (told == slow_.size()) return std::move(verdict_);
+    verdict_.step = verdict_.slow[told];
+    return Say(Verdict::Kind::kSlowStep, std::move(slow_[told]));
   }
 
  private:
@@ -147,8 +148,20 @@ class Judgement {
       std::optional<Culprit> culprit = SlowPart(step);
       verdict_.slow.push_back({evidence_.steps.all[step].number, times_.ns[step], std::nullopt});
       if (IsSure(culprit) && !culprit->ranks.empty()) verdict_.slow.back().rank = culprit->ranks[0];
-      if (i == 0) slowest_ = std::move(culprit);
+      slow_.push_back(std::move(culprit));
     }
+  }
+
+  // The slowest step, or one that is nearly as slow, of which the reason is known: nobody looked at the ranks before
+  // `dlaunch why` did. The number of all where the slowest one has no culprit for sure.
+  size_t StepToTell() const {
+    if (slow_.empty() || !IsSure(slow_[0])) return slow_.size();
+    for (size_t i = 0; i < slow_.size(); ++i) {
+      const bool is_nearly = 2 * (verdict_.slow[i].ns - times_.usual_ns) >= verdict_.slow[0].ns - times_.usual_ns;
+      const bool is_same = IsSure(slow_[i]) && slow_[i]->ranks == slow_[0]->ranks;
+      if (is_nearly && is_same && slow_[i]->reason.activity != Activity::kUnknown) return i;
+    }
+    return 0;
   }
 
   Verdict Say(Verdict::Kind kind, std::optional<Culprit> culprit) {
@@ -159,7 +172,7 @@ class Judgement {
 
   const Evidence evidence_;
   const StepTimes times_;
-  std::optional<Culprit> slowest_;  // of the slowest step
+  std::vector<std::optional<Culprit>> slow_;  // of the steps in `verdict_.slow`
   Verdict verdict_;
 };
 

@@ -46,7 +46,7 @@ struct Verdict {
   size_t steps = 0;
   uint64_t first_step = 0, last_step = 0;  // numbers
   uint64_t usual_ns = 0;                   // of a step, the median
-  // The step that was asked for, or the slowest one where that is the verdict.
+  // The step that was asked for, or the slowest one of which most is known, where that is the verdict.
   struct StepTime {
     uint64_t number = 0;
     uint64_t ns = 0;

@@ -80,7 +80,7 @@ std::string Headline(const Verdict& verdict) {
 }
 
 // Index: the activity. What a rank did, behind "it".
-constexpr std::string_view kDid[] = {"did what nobody saw",
+constexpr std::string_view kDid[] = {"did something that nobody saw",
                                      "computed",
                                      "collected garbage in Python",
                                      "read or waited for input",
@@ -133,9 +133,8 @@ std::string HowSure(const Culprit& culprit) {
 std::string ToDo(const Culprit& culprit) {
   if (!culprit.ranks.empty()) return std::string(RemedyFor(culprit.reason.activity));
   if (culprit.nodes.size() < 2) return "";
-  return "collperf all_reduce under dlaunch on these nodes measures the network; the line of cohort: on the standard "
-         "error "
-         "names the interface";
+  return "collperf all_reduce under dlaunch on these nodes measures the network; the job's line on standard error that "
+         "begins with cohort: names the interface";
 }
 
 // "rank 2 in 12, 37; no rank for sure in 44": by rank, that with the slowest step first.

@@ -217,7 +217,7 @@ int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource
   std::string text;
   for (const std::string& line : VerdictLines(*verdict)) text += line + "\n";
   if (contents.missed > 0) text += "the trace lacks " + std::to_string(contents.missed) + " calls\n";
-  if (contents.left_out > 0) text += "of the trace the latest part was read, which is long enough\n";
+  if (contents.left_out > 0) text += "the trace is long: only its latest part was read\n";
   return Answer(text);
 }
 

@@ -2,7 +2,7 @@
 //   SHAPE KIND RANK WHEN MS STEPS
 // SHAPE: replicas, which reduce, or pipeline, whose ranks hand on messages. KIND: none, compute, uneven, read, lock,
 // sleep, stop. RANK is slow in step WHEN, in each ("every"), or in each eighth ("some"), by MS milliseconds. STEPS 0:
-// no end.
+// no end. RANK prints "slow" when it is about to be so for the first time.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cohort/comm/communicator.h"
@@ -154,9 +155,15 @@ absl::Status Run(const Wanted& wanted, Slowness* slowness) {
   std::vector<float> data(16, 1);
   std::printf("up\n");
   std::fflush(stdout);
+  bool was_slow = false;
   for (int64_t step = 0; wanted.steps == 0 || step < wanted.steps; ++step) {
     const auto slow = [&] {
-      if (world->rank() == wanted.rank && wanted.SlowAt(step)) slowness->BeSlow();
+      if (world->rank() != wanted.rank || !wanted.SlowAt(step)) return;
+      if (!std::exchange(was_slow, true)) {
+        std::printf("slow\n");
+        std::fflush(stdout);
+      }
+      slowness->BeSlow();
     };
     COHORT_RETURN_IF_ERROR(wanted.shape == "pipeline" ? StepOfStage(*world, slow, &data)
                                                       : StepOfReplica(*world, slow, &data));

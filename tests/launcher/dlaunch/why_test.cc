@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "cohort/launcher/agent/watch/process_state.h"
@@ -41,38 +41,42 @@ class Why : public testing::Test {
     const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
     return string(environment.c_str() + at + string("COHORT_JOB_ID=").size());
   }
-  // Asks until the answer is as it should be: beside other programs a look may see what they do to the ranks.
-  static json AskUntil(const std::vector<string>& words, const std::function<bool(const json&)>& right) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    json found;
-    do {
-      std::vector<string> command = {"why", "--json"};
-      command.insert(command.end(), words.begin(), words.end());
-      DlaunchProcess why(command);
-      EXPECT_EQ(why.Wait(), 0) << why.err();
-      found = json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
-    } while (!right(found) && std::chrono::steady_clock::now() < limit);
-    return found;
+  static json Ask(const std::vector<string>& words) {
+    std::vector<string> command = {"why", "--json"};
+    command.insert(command.end(), words.begin(), words.end());
+    DlaunchProcess why(command);
+    EXPECT_EQ(why.Wait(), 0) << why.err();
+    return json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
   }
   static bool Blames(const json& found, int rank) {
     return found.contains("culprit") && found["culprit"]["ranks"] == json::array({rank});
   }
 
-  // A running job whose rank 2 is slow in that way now and then, and in every step.
+  // A running job whose rank 2 is slow in that way now and then, and in every step: by so much that whatever else the
+  // machine does is little beside it.
   static void ExpectNamed(const string& kind, const std::vector<string>& activities) {
     for (const string when : {"some", "every"}) {
-      DlaunchProcess job(Command({}, {"replicas", kind, "2", when, "200", "0"}));
+      DlaunchProcess job(Command({}, {"replicas", kind, "2", when, when == "some" ? "900" : "300", "0"}));
       const string id = IdOf(&job);
-      const auto names = [&](const json& found) {
-        if (!Blames(found, 2)) return false;
-        const string activity = found["culprit"]["reason"]["activity"];
-        return std::find(activities.begin(), activities.end(), activity) != activities.end();
-      };
-      const json found = AskUntil({"--for", "3s", id}, names);
-      EXPECT_TRUE(names(found)) << kind << " " << when << "\n" << found.dump(1);
+      ASSERT_TRUE(job.WaitForOutput("[2] slow"));
+      const json found = Ask({"--for", "4s", id});
+      ASSERT_TRUE(Blames(found, 2)) << kind << " " << when << "\n" << found.dump(1);
+      EXPECT_EQ(found["verdict"], when == "some" ? "slow step" : "every step") << found.dump(1);
+      const string activity = found["culprit"]["reason"]["activity"];
+      EXPECT_NE(std::find(activities.begin(), activities.end(), activity), activities.end()) << found.dump(1);
       ::kill(job.pid(), SIGTERM);
       job.Wait();
     }
+  }
+  // Whether a process has a trace open that has no name any more.
+  static bool HasNamelessTrace(pid_t process) {
+    std::error_code error;
+    const string folder = "/proc/" + std::to_string(process) + "/fd";
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      const string target = std::filesystem::read_symlink(entry.path(), error).string();
+      if (target.find("job.pftrace (deleted)") != string::npos) return true;
+    }
+    return false;
   }
 
   TemporaryFolder folder_;
@@ -89,11 +93,11 @@ TEST_F(Why, NamesARankThatReads) { ExpectNamed("read", {"reads"}); }
 TEST_F(Why, NamesARankThatWaitsForALock) { ExpectNamed("lock", {"waits for a lock"}); }
 
 TEST_F(Why, NamesTheStageOfAPipeline) {
-  DlaunchProcess job(Command({}, {"pipeline", "sleep", "1", "every", "150", "0"}));
+  DlaunchProcess job(Command({}, {"pipeline", "sleep", "1", "every", "300", "0"}));
   const string id = IdOf(&job);
-  const auto names = [](const json& found) { return Blames(found, 1); };
-  const json found = AskUntil({"--for", "3s", id}, names);
-  ASSERT_TRUE(names(found)) << found.dump(1);
+  ASSERT_TRUE(job.WaitForOutput("[1] slow"));
+  const json found = Ask({"--for", "5s", id});
+  ASSERT_TRUE(Blames(found, 1)) << found.dump(1);
   EXPECT_EQ(found["verdict"], "every step");
   EXPECT_EQ(found["culprit"]["reason"]["activity"], "sleeps");
   EXPECT_THAT(found["culprit"]["site"].get<string>(), HasSubstr("why_ranks.cc:"));
@@ -102,9 +106,10 @@ TEST_F(Why, NamesTheStageOfAPipeline) {
 TEST_F(Why, TellsWhoIsWaitedForNow) {
   DlaunchProcess job(Command({}, {"replicas", "sleep", "3", "20", "3600000", "0"}));
   const string id = IdOf(&job);
-  const auto names = [](const json& found) { return Blames(found, 3) && found["verdict"] == "waits now"; };
-  const json found = AskUntil({"--for", "2s", id}, names);
-  ASSERT_TRUE(names(found)) << found.dump(1);
+  ASSERT_TRUE(job.WaitForOutput("[3] slow"));
+  const json found = Ask({"--for", "3s", id});
+  ASSERT_EQ(found["verdict"], "waits now") << found.dump(1);
+  ASSERT_TRUE(Blames(found, 3)) << found.dump(1);
   EXPECT_EQ(found["culprit"]["waiting"], json::array({0, 1, 2}));
   EXPECT_EQ(found["culprit"]["reason"]["activity"], "sleeps");
   DlaunchProcess words({"why", "--for", "500ms", id});
@@ -114,10 +119,39 @@ TEST_F(Why, TellsWhoIsWaitedForNow) {
               HasSubstr(" for rank 3 (node1)\n  where: before all_reduce(max, float32, 16) at why_ranks.cc:"));
 }
 
+// The calls in which the others wait have not ended, and the trace has no slices of them yet.
+TEST_F(Why, TellsWhoIsWaitedForNowBesideATrace) {
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "3", "20", "3600000", "0"}));
+  const string id = IdOf(&job);
+  ASSERT_TRUE(job.WaitForOutput("[3] slow"));
+  for (const std::vector<string>& words : {std::vector<string>{"--for", "5s", id}, std::vector<string>{id}}) {
+    const json found = Ask(words);
+    ASSERT_EQ(found["verdict"], "waits now") << found.dump(1);
+    ASSERT_TRUE(Blames(found, 3)) << found.dump(1);
+    EXPECT_EQ(found["culprit"]["waiting"], json::array({0, 1, 2}));
+    EXPECT_GT(found["culprit"]["waited_seconds"], 3.0);
+  }
+}
+
+TEST_F(Why, LeavesNothingBehindHoweverItEnds) {
+  DlaunchProcess job(Command({}, {"replicas", "none", "0", "0", "0", "0"}));
+  const string id = IdOf(&job);
+  {
+    DlaunchProcess why({"why", "--for", "1h", id}, {.environment = {"TMPDIR=" + folder_.path()}});
+    ASSERT_TRUE(why.WaitUntil([&why] { return HasNamelessTrace(why.pid()); }));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+    ::kill(why.pid(), SIGKILL);
+    why.Wait();
+  }
+  // It waits for the end of the trace that nobody wants any more.
+  DlaunchProcess next({"why", "--for", "500ms", id});
+  EXPECT_EQ(next.Wait(), 0) << next.err();
+}
+
 TEST_F(Why, ReadsATrace) {
   DlaunchProcess job(Command({"--trace", path_}, {"replicas", "read", "1", "25", "400", "60"}));
   ASSERT_EQ(job.Wait(), 0) << job.err();
-  const json found = AskUntil({path_}, [](const json&) { return true; });
+  const json found = Ask({path_});
   EXPECT_EQ(found["trace"], path_);
   EXPECT_EQ(found["steps"]["source"], "calls");
   EXPECT_GE(found["steps"]["count"], 50);
@@ -127,7 +161,7 @@ TEST_F(Why, ReadsATrace) {
   EXPECT_THAT(found["culprit"]["reason"]["object"].get<string>(), HasSubstr("read of pipe:["));
   const int step = found["step"]["number"];
   EXPECT_THAT(step, AnyOf(24, 25, 26));
-  const json asked = AskUntil({"--step", std::to_string(step), path_}, [](const json&) { return true; });
+  const json asked = Ask({"--step", std::to_string(step), path_});
   EXPECT_EQ(asked["culprit"]["ranks"], json::array({1})) << asked.dump(1);
   DlaunchProcess none({"why", "--step", "4711", path_});
   EXPECT_EQ(none.Wait(), 1);
@@ -136,12 +170,13 @@ TEST_F(Why, ReadsATrace) {
 }
 
 TEST_F(Why, ReadsTheTraceThatIsBeingTaken) {
-  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "0", "every", "100", "0"}));
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "0", "every", "200", "0"}));
   const string id = IdOf(&job);
-  const auto names = [](const json& found) { return Blames(found, 0); };
-  // The file has a moment's calls at first.
-  const json found = AskUntil({id}, [&](const json& one) { return names(one) && one["steps"]["count"] > 10; });
-  EXPECT_TRUE(names(found)) << found.dump(1);
+  ASSERT_TRUE(job.WaitForOutput("[0] slow"));
+  const json found = Ask({"--for", "4s", id});
+  EXPECT_TRUE(Blames(found, 0)) << found.dump(1);
+  EXPECT_GT(found["steps"]["count"], 8);
+  EXPECT_LT(found["seconds"], 6.0) << "the time that was asked for is judged";
 }
 
 TEST_F(Why, RefusesWhatItCannotRead) {

@@ -389,6 +389,26 @@ TEST(VerdictTest, WithoutSamplesARankIsNamedAndNoReason) {
   EXPECT_EQ(verdict->culprit->reason.activity, Activity::kUnknown);
 }
 
+TEST(VerdictTest, ASlowStepWhoseReasonIsKnownIsToldBeforeOthers) {
+  World world(2);
+  for (int step = 0; step < 20; ++step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      world.Compute(rank, 10 * kMs);
+      if (rank == 1 && step == 4) world.Compute(rank, 110 * kMs, Activity::kReads);
+      if (rank == 1 && step == 12) world.Compute(rank, 100 * kMs, Activity::kReads);
+      world.AllReduce(rank, World::All(2), 1);
+    }
+  }
+  History history = world.Run();
+  std::erase_if(history.states, [](const RankState& state) { return state.begin_ns < World::kBegunNs + 250 * kMs; });
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
+  EXPECT_EQ(verdict->step->number, 12u);
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kReads);
+  EXPECT_EQ(verdict->slow.front().number, 4u);
+}
+
 TEST(VerdictTest, RefusesWhatItCannotKnow) {
   EXPECT_TRUE(absl::IsNotFound(FindVerdict({}).status()));
   Dice dice(6);
