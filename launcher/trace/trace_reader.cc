@@ -135,7 +135,7 @@ void TraceReader::On(const Event& event) {
   if (text_bytes_ > kMostTextBytes) return;
   if (event.type == v1::TrackEvent::TYPE_INSTANT) return OnInstant(event);
   Track& track = TrackOf(event.track);
-  if (track.kind == Track::Kind::kOther) return;
+  if (track.kind != Track::Kind::kCalls && track.kind != Track::Kind::kStates) return;
   latest_ns_ = std::max(latest_ns_, event.ns);
   if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
     text_bytes_ += event.bytes() - (track.open ? track.open->bytes() : 0);

@@ -1,8 +1,10 @@
 // The ranks of why_test.cc and why_trials.py: make steps, in which one of them is slow.
 //   SHAPE KIND RANK WHEN MS STEPS
-// SHAPE: replicas, which reduce, or pipeline, whose ranks hand on messages. KIND: none, compute, uneven, read, lock,
-// sleep, stop. RANK is slow in step WHEN, in each ("every"), or in each eighth ("some"), by MS milliseconds. STEPS 0:
-// no end. RANK prints "slow" when it is about to be so for the first time.
+// SHAPE: replicas, which reduce, or pipeline, whose ranks hand on messages. KIND: none, compute, uneven, read, write,
+// lock, file_lock, child, sleep, stop. RANK is slow in step WHEN, in each ("every"), or in each eighth ("some"), by MS
+// milliseconds. STEPS 0: no end. RANK prints "slow" when it is about to be so for the first time.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,11 +91,58 @@ class Slowness {
       (void)!::read(pipe_[0], &read, 1);
       writer.join();
     }
+    if (kind_ == "write") AwaitRoom();
     if (kind_ == "lock") AwaitLock();
+    if (kind_ == "file_lock") AwaitFileLock();
+    if (kind_ == "child") AwaitChild();
     if (kind_ == "stop" && ::write(pipe_[1], &word, 1) == 1) ::raise(SIGSTOP);
   }
 
  private:
+  // A pipe that is full, until its reader has taken all of it.
+  void AwaitRoom() {
+    std::vector<char> bytes(4096);
+    const int capacity = ::fcntl(pipe_[1], F_GETPIPE_SZ);
+    std::thread reader([&] {
+      std::this_thread::sleep_for(time_);
+      std::vector<char> taken(1u << 20);
+      for (ssize_t rest = capacity + static_cast<ssize_t>(bytes.size()); rest > 0;) {
+        const ssize_t n = ::read(pipe_[0], taken.data(), static_cast<size_t>(rest));
+        if (n <= 0) break;
+        rest -= n;
+      }
+    });
+    for (ssize_t rest = capacity + static_cast<ssize_t>(bytes.size()); rest > 0;) {
+      const ssize_t n = ::write(pipe_[1], bytes.data(), bytes.size());
+      if (n <= 0) break;
+      rest -= n;
+    }
+    reader.join();
+  }
+
+  // Another open file has it for that time.
+  void AwaitFileLock() {
+    const int held = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    const int wanted = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    ::flock(held, LOCK_EX);
+    std::thread holder([&] {
+      std::this_thread::sleep_for(time_);
+      ::close(held);
+    });
+    ::flock(wanted, LOCK_EX);
+    ::close(wanted);
+    holder.join();
+  }
+
+  void AwaitChild() {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::usleep(static_cast<useconds_t>(time_.count()) * 1000);
+      ::_exit(0);
+    }
+    ::waitpid(child, nullptr, 0);
+  }
+
   // Another thread has it for that time.
   void AwaitLock() {
     runtime::Mutex lock, begun;
