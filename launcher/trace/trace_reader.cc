@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -31,7 +32,9 @@ using runtime::PerfettoReader;
 
 constexpr size_t kMostCalls = 4u << 20;
 constexpr size_t kMostStates = 4u << 20;
-constexpr size_t kMostTextBytes = 256u << 20;  // of all that differs: call sites, places, calls that go on
+constexpr size_t kMostShapeBytes = 1u << 30;    // of calls and states that differ
+constexpr size_t kMostBegunBytes = 256u << 20;  // of slices without an end
+constexpr size_t kTimesKept = 2;                // a shape's texts, which are in its key too
 constexpr size_t kMostOpen = 1u << 16;
 constexpr uint16_t kMostKinds = 64;
 
@@ -82,9 +85,11 @@ class TraceReader {
     uint64_t calls_before = 0;  // of its rank
   };
 
+  void OnSlice(const Event& event);
   void OnInstant(const Event& event);
   static CallKey KeyOf(const TracedCall& call);
   void AddOpenCalls();
+  void DropFirstHalf();
   void AddCall(const Track& track, const Event& begin, uint64_t end_ns);
   void AddState(const Track& track, const Event& begin, uint64_t end_ns);
   std::shared_ptr<const v1::CallShape> ShapeOf(const Track& track, const Event& begin, const std::string& operation);
@@ -94,11 +99,13 @@ class TraceReader {
   uint64_t format_ = 0;
   bool ours_ = false;  // it says that dlaunch wrote it, or has a rank
   std::unordered_map<uint64_t, Track> tracks_;
+  Track undescribed_;
   std::map<uint64_t, size_t> nodes_;       // by the uuid of the track
   std::map<CallKey, OpenCall> open_;       // that went on when they were seen last
   std::map<uint32_t, uint64_t> calls_of_;  // by rank, with those that are missing
   uint64_t latest_ns_ = 0;
-  size_t text_bytes_ = 0;  // of what is kept of texts, about
+  size_t begun_bytes_ = 0;  // of open slices
+  size_t shape_bytes_ = 0;  // of the shapes that are kept, about
   std::unordered_map<std::string, std::shared_ptr<const v1::CallShape>> shapes_;
   std::unordered_map<std::string, std::shared_ptr<const v1::StateShape>> state_shapes_;
 };
@@ -106,10 +113,11 @@ class TraceReader {
 // "rank 3", "rank 3 outside calls", "rank 3 long calls". Others, such as "rank 3, predicted: ring", are none of the
 // run's.
 TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
+  const auto described = reader_.tracks().find(uuid);
+  if (described == reader_.tracks().end()) return undescribed_;
   const auto [at, fresh] = tracks_.try_emplace(uuid);
   Track& track = at->second;
-  const auto described = reader_.tracks().find(uuid);
-  if (!fresh || described == reader_.tracks().end()) return track;
+  if (!fresh) return track;
   const std::string& name = described->second.name;
   constexpr size_t kPrefix = sizeof TraceWords::kRank - 1;
   if (!name.starts_with(TraceWords::kRank)) return track;
@@ -132,19 +140,45 @@ TraceReader::Track& TraceReader::TrackOf(uint64_t uuid) {
 }
 
 void TraceReader::On(const Event& event) {
-  if (text_bytes_ > kMostTextBytes) return;
-  if (event.type == v1::TrackEvent::TYPE_INSTANT) return OnInstant(event);
+  if (begun_bytes_ > kMostBegunBytes) return;
+  event.type == v1::TrackEvent::TYPE_INSTANT ? OnInstant(event) : OnSlice(event);
+  while (shape_bytes_ > kMostShapeBytes) DropFirstHalf();
+}
+
+void TraceReader::OnSlice(const Event& event) {
   Track& track = TrackOf(event.track);
   if (track.kind != Track::Kind::kCalls && track.kind != Track::Kind::kStates) return;
   latest_ns_ = std::max(latest_ns_, event.ns);
   if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
-    text_bytes_ += event.bytes() - (track.open ? track.open->bytes() : 0);
+    begun_bytes_ += event.bytes() - (track.open ? track.open->bytes() : 0);
     track.open = event;
   } else if (event.type == v1::TrackEvent::TYPE_SLICE_END && track.open) {
     const Event begin = *std::exchange(track.open, std::nullopt);
-    text_bytes_ -= begin.bytes();
+    begun_bytes_ -= begin.bytes();
     const uint64_t end_ns = std::max(event.ns, begin.ns);
     track.kind == Track::Kind::kCalls ? AddCall(track, begin, end_ns) : AddState(track, begin, end_ns);
+  }
+}
+
+// The calls that go on are told again.
+void TraceReader::DropFirstHalf() {
+  const auto drop = [this](auto* all) {
+    const auto count = static_cast<std::ptrdiff_t>((all->size() + 1) / 2);
+    found_.left_out += static_cast<uint64_t>(count);
+    all->erase(all->begin(), all->begin() + count);
+  };
+  drop(&found_.calls);
+  drop(&found_.states);
+  open_.clear();
+  shapes_.clear();
+  state_shapes_.clear();
+  shape_bytes_ = 0;
+  std::unordered_set<const void*> seen;
+  for (const TracedCall& call : found_.calls) {
+    if (seen.insert(call.shape.get()).second) shape_bytes_ += kTimesKept * call.shape->SpaceUsedLong();
+  }
+  for (const RankState& state : found_.states) {
+    if (seen.insert(state.shape.get()).second) shape_bytes_ += kTimesKept * state.shape->SpaceUsedLong();
   }
 }
 
@@ -197,7 +231,6 @@ std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, co
   }
   std::shared_ptr<const v1::CallShape>& known = shapes_[key];
   if (known != nullptr) return known;
-  text_bytes_ += 3 * key.size() + sizeof(v1::CallShape);
   auto shape = std::make_shared<v1::CallShape>();
   const uint16_t kind = KindOf(operation).value_or(0);
   const auto number_or_none = [&begin](const char* name) {
@@ -215,6 +248,7 @@ std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, co
   shape->set_peer_rank(number_or_none(TraceWords::kOtherRank));
   shape->set_group_rank(static_cast<int32_t>(track.rank));
   shape->set_root(runtime::IsPointToPoint(kind) ? -1 : shape->peer_rank());
+  shape_bytes_ += kTimesKept * shape->SpaceUsedLong();
   known = std::move(shape);
   return known;
 }
@@ -239,14 +273,13 @@ void TraceReader::AddCall(const Track& track, const Event& begin, uint64_t end_n
 void TraceReader::AddState(const Track& track, const Event& begin, uint64_t end_ns) {
   const std::string& object = Text(begin, TraceWords::kObject);
   const std::string& place = Text(begin, TraceWords::kPlace);
-  const std::string key = begin.name + '\0' + object + '\0' + place;
-  std::shared_ptr<const v1::StateShape>& known = state_shapes_[key];
+  std::shared_ptr<const v1::StateShape>& known = state_shapes_[begin.name + '\0' + object + '\0' + place];
   if (known == nullptr) {
-    text_bytes_ += 3 * key.size() + sizeof(v1::StateShape);
     auto shape = std::make_shared<v1::StateShape>();
     shape->set_activity(static_cast<uint32_t>(ActivityOfName(begin.name).value_or(Activity::kUnknown)));
     shape->set_object(object);
     shape->set_place(place);
+    shape_bytes_ += kTimesKept * shape->SpaceUsedLong();
     known = std::move(shape);
   }
   const uint64_t length_ns = end_ns - begin.ns;
@@ -270,9 +303,10 @@ absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
                                                std::to_string(format_) + " where this one knows " +
                                                std::to_string(kTraceFormat) + "; use the dlaunch that wrote it"));
   }
-  const bool too_much = text_bytes_ > kMostTextBytes;
+  const bool too_much = begun_bytes_ > kMostBegunBytes;
   if (absl::IsDataLoss(read) || too_much) {
-    const std::string why = too_much ? path + " holds more call sites than any job has" : std::string(read.message());
+    const std::string why =
+        too_much ? path + " holds more slices without an end than a job has ranks" : std::string(read.message());
     return WithRemedy(Remedy::kTraceDamaged,
                       absl::DataLossError(Printable(why) + "; take another trace, or give the undamaged file"));
   }
