@@ -56,6 +56,7 @@ class CohortConan(ConanFile):
         toolchain.user_presets_path = False  # nothing is written beside the source
         toolchain.cache_variables.update({
             "COHORT_BUILD_TESTS": "OFF",
+            "COHORT_WERROR": "OFF",  # other compilers and flags than the project's own warn of other things
             "COHORT_SHARED": "ON" if self.options.shared else "OFF",
             "COHORT_WITH_GRPC": "ON" if self.options.launcher else "OFF",
             "COHORT_WITH_TORCH": "ON" if self.options.trainer else "OFF",

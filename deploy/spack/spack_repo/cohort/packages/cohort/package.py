@@ -47,6 +47,7 @@ class Cohort(CMakePackage):
     def cmake_args(self):
         return [
             self.define("COHORT_BUILD_TESTS", False),
+            self.define("COHORT_WERROR", False),  # other compilers warn of other things
             self.define("COHORT_WITH_PYTHON", False),
             self.define_from_variant("COHORT_SHARED", "shared"),
             self.define("COHORT_WITH_GRPC", "ON" if self.spec.satisfies("+launcher") else "OFF"),
