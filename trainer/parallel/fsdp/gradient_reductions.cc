@@ -1,14 +1,38 @@
 #include "cohort/trainer/parallel/fsdp/gradient_reductions.h"
 
+#include <string>
 #include <utility>
 
+#include "cohort/comm/check/named_input.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/base/tensor_values.h"
 #include "cohort/trainer/parallel/fsdp/unit_gradients.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
+namespace {
+
+// Names the elements of a unit's vector of gradients (flat_gradient.h) while its call is made.
+class NamedGradients final : public comm::NamedInput {
+ public:
+  NamedGradients(const FsdpUnit& unit, at::ScalarType type) : unit_(unit), type_(type) {}
+  std::string NameOf(size_t element) const override {
+    const int64_t place =
+        static_cast<int64_t>(element) / RealsPerElement(type_) % (unit_.padded_numel() / unit_.shards());
+    for (const FsdpParameter& each : unit_.parameters()) {
+      if (place >= each.offset && place < each.offset + each.chunk) return "the gradient of " + each.name;
+    }
+    return "";
+  }
+
+ private:
+  const FsdpUnit& unit_;
+  const at::ScalarType type_;
+};
+
+}  // namespace
 
 void GradientReductions::Plan(std::vector<FsdpUnit*> order) {
   order_ = std::move(order);
@@ -53,6 +77,7 @@ void GradientReductions::StartScatter(Reduction& reduction, at::Tensor flat) {
   const int64_t shard_numel = reduction.unit->padded_numel() / reduction.unit->shards();
   comm::Communicator* world = groups_.world();
   reduction.reduced = at::empty({shard_numel}, flat.options());
+  const NamedGradients names(*reduction.unit, flat.scalar_type());
   if (world == nullptr) {
     reduction.work = ReduceScatter(groups_.reduce(), AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum,
                                    reduction.tag);

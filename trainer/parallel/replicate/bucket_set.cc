@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cohort/comm/check/named_input.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
 #include "cohort/trainer/base/tensor_values.h"
@@ -11,6 +12,24 @@
 #include "torch/torch.h"
 
 namespace cohort::trainer {
+
+class BucketSet::NamedGradients final : public comm::NamedInput {
+ public:
+  NamedGradients(const BucketSet& set, const Bucket& bucket) : set_(set), bucket_(bucket) {}
+  std::string NameOf(size_t element) const override {
+    const int64_t place = static_cast<int64_t>(element) / RealsPerElement(bucket_.buffer.scalar_type());
+    for (const int member : bucket_.members) {
+      const ReducedParameter& parameter = set_.parameters_[member];
+      const int64_t begin = set_.places_[member].offset;
+      if (place >= begin && place < begin + parameter.tensor.numel()) return "the gradient of " + parameter.name;
+    }
+    return "";
+  }
+
+ private:
+  const BucketSet& set_;
+  const Bucket& bucket_;
+};
 
 BucketSet::BucketSet(const std::vector<ReducedParameter>& parameters, std::vector<comm::Communicator*> groups,
                      bool grad_is_view)
@@ -161,6 +180,7 @@ void BucketSet::Launch(Bucket& bucket, int index) {
   if (to_owners()) return LaunchToOwners(bucket, index);
   if (!has_hook()) {
     const comm::Buffer buffer = AsBuffer(bucket.buffer);
+    const NamedGradients names(*this, bucket);
     bucket.work = AllReduce(*bucket.group, buffer, buffer, comm::ReduceOp::kSum, CallTag(iteration_, index));
     return;
   }
@@ -186,6 +206,7 @@ void BucketSet::LaunchToOwners(Bucket& bucket, int index) {
   }
   at::Tensor mine = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]);
   const std::vector<int64_t> counts = BufferCounts(bucket.counts, bucket.buffer.scalar_type());
+  const NamedGradients names(*this, bucket);
   bucket.work = ReduceScatterV(*bucket.group, AsBuffer(bucket.buffer), {.counts = counts, .displacements = {}},
                                AsBuffer(mine), comm::ReduceOp::kSum, CallTag(iteration_, index));
 }

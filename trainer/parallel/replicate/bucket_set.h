@@ -84,6 +84,8 @@ class BucketSet {
     int64_t first = 0;            // where this rank's begin
     at::Tensor owned;             // this rank's part, reduced
   };
+  // Names the elements of a bucket while its call is made.
+  class NamedGradients;
   // A parameter's place.
   struct Place {
     Bucket* bucket = nullptr;
