@@ -3,10 +3,18 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "cohort/comm/request.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
+
+// Whether a call must give all ranks of a group the same bits.
+bool GivesAllTheSame(const CollectiveRequest& request);
+
+// OK, or kUnimplemented for a call whose results `checks` asks to compare and nobody can: in CUDA memory, where NCCL's
+// messages carry no hash. Equal on all members. `size`: of the group.
+absl::Status CheckComparable(const CollectiveRequest& request, const runtime::Checks& checks, int size);
 
 // The hash of the result of a call that is done, never 0; 0 where ranks may get different results, or it lies in CUDA
 // memory. `size`: of the group.

@@ -1,4 +1,5 @@
-// All reduction kernels: F(name, body), where body<...>(arguments, thread, threads) is one of comm/cuda/reduce_body.h.
+// All kernels: F(name, body), where body<...>(arguments, thread, threads) is one of comm/cuda/reduce_body.h, and of
+// comm/cuda/search_body.h for searches.
 // Sums, products and bit operations of signed integers are those of the unsigned ones.
 #pragma once
 
@@ -58,3 +59,11 @@
   F(finish_bfloat16, Finish, BFloat16)        \
   F(finish_float8_e4m3, Finish, Float8E4M3)   \
   F(finish_float8_e5m2, Finish, Float8E5M2)
+
+#define COHORT_CUDA_SEARCHES(F)             \
+  F(search_float16, Search, Float16)        \
+  F(search_bfloat16, Search, BFloat16)      \
+  F(search_float32, Search, Plain<float>)   \
+  F(search_float64, Search, Plain<double>)  \
+  F(search_float8_e4m3, Search, Float8E4M3) \
+  F(search_float8_e5m2, Search, Float8E5M2)

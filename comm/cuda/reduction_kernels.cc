@@ -35,6 +35,9 @@ std::string PrepareName(DataType dtype, ReduceOp) { return "cohort_prepare_" + s
 std::string FinishName(DataType dtype, ReduceOp) {
   return IsSmallFloat(dtype) ? "cohort_finish_" + std::string(Name(dtype)) : "";
 }
+std::string SearchName(DataType dtype, ReduceOp) {
+  return IsFloat(dtype) ? "cohort_search_" + std::string(Name(dtype)) : "";
+}
 
 }  // namespace
 
@@ -115,6 +118,12 @@ absl::Status ReductionKernels::Prepare(DataType dtype, const ConvertArguments& a
 absl::Status ReductionKernels::Finish(DataType dtype, const ConvertArguments& arguments, cudaStream_t stream) {
   ConvertArguments copy = arguments;
   return Launch(finish_[static_cast<size_t>(dtype)], &FinishName, dtype, ReduceOp::kSum, &copy, arguments.count,
+                stream);
+}
+
+absl::Status ReductionKernels::Search(DataType dtype, const SearchArguments& arguments, cudaStream_t stream) {
+  SearchArguments copy = arguments;
+  return Launch(search_[static_cast<size_t>(dtype)], &SearchName, dtype, ReduceOp::kSum, &copy, arguments.count,
                 stream);
 }
 

@@ -1,5 +1,5 @@
 // Reductions on a CUDA device, by kernels that the library carries: for what NCCL does not compute. Their results are
-// those of comm/reduce's kernels, bit for bit but for the payload of NaNs.
+// those of comm/reduce's kernels, bit for bit but for the payload of NaNs. And the search for what is not finite.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "cohort/comm/cuda/cuda_api.h"
 #include "cohort/comm/cuda/reduce_body.h"
+#include "cohort/comm/cuda/search_body.h"
 #include "cohort/comm/types.h"
 
 namespace cohort::comm::cuda {
@@ -34,6 +35,8 @@ class ReductionKernels {
   absl::Status Prepare(DataType dtype, const ConvertArguments& arguments, cudaStream_t stream);
   // to[i] = from[i], back and rounded. Smaller floating-point types only.
   absl::Status Finish(DataType dtype, const ConvertArguments& arguments, cudaStream_t stream);
+  // Adds to *arguments.found what is not finite. Floating-point types only.
+  absl::Status Search(DataType dtype, const SearchArguments& arguments, cudaStream_t stream);
 
  private:
   explicit ReductionKernels(const CudaApi* api) : api_(*api) {}
@@ -43,10 +46,11 @@ class ReductionKernels {
   const CudaApi& api_;
   void* module_ = nullptr;
   unsigned most_blocks_ = 1;
-  // By what they do, looked up when first used: folds by type and op, prepare and finish by type.
+  // By what they do, looked up when first used: folds by type and op, the others by type.
   std::array<std::array<void*, kReduceOps>, kDataTypes> folds_{};
   std::array<void*, kDataTypes> prepare_{};
   std::array<void*, kDataTypes> finish_{};
+  std::array<void*, kDataTypes> search_{};
 };
 
 // "cohort_fold_uint16_sum": the kernel for a type and op; empty where there is none.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "cohort/comm/check/input_check.h"
+#include "cohort/comm/check/result_hash.h"
 #include "cohort/comm/group/local_call.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -16,7 +16,7 @@ absl::Status ChooseService(const GroupContext& group, GroupProviders& providers,
                            const CallOptions& options, RememberedCall* made) {
   const CollectiveRequest& request = made->request;
   made->provider = nullptr;
-  if (group.checks.any() && request.memory != MemoryKind::kHost) NoteUnchecked(group, request);
+  COHORT_RETURN_IF_ERROR(CheckComparable(request, group.checks, group.size));
   if (ServedAlone(group, request)) return CheckNameAlone(group, request.kind, options);
   COHORT_ASSIGN_OR_RETURN(Provider* const provider, providers.For(request));
   COHORT_ASSIGN_OR_RETURN(made->service, provider->Choose(request, options.algorithm));

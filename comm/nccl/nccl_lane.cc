@@ -31,6 +31,7 @@ void CUDART_CB WakeEngine(void* context) {
 NcclLane::NcclLane(const NcclContext* context, int index, int ordinal)
     : context_(*context),
       device_(context, index, ordinal),
+      check_(context->group, context->cuda, context->pool.get(), ordinal),
       pool_(&context->group->runtime->engine(), context->group->source),
       black_box_(context->group->runtime->segment().black_box()),
       earliest_deadline_(kNever) {}

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "cohort/comm/nccl/library/device_check.h"
 #include "cohort/comm/nccl/nccl_device.h"
 #include "cohort/comm/nccl/nccl_operation.h"
 #include "cohort/comm/provider/stall_watch.h"
@@ -15,6 +16,7 @@ class NcclLane {
   ~NcclLane();
 
   NcclDevice& device() { return device_; }
+  DeviceCheck& check() { return check_; }
   // A new operation, with the caller's reference and one that its Finish drops. The device is current.
   absl::StatusOr<NcclOperation*> Take();
   const NcclOperation* first() const { return queue_.front(); }
@@ -41,6 +43,7 @@ class NcclLane {
 
   const NcclContext& context_;
   NcclDevice device_;
+  DeviceCheck check_;
   StatePool<NcclOperation> pool_;
   runtime::BlackBoxWriter& black_box_;
   StateQueue<NcclOperation> queue_;

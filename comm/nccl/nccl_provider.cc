@@ -169,6 +169,8 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
   const int index = IndexOf(request.device);
   if (staging_.call() != nullptr && (by_host || KnownToBeStaged(index, request))) [[unlikely]]
     return Staging::Nested(request.kind);
+  if (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->check().running(); })) [[unlikely]]
+    return DeviceCheck::Nested(request.kind);
   ServicePlan plan;
   plan.pieces = by_host ? kByHost : kByNccl;
   plan.tuning = by_host ? kHostTag + static_cast<uint64_t>(index) : DeviceTag(index);
@@ -263,6 +265,8 @@ absl::Status NcclProvider::StartOn(NcclLane& lane, NcclOperation* operation, boo
   }
   if (!by_host && !WasPrepared(lane.device().life())) [[unlikely]]
     COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
+  if (group_->checks.nan) [[unlikely]]
+    COHORT_RETURN_IF_ERROR(lane.check().Run(call, operation->captured, context_.drive_on, deadline));
   if (group_->size == 1) {
     COHORT_RETURN_IF_ERROR(lane.device().RunAlone(call.request, stream, operation->captured));
   } else if (by_host || !lane.device().WhyStaged(call.request).empty()) {

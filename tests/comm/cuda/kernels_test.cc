@@ -11,6 +11,7 @@
 
 #include "cohort/comm/cuda/device.h"
 #include "cohort/comm/cuda/reduction_kernels.h"
+#include "cohort/comm/reduce/non_finite.h"
 #include "cohort/comm/reduce/reduce.h"
 #include "tests/comm/reduce/typed_values.h"
 
@@ -197,6 +198,36 @@ TYPED_TEST(KernelsTest, FactorsAndRoundingEqualTheCpus) {
     out.Read(back.data());
     Finish(dtype, expected_back.data(), expected.data(), count, 1);
     for (size_t i = 0; i < count; ++i) ASSERT_TRUE(SameValue(back[i], expected_back[i])) << Show(back[i]);
+  }
+}
+
+TYPED_TEST(KernelsTest, SearchesFindWhatTheCpuFinds) {
+  using T = TypeParam;
+  const DataType dtype = Type<T>::kDataType;
+  if (!IsFloat(dtype)) return;  // integers are always finite
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 60; ++round) {
+    const size_t count = round < 40 ? random() % 70 : 1000 + random() % 50000;
+    const size_t offset = random() % 3 == 0 ? random() % 5 : random() % 5 * sizeof(T);
+    std::vector<T> values(count + 1);
+    for (T& value : values) value = RandomValue<T>(random);
+    // Half of the rounds have one or none.
+    const size_t odd = count == 0 ? 0 : random() % count;
+    for (size_t i = 0; round % 2 == 0 && i < count; ++i) {
+      if (i != odd) values[i] = T{};
+    }
+    Memory in(count * sizeof(T), offset), found(sizeof(cuda::Found), 0);
+    in.Write(values.data());
+    cuda::Found got;
+    found.Write(&got);
+    const cuda::SearchArguments arguments = {in.data(), count, static_cast<cuda::Found*>(found.data())};
+    ASSERT_TRUE(TheDevice().kernels->Search(dtype, arguments, nullptr).ok());
+    found.Read(&got);
+    const NonFinite expected = CountNonFinite(dtype, values.data(), count);
+    ASSERT_EQ(got.nans, expected.nans) << "round " << round;
+    ASSERT_EQ(got.infinities, expected.infinities) << "round " << round;
+    if (got.nans + got.infinities == 0) continue;
+    ASSERT_EQ(got.first, 2 * expected.first + (expected.first_is_nan ? 0 : 1)) << "round " << round;
   }
 }
 

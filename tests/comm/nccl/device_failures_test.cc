@@ -1,10 +1,12 @@
 // A failure on a real device ends, with the words that host memory has: NCCL itself would wait for ever. And the
 // time that a call costs its caller above NCCL's own.
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -36,6 +38,15 @@ std::vector<char> Ones(int64_t count) {
   std::fill_n(reinterpret_cast<float*>(bytes.data()), count, 1.0F);
   return bytes;
 }
+
+class NcclChecks : public NcclGpuTest {
+ protected:
+  void SetUp() override {
+    setenv("COHORT_CHECK", "nan", 1);
+    NcclGpuTest::SetUp();
+  }
+  void TearDown() override { unsetenv("COHORT_CHECK"); }
+};
 
 // Calls `check` with 200 float32 on the device, after a first call.
 void WithData(int ranks, void (*run)(int, const std::function<std::string(ProcessRank&)>&),
@@ -198,6 +209,24 @@ struct BareNccl {
     return made == ncclSuccess ? "" : "no communicator";
   }
 };
+
+TEST_F(NcclChecks, ANaNInDeviceMemoryIsNamedByRankCallAndElement) {
+  WithData(2, Run, [](ProcessRank& self, const cuda::CudaApi& api, const Buffer& buffer) -> std::string {
+    const float nan = NAN;
+    if (self.rank == 1) {
+      (void)api.cudaMemcpyAsync(static_cast<float*>(buffer.data) + 17, &nan, sizeof nan, cudaMemcpyHostToDevice,
+                                nullptr);
+    }
+    absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait(seconds(50));
+    for (int i = 0; i < 100 && status.ok(); ++i) status = self.world->Barrier().Wait(seconds(50));
+    if (!absl::IsDataLoss(status)) return status.ToString();
+    for (const char* word : {"rank 1's input of all_reduce(sum, float32, 200)",
+                             "device_failures_test.cc:", " holds NaN at element 17 (1 NaN, 0 inf)"}) {
+      if (!Says(status, word)) return status.ToString();
+    }
+    return "";
+  });
+}
 
 TEST_F(NcclFailures, CollectivesCostLittleHostTimeAboveTheBareCall) {
   if (cohort::testing::kSanitized) GTEST_SKIP() << "measures microseconds, which a sanitizer makes longer";

@@ -1,4 +1,4 @@
-// The driver of the fake device: it knows the reduction kernels, compiled for the host, and runs their threads one
+// The driver of the fake device: it knows the kernels, compiled for the host, and runs their threads one
 // after the other.
 #include <cuda.h>
 
@@ -9,6 +9,7 @@
 
 #include "cohort/comm/cuda/kernel_list.h"
 #include "cohort/comm/cuda/reduce_body.h"
+#include "cohort/comm/cuda/search_body.h"
 #include "tests/support/fake_nccl/fake_state.h"
 
 namespace cohort::comm::cuda {
@@ -31,10 +32,12 @@ Kernel KernelOf(Body body) {
 const std::map<std::string, Kernel>& Kernels() {
 #define COHORT_FOLD_KERNEL(name, body, ...) {"cohort_" #name, KernelOf<FoldArguments>(&body<__VA_ARGS__>)},
 #define COHORT_CONVERT_KERNEL(name, body, ...) {"cohort_" #name, KernelOf<ConvertArguments>(&body<__VA_ARGS__>)},
-  static const auto* const kernels = new std::map<std::string, Kernel>{
-      COHORT_CUDA_FOLDS(COHORT_FOLD_KERNEL) COHORT_CUDA_CONVERSIONS(COHORT_CONVERT_KERNEL)};
+#define COHORT_SEARCH_KERNEL(name, body, ...) {"cohort_" #name, KernelOf<SearchArguments>(&body<__VA_ARGS__>)},
+  static const auto* const kernels = new std::map<std::string, Kernel>{COHORT_CUDA_FOLDS(
+      COHORT_FOLD_KERNEL) COHORT_CUDA_CONVERSIONS(COHORT_CONVERT_KERNEL) COHORT_CUDA_SEARCHES(COHORT_SEARCH_KERNEL)};
 #undef COHORT_FOLD_KERNEL
 #undef COHORT_CONVERT_KERNEL
+#undef COHORT_SEARCH_KERNEL
   return *kernels;
 }
 
