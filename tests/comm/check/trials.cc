@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
 #include <vector>
 
+#include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/types.h"
 
@@ -74,7 +76,28 @@ struct Call {
   int root = 0;
   bool in_place = false;
   std::vector<int64_t> counts = {};  // of all-gather-v
+  ReduceOp op = ReduceOp::kSum;
+  comm::CallOptions options = {};  // some force an algorithm
 };
+
+// The results that must be equal on all ranks.
+constexpr CollectiveKind kCompared[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllReduce,
+                                        CollectiveKind::kBroadcast, CollectiveKind::kAllGather,
+                                        CollectiveKind::kAllGatherV};
+constexpr CollectiveKind kAll[] = {
+    CollectiveKind::kAllReduce,  CollectiveKind::kBroadcast,     CollectiveKind::kAllGather,
+    CollectiveKind::kAllGatherV, CollectiveKind::kReduce,        CollectiveKind::kGather,
+    CollectiveKind::kScatter,    CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
+
+// One that any group of this size can be made to use, wherever its ranks are; empty: the selector chooses.
+std::string DrawAlgorithm(std::mt19937_64& random, CollectiveKind kind, int size) {
+  std::vector<std::string> fit = {"", "", ""};
+  for (const comm::AlgorithmInfo& info : comm::Algorithms()) {
+    const bool anywhere = !info.traits.single_copy && comm::CheckRequirements(info, size).ok();
+    if (info.kind == kind && anywhere) fit.emplace_back(info.name);
+  }
+  return fit[Draw(random, fit.size())];
+}
 
 Call DrawCall(std::mt19937_64& random, std::span<const CollectiveKind> kinds, std::span<const DataType> types,
               int size) {
@@ -86,6 +109,10 @@ Call DrawCall(std::mt19937_64& random, std::span<const CollectiveKind> kinds, st
   call.in_place = Draw(random, 2) == 0;
   for (int i = 0; i < size; ++i) call.counts.push_back(static_cast<int64_t>(Draw(random, kMaxCount)));
   call.counts[Draw(random, call.counts.size())] += 1;
+  static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax,
+                                      ReduceOp::kAvg};
+  call.op = kOps[Draw(random, std::size(kOps))];
+  call.options.algorithm = DrawAlgorithm(random, call.kind, size);
   return call;
 }
 
@@ -95,28 +122,29 @@ Work Submit(Communicator& group, const Call& call, std::byte* in, std::byte* out
   const int64_t all = n * group.size();
   const DataType type = call.dtype;
   const std::byte* const from = call.in_place ? out : in;
+  const comm::CallOptions& how = call.options;
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
-      return group.AllReduce(ConstBuffer(from, n, type), Buffer(out, n, type), ReduceOp::kMax);
+      return group.AllReduce(ConstBuffer(from, n, type), Buffer(out, n, type), call.op, how);
     case CollectiveKind::kBroadcast:
-      return group.Broadcast(Buffer(out, n, type), call.root);
+      return group.Broadcast(Buffer(out, n, type), call.root, how);
     case CollectiveKind::kAllGather:
-      return group.AllGather(ConstBuffer(in, n, type), Buffer(out, all, type));
+      return group.AllGather(ConstBuffer(in, n, type), Buffer(out, all, type), how);
     case CollectiveKind::kAllGatherV: {
       const int64_t own = call.counts[static_cast<size_t>(group.rank())];
       return group.AllGatherV(ConstBuffer(in, own, type), Buffer(out, kArea / comm::SizeOf(type), type),
-                              {call.counts, {}});
+                              {call.counts, {}}, how);
     }
     case CollectiveKind::kReduce:
-      return group.Reduce(ConstBuffer(in, n, type), Buffer(out, n, type), ReduceOp::kSum, call.root);
+      return group.Reduce(ConstBuffer(in, n, type), Buffer(out, n, type), call.op, call.root, how);
     case CollectiveKind::kGather:
-      return group.Gather(ConstBuffer(in, n, type), Buffer(out, all, type), call.root);
+      return group.Gather(ConstBuffer(in, n, type), Buffer(out, all, type), call.root, how);
     case CollectiveKind::kScatter:
-      return group.Scatter(ConstBuffer(in, all, type), Buffer(out, n, type), call.root);
+      return group.Scatter(ConstBuffer(in, all, type), Buffer(out, n, type), call.root, how);
     case CollectiveKind::kReduceScatter:
-      return group.ReduceScatter(ConstBuffer(in, all, type), Buffer(out, n, type), ReduceOp::kSum);
+      return group.ReduceScatter(ConstBuffer(in, all, type), Buffer(out, n, type), call.op, how);
     case CollectiveKind::kAllToAll:
-      return group.AllToAll(ConstBuffer(in, all, type), Buffer(out, all, type));
+      return group.AllToAll(ConstBuffer(in, all, type), Buffer(out, all, type), how);
     default:
       return Work::Finished(absl::UnimplementedError("no such call here"));
   }
@@ -144,6 +172,25 @@ class Memory {
   comm::Window window_;
 };
 
+// A group of some of the ranks, two or more where there are two, in any order. Null on the others.
+absl::StatusOr<std::unique_ptr<Communicator>> DrawGroup(std::mt19937_64& random, Communicator& world, int* size) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  for (size_t i = ranks.size() - 1; i > 0; --i) std::swap(ranks[i], ranks[Draw(random, i + 1)]);
+  const auto least = std::min<size_t>(2, ranks.size());
+  // Half of the groups have all ranks.
+  if (Draw(random, 2) == 0) ranks.resize(least + Draw(random, ranks.size() - least + 1));
+  *size = static_cast<int>(ranks.size());
+  if (std::find(ranks.begin(), ranks.end(), world.rank()) == ranks.end()) return std::unique_ptr<Communicator>();
+  return world.Subgroup(ranks);
+}
+
+// All ranks have ended their trial: what a group leaves behind must live until nobody stores into it.
+std::string Meet(Communicator& world, const std::string& wrong) {
+  const absl::Status met = world.Barrier().Wait(3 * kBound);
+  return wrong.empty() && !met.ok() ? met.ToString() : wrong;
+}
+
 // The group's error, which a rank may get at its next call only.
 absl::Status ErrorOf(Communicator& group) {
   const auto deadline = std::chrono::steady_clock::now() + kBound;
@@ -164,66 +211,102 @@ std::string Check(const absl::Status& status, const std::vector<std::string>& wo
 
 }  // namespace
 
-std::string DamageResult(Communicator& world, uint64_t seed) {
-  static constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllReduce,
-                                              CollectiveKind::kBroadcast, CollectiveKind::kAllGather,
-                                              CollectiveKind::kAllGatherV};
-  static constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kFloat64, DataType::kBFloat16, DataType::kInt32,
-                                        DataType::kUint8};
-  std::mt19937_64 random(seed);
-  const auto odd = static_cast<int>(Draw(random, static_cast<uint64_t>(world.size())));
-  const bool window = Draw(random, 3) == 0;
-  const size_t calls = 1 + Draw(random, Memory::kCalls);
-  const size_t damaged = Draw(random, calls);
-  const bool at_once = Draw(random, 2) == 0;  // each is waited for
-  const uint64_t bit = random();
-  std::vector<Call> program;
-  for (size_t i = 0; i < calls; ++i) program.push_back(DrawCall(random, kKinds, kTypes, world.size()));
+namespace {
 
-  absl::StatusOr<std::unique_ptr<Communicator>> group = world.Duplicate();
-  if (!group.ok()) return group.status().ToString();
-  Memory memory;
-  if (const absl::Status made = memory.Make(**group, window); !made.ok()) return made.ToString();
+// The calls of a trial, and the damage.
+struct Plan {
+  std::vector<Call> calls;
+  size_t damaged = 0;
+  int odd = 0;  // group rank
+  bool window = false;
+  bool at_once = false;  // each call is waited for
+  uint64_t bit = 0;
+};
+
+Plan DrawPlan(std::mt19937_64& random, int size) {
+  static constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kFloat64, DataType::kBFloat16, DataType::kFloat16,
+                                        DataType::kInt32,   DataType::kInt64,   DataType::kUint8};
+  Plan plan;
+  plan.odd = static_cast<int>(Draw(random, static_cast<uint64_t>(size)));
+  plan.window = Draw(random, 3) == 0;
+  const size_t calls = 1 + Draw(random, Memory::kCalls);
+  plan.damaged = Draw(random, calls);
+  plan.at_once = Draw(random, 2) == 0;
+  plan.bit = random();
   for (size_t i = 0; i < calls; ++i) {
-    std::memset(memory.in(i), 1 + world.rank(), kArea);
-    std::memset(memory.out(i), 2 + world.rank(), kArea);
+    const auto kinds = i == plan.damaged ? std::span<const CollectiveKind>(kCompared) : kAll;
+    plan.calls.push_back(DrawCall(random, kinds, kTypes, size));
   }
-  damage = {.after = world.rank() == odd ? static_cast<int>(damaged) : -1, .bit = bit};
+  return plan;
+}
+
+// The words that the error must have.
+std::vector<std::string> Verdict(const Communicator& group, const Plan& plan) {
+  const Call& call = plan.calls[plan.damaged];
+  const std::vector<int>& members = group.members();
+  std::vector<std::string> words = {std::string(comm::Name(call.kind)) + "(", " at trials.cc:"};
+  if (group.size() == 2) {
+    const auto [low, high] = std::minmax(members[0], members[1]);
+    words.push_back("results differ: rank " + std::to_string(low) + " and rank " + std::to_string(high) +
+                    " have different results of ");
+  } else {
+    words.push_back("results differ: rank " + std::to_string(members[static_cast<size_t>(plan.odd)]) +
+                    " has another result of ");
+  }
+  if (call.kind == CollectiveKind::kAllReduce) words.push_back("(" + std::string(comm::Name(call.op)) + ", ");
+  if (call.kind != CollectiveKind::kAllGatherV) words.push_back(", " + std::to_string(call.count));
+  // A window makes calls of its own.
+  if (!plan.window) words.push_back(", operation " + std::to_string(plan.damaged + 1) + ")");
+  return words;
+}
+
+std::string DamageOne(Communicator& group, const Plan& plan, Memory& memory, uint64_t seed) {
+  if (const absl::Status made = memory.Make(group, plan.window); !made.ok()) return made.ToString();
+  for (size_t i = 0; i < plan.calls.size(); ++i) {
+    std::memset(memory.in(i), 1 + group.rank(), kArea);
+    std::memset(memory.out(i), 2 + group.rank(), kArea);
+  }
+  damage = {.after = group.rank() == plan.odd ? static_cast<int>(plan.damaged) : -1, .bit = plan.bit};
   std::vector<Work> works;
   absl::Status status;
-  for (size_t i = 0; i < calls; ++i) {
-    works.push_back(Submit(**group, program[i], memory.in(i), memory.out(i)));
-    if (at_once && status.ok()) status = works.back().Wait(kBound);
+  for (size_t i = 0; i < plan.calls.size(); ++i) {
+    works.push_back(Submit(group, plan.calls[i], memory.in(i), memory.out(i)));
+    if (plan.at_once && status.ok()) status = works.back().Wait(kBound);
   }
   for (Work& work : works) {
     if (const absl::Status ended = work.Wait(kBound); status.ok()) status = ended;
   }
-  if (status.ok()) status = ErrorOf(**group);
+  if (status.ok()) status = ErrorOf(group);
   damage.after = -1;
-
-  std::vector<std::string> words = {std::string(comm::Name(program[damaged].kind)) + "(", " at trials.cc:"};
-  if (world.size() == 2) {
-    words.emplace_back("results differ: rank 0 and rank 1 have different results of ");
-  } else {
-    words.push_back("results differ: rank " + std::to_string(world.members()[static_cast<size_t>(odd)]) +
-                    " has another result of ");
-  }
-  if (program[damaged].kind != CollectiveKind::kAllGatherV) {
-    words.push_back(", " + std::to_string(program[damaged].count));
-  }
-  // A window makes calls of its own.
-  if (!window) words.push_back(", operation " + std::to_string(damaged + 1) + ")");
-  std::string wrong = Check(status, words, seed);
-  // The window must live until nobody stores into it.
-  if (const absl::Status met = world.Barrier().Wait(kBound); wrong.empty() && !met.ok()) return met.ToString();
-  return wrong;
+  return Check(status, Verdict(group, plan), seed);
 }
 
-std::string PassNonFinite(Communicator& world, uint64_t seed) {
-  static constexpr CollectiveKind kKinds[] = {
-      CollectiveKind::kAllReduce,  CollectiveKind::kBroadcast,     CollectiveKind::kAllGather,
-      CollectiveKind::kAllGatherV, CollectiveKind::kReduce,        CollectiveKind::kGather,
-      CollectiveKind::kScatter,    CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
+}  // namespace
+
+std::string DamageResult(Communicator& world, uint64_t seed, int* copies) {
+  std::mt19937_64 random(seed);
+  int size = 0;
+  const absl::StatusOr<std::unique_ptr<Communicator>> group = DrawGroup(random, world, &size);
+  if (!group.ok()) return group.status().ToString();
+  if (copies != nullptr) *copies = size;
+  const Plan plan = DrawPlan(random, size);
+  Memory memory;  // a window must live until all have met
+  return Meet(world, *group == nullptr ? "" : DamageOne(**group, plan, memory, seed));
+}
+
+namespace {
+
+// An input that is not finite.
+struct Poison {
+  size_t before = 0;  // calls that are right
+  Call right, wrong;
+  int odd = 0;  // group rank
+  bool nan = true;
+  uint64_t bits = 0;
+  size_t element = 0;
+};
+
+Poison DrawPoison(std::mt19937_64& random, int size) {
   struct Type {
     DataType dtype;
     uint64_t nan;
@@ -235,49 +318,67 @@ std::string PassNonFinite(Communicator& world, uint64_t seed) {
                                     {DataType::kBFloat16, 0xff81, 0xff80},
                                     {DataType::kFloat8E4M3, 0x7f, 0},
                                     {DataType::kFloat8E5M2, 0xfe, 0x7c}};
-  std::mt19937_64 random(seed);
-  const size_t before = Draw(random, Memory::kCalls);  // calls that are right
+  Poison poison;
+  poison.before = Draw(random, Memory::kCalls);
   const Type& type = kTypes[Draw(random, std::size(kTypes))];
   const DataType types[] = {type.dtype};
-  const Call right = DrawCall(random, kKinds, types, world.size());
-  const Call wrong = Draw(random, 2) == 0 ? right : DrawCall(random, kKinds, types, world.size());
+  poison.right = DrawCall(random, kAll, types, size);
+  poison.wrong = Draw(random, 2) == 0 ? poison.right : DrawCall(random, kAll, types, size);
+  const Call& wrong = poison.wrong;
   const bool rooted = wrong.kind == CollectiveKind::kBroadcast || wrong.kind == CollectiveKind::kScatter;
-  const auto drawn = static_cast<int>(Draw(random, static_cast<uint64_t>(world.size())));
-  const int odd = rooted ? wrong.root : drawn;
-  const bool nan = type.infinity == 0 || Draw(random, 2) == 0;
+  const auto drawn = static_cast<int>(Draw(random, static_cast<uint64_t>(size)));
+  poison.odd = rooted ? wrong.root : drawn;
   int64_t elements = wrong.count;
-  if (wrong.kind == CollectiveKind::kAllGatherV) elements = wrong.counts[static_cast<size_t>(odd)];
-  if (elements == 0) return "";
-  const auto element = static_cast<size_t>(Draw(random, static_cast<uint64_t>(elements)));
+  if (wrong.kind == CollectiveKind::kAllGatherV) {  // of somebody who gives something
+    poison.odd = static_cast<int>(std::max_element(wrong.counts.begin(), wrong.counts.end()) - wrong.counts.begin());
+    elements = wrong.counts[static_cast<size_t>(poison.odd)];
+  }
+  poison.nan = type.infinity == 0 || Draw(random, 2) == 0;
+  poison.bits = poison.nan ? type.nan : type.infinity;
+  poison.element = static_cast<size_t>(Draw(random, static_cast<uint64_t>(elements)));
+  return poison;
+}
 
-  absl::StatusOr<std::unique_ptr<Communicator>> group = world.Duplicate();
-  if (!group.ok()) return group.status().ToString();
+std::string PassOne(Communicator& group, const Poison& poison, uint64_t seed) {
   Memory memory;
-  if (const absl::Status made = memory.Make(**group, false); !made.ok()) return made.ToString();
+  if (const absl::Status made = memory.Make(group, false); !made.ok()) return made.ToString();
+  const Call& wrong = poison.wrong;
+  const bool is_odd = group.rank() == poison.odd;
   absl::Status status;
   // A rank that is slow learns in one of these of what another has passed later.
-  for (size_t i = 0; i < before && status.ok(); ++i) {
-    status = Submit(**group, right, memory.in(0), memory.out(0)).Wait(kBound);
+  for (size_t i = 0; i < poison.before && status.ok(); ++i) {
+    status = Submit(group, poison.right, memory.in(0), memory.out(0)).Wait(kBound);
   }
-  if (world.rank() == odd && !status.ok()) return status.ToString();
-  if (world.rank() == odd) {
+  if (is_odd && !status.ok()) return status.ToString();
+  if (is_odd) {
     const bool in_out =
         wrong.kind == CollectiveKind::kBroadcast || (wrong.kind == CollectiveKind::kAllReduce && wrong.in_place);
-    const size_t size = comm::SizeOf(type.dtype);
-    std::memcpy((in_out ? memory.out(1) : memory.in(1)) + element * size, nan ? &type.nan : &type.infinity, size);
+    const size_t size = comm::SizeOf(wrong.dtype);
+    std::memcpy((in_out ? memory.out(1) : memory.in(1)) + poison.element * size, &poison.bits, size);
   }
-  if (status.ok()) status = Submit(**group, wrong, memory.in(1), memory.out(1)).Wait(kBound);
-  if (world.rank() == odd && status.ok()) return "seed " + std::to_string(seed) + ": the call was done";
-  if (status.ok()) status = ErrorOf(**group);
-  const std::vector<std::string> words = {
-      "rank " + std::to_string(world.members()[static_cast<size_t>(odd)]) + "'s input of " +
-          std::string(comm::Name(wrong.kind)) + "(",
-      " at trials.cc:",
-      std::string(nan ? "holds NaN" : "holds infinity") + " at element " + std::to_string(element) + " ",
-      nan ? "(1 NaN, 0 inf)" : "(0 NaN, 1 inf)"};
-  std::string text = Check(status, words, seed);
-  if (const absl::Status met = world.Barrier().Wait(kBound); text.empty() && !met.ok()) return met.ToString();
-  return text;
+  if (status.ok()) status = Submit(group, wrong, memory.in(1), memory.out(1)).Wait(kBound);
+  if (is_odd && status.ok()) return "seed " + std::to_string(seed) + ": the call was done";
+  if (status.ok()) status = ErrorOf(group);
+  return Check(
+      status,
+      {"rank " + std::to_string(group.members()[static_cast<size_t>(poison.odd)]) + "'s input of " +
+           std::string(comm::Name(wrong.kind)) + "(",
+       " at trials.cc:",
+       std::string(poison.nan ? "holds NaN" : "holds infinity") + " at element " + std::to_string(poison.element) + " ",
+       poison.nan ? "(1 NaN, 0 inf)" : "(0 NaN, 1 inf)"},
+      seed);
+}
+
+}  // namespace
+
+std::string PassNonFinite(Communicator& world, uint64_t seed, int* copies) {
+  std::mt19937_64 random(seed);
+  int size = 0;
+  const absl::StatusOr<std::unique_ptr<Communicator>> group = DrawGroup(random, world, &size);
+  if (!group.ok()) return group.status().ToString();
+  if (copies != nullptr) *copies = size;
+  const Poison poison = DrawPoison(random, size);
+  return Meet(world, *group == nullptr ? "" : PassOne(**group, poison, seed));
 }
 
 }  // namespace cohort::testing

@@ -12,8 +12,10 @@
 
 namespace cohort::testing {
 
-// "" or what was wrong. `world` stays whole: each trial has a group of its own. Collective, with equal seeds.
-std::string DamageResult(comm::Communicator& world, uint64_t seed);
-std::string PassNonFinite(comm::Communicator& world, uint64_t seed);
+// "" or what was wrong. `world` stays whole: each trial has a group of its own, of all ranks or some, whose size it
+// puts into `copies`. Operations, types, counts, algorithms, ranks, elements and bits are drawn. Collective, with equal
+// seeds.
+std::string DamageResult(comm::Communicator& world, uint64_t seed, int* copies = nullptr);
+std::string PassNonFinite(comm::Communicator& world, uint64_t seed, int* copies = nullptr);
 
 }  // namespace cohort::testing
