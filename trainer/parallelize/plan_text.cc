@@ -26,8 +26,8 @@ std::string ToText(const DistributedDataParallelOptions& options) {
   return c10::str("ddp: bucket bytes ", options.buckets.first_bytes, ", then ", options.buckets.cap_bytes,
                   ", broadcast_buffers ", options.broadcast_buffers, ", gradient_as_bucket_view ",
                   options.gradient_as_bucket_view, ", find_unused_parameters ", options.find_unused_parameters,
-                  ", static_graph ", options.static_graph, ", parts ", options.parts.size(), ", ignored_parameters ",
-                  options.ignored_parameters.size(), "\n");
+                  ", static_graph ", options.static_graph, ", check_replicas_every ", options.check_replicas_every,
+                  ", parts ", options.parts.size(), ", ignored_parameters ", options.ignored_parameters.size(), "\n");
 }
 
 }  // namespace cohort::trainer

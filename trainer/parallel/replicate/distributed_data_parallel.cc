@@ -49,7 +49,9 @@ std::vector<int> Everyone(const comm::Communicator& group) {
 
 DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicator& group,
                                      DistributedDataParallelOptions options)
-    : group_(group), options_(std::move(options)), module_(module) {
+    : group_(group), options_(std::move(options)), module_(module), replica_check_(options_.check_replicas_every) {
+  TORCH_CHECK(options_.check_replicas_every >= 0, "DistributedDataParallel: check_replicas_every is ",
+              options_.check_replicas_every, "; give a number of steps, or 0 for never");
   RefuseParts();
   CheckSameParameters();
   buffers_ = module_.buffers();
@@ -138,7 +140,21 @@ void DataParallelState::CheckSameParameters() {
                  {ModelFact(lines),
                   {"bucket bytes", std::to_string(limits.first_bytes) + ", then " + std::to_string(limits.cap_bytes)},
                   {"options", c10::str("find_unused_parameters ", options_.find_unused_parameters, ", static_graph ",
-                                       options_.static_graph, ", broadcast_buffers ", options_.broadcast_buffers)}});
+                                       options_.static_graph, ", broadcast_buffers ", options_.broadcast_buffers,
+                                       ", check_replicas_every ", options_.check_replicas_every)}});
+}
+
+void DataParallelState::BeginStep(bool everyone) {
+  if (!replica_check_.BeginStep() || !everyone) return;
+  std::vector<NamedTensor> replicated;
+  for (const auto& item : module_.named_parameters()) {
+    if (!IsIgnored(item.value())) replicated.push_back({item.key(), item.value()});
+  }
+  // Otherwise each rank has buffers of its own, such as the statistics of a batch norm.
+  if (options_.broadcast_buffers) {
+    for (const auto& item : module_.named_buffers()) replicated.push_back({item.key(), item.value()});
+  }
+  replica_check_.Compare(own_group(), replicated);
 }
 
 void DataParallelState::set_micro_batches_under_way(bool under_way) {
@@ -147,6 +163,7 @@ void DataParallelState::set_micro_batches_under_way(bool under_way) {
   if (under_way && sync_ && options_.broadcast_buffers && !buffers_.empty() && module_.is_training()) {
     BroadcastTensors(own_group(), buffers_, 0, "broadcasting buffers");
   }
+  if (under_way && sync_ && module_.is_training()) BeginStep(/*everyone=*/true);
   under_way_ = under_way;
 }
 
@@ -162,6 +179,7 @@ void DataParallelState::BeforeForward(bool training) {
   reducer_->PrepareForward(trains);
   const bool rebuild = averages && reducer_->NeedsRebuild();
   const bool buffers = sync_ && training && options_.broadcast_buffers && !buffers_.empty();
+  bool everyone = true;
   int root = 0;
   divisor_ = group_.size();
   // Ranks without inputs are told of the forward passes that they have to answer, and of no others.
@@ -172,10 +190,12 @@ void DataParallelState::BeforeForward(bool training) {
     if (trains) flags |= kTrains;
     const JoinIteration iteration = join()->Begin(*this, flags, averages);
     root = iteration.lowest_active();
+    everyone = iteration.active_count() == group_.size();
     if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
   }
   if (rebuild) reducer_->Rebuild(root);
   if (buffers) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
+  if (trains) BeginStep(everyone);
 }
 
 void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, bool searched) {
@@ -197,6 +217,7 @@ void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
     const bool initial = join()->options().divide_by_initial_world_size;
     reducer_->ShadowBackward(initial ? group_.size() : iteration.active_count());
   }
+  if ((flags & kTrains) != 0) BeginStep(/*everyone=*/false);
 }
 
 std::string DataParallelState::NameOf(int flags) const {

@@ -13,6 +13,7 @@
 // name it.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@
 #include "cohort/trainer/parallel/replicate/comm_hook.h"
 #include "cohort/trainer/parallel/replicate/gradient_buckets.h"
 #include "cohort/trainer/parallel/replicate/reducer.h"
+#include "cohort/trainer/parallel/replicate/replica_check.h"
 #include "cohort/trainer/placement/reducible.h"
 #include "cohort/trainer/transfer/join.h"
 #include "torch/nn/module.h"
@@ -50,6 +52,13 @@ struct DistributedDataParallelOptions {
   // The graph is the same in every iteration. Unused parameters are learnt in the first one, and parameters may get
   // several gradients in a backward pass (checkpointed functions).
   bool static_graph = false;
+  // N: compares the replicas' parameters in every N-th training step, bit by bit, and the buffers where they are
+  // broadcast. The forward pass throws DistributedError (kDataLoss) on all ranks if they differ: it names the
+  // parameter, the step, the group, and by majority the rank. A comparison reads all parameters once and sends 8 bytes
+  // a rank. 0: never, at no cost. Steps are counted from here on: forward passes in training mode whose gradients are
+  // averaged. Machines of different makes may compute different bits by right. Under Join, none is made once a rank has
+  // ended.
+  int64_t check_replicas_every = 0;
   // The parts of the module and their devices. Parameters in no part belong to device index 0.
   std::vector<ModulePart> parts;
   // Parameters of the module that this wrapper leaves alone: neither compared, sent nor averaged. For those that are
@@ -106,6 +115,8 @@ class DataParallelState : public Joinable, public Reducible {
   comm::Communicator& own_group() { return *device_groups_.front(); }
   void RefuseParts() const;
   void CheckSameParameters();
+  // A training step begins; `everyone` makes it.
+  void BeginStep(bool everyone);
   bool IsIgnored(const at::Tensor& parameter) const;
   // The module's parameters without ignored ones, and its buffers.
   std::vector<at::Tensor> State() const;
@@ -116,6 +127,7 @@ class DataParallelState : public Joinable, public Reducible {
   std::vector<std::unique_ptr<comm::Communicator>> device_groups_;  // by device index
   std::unique_ptr<Reducer> reducer_;
   std::vector<at::Tensor> buffers_;  // of the module; asking it for them takes long
+  ReplicaCheck replica_check_;
   bool sync_ = true;
   bool under_way_ = false;  // micro-batches, which averages nothing until Reduce
   int divisor_ = 1;
