@@ -76,9 +76,11 @@ std::string NcclPluginOf(const std::string& own_path) {
 absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& inherited, const v1::JobSpec& job,
                                               const std::string& own_path) {
   constexpr std::string_view kVariable = "COHORT_TORCH_BACKEND=";
-  std::string_view backend;
-  const auto read = [&](const std::string& variable) {
-    if (variable.starts_with(kVariable)) backend = std::string_view(variable).substr(kVariable.size());
+  constexpr std::string_view kPath = "PYTHONPATH=";
+  std::string_view backend, path;
+  const auto read = [&](std::string_view variable) {
+    if (variable.starts_with(kVariable)) backend = variable.substr(kVariable.size());
+    if (variable.starts_with(kPath)) path = variable.substr(kPath.size());
   };
   for (const std::string& variable : inherited) read(variable);
   for (const std::string& variable : job.environment()) read(variable);  // which win
@@ -88,13 +90,19 @@ absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& in
     std::error_code error;
     if (std::filesystem::exists(above / place / "sitecustomize.py", error)) return (above / place).string();
   }
+  while (!path.empty()) {
+    const std::string_view entry = path.substr(0, path.find(':'));
+    const std::filesystem::path folder = std::filesystem::path(entry) / "dlaunch/switch";
+    std::error_code error;
+    if (!entry.empty() && std::filesystem::exists(folder / "sitecustomize.py", error)) return folder.string();
+    path.remove_prefix(std::min(path.size(), entry.size() + 1));
+  }
   return WithRemedy(
       Remedy::kTorchPackage,
       absl::FailedPreconditionError(
-          "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package dlaunch does not lie beside " + own_path +
-          ", so PyTorch's gloo would not be served by Cohort; use the dlaunch of the wheel (pip install "
-          "dlaunch-*.whl), or "
-          "build the target cohort_python"));
+          "--torch-backend cohort (COHORT_TORCH_BACKEND): the Python package dlaunch lies neither beside " + own_path +
+          " nor in a folder of PYTHONPATH, so PyTorch's gloo would not be served by Cohort; use the dlaunch of the "
+          "wheel (pip install dlaunch-*.whl), or name the folder that holds the package in PYTHONPATH"));
 }
 
 }  // namespace cohort::launcher

@@ -31,7 +31,8 @@ std::string NcclPluginOf(const std::string& own_path);
 
 // The folder that ranks find first on PYTHONPATH where their environment says COHORT_TORCH_BACKEND=cohort, so that
 // PyTorch's gloo is served by Cohort. It lies beside the folder of dlaunch, whose path is `own_path`, as the wheel and
-// a build have it. Empty where the variable does not say so; kFailedPrecondition where the folder is absent.
+// a build have it, or in the package `dlaunch` of a folder that the ranks' PYTHONPATH names. Empty where the variable
+// does not say so; kFailedPrecondition where the folder is absent.
 absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& inherited, const v1::JobSpec& job,
                                               const std::string& own_path);
 

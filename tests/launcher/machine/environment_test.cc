@@ -233,6 +233,20 @@ TEST(TorchSwitchFolder, LiesBesideDlaunchInTheWheelAndInABuild) {
   fs::remove_all(root);
 }
 
+TEST(TorchSwitchFolder, LiesInAFolderOfTheRanksPythonPath) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / "torch_switch_path";
+  fs::create_directories(root / "dlaunch/switch");
+  std::ofstream(root / "dlaunch/switch/sitecustomize.py") << "\n";
+  v1::JobSpec job;
+  job.add_environment("COHORT_TORCH_BACKEND=cohort");
+  const std::vector<std::string> inherited = {"PYTHONPATH=:/none:" + root.string() + ":/other"};
+  EXPECT_EQ(TorchSwitchFolder(inherited, job, "/none/bin/dlaunch").value(), (root / "dlaunch/switch").string());
+  job.add_environment("PYTHONPATH=/none");
+  EXPECT_FALSE(TorchSwitchFolder(inherited, job, "/none/bin/dlaunch").ok());
+  fs::remove_all(root);
+}
+
 TEST(TorchSwitchFolder, RanksWantOneWhereTheLastValueOfTheVariableIsCohort) {
   v1::JobSpec job;
   EXPECT_EQ(TorchSwitchFolder({}, job, "/none/bin/dlaunch").value(), "");
