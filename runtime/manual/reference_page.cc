@@ -13,7 +13,11 @@ std::string Markdown(const std::string& text) {
   bool code = false;
   for (const char c : text) {
     if (c == '`') code = !code;
-    if (c == '|' || (!code && (c == '*' || c == '_' || c == '<' || c == '['))) written += '\\';
+    if (c == '<' && !code) {
+      written += "&lt;";  // the site's Markdown knows no backslash before it
+      continue;
+    }
+    if (c == '|' || (!code && (c == '*' || c == '_' || c == '['))) written += '\\';
     written += c == '\n' ? ' ' : c;
   }
   return written;
