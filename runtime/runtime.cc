@@ -15,6 +15,7 @@
 #include "cohort/runtime/bootstrap/taped.h"
 #include "cohort/runtime/env.h"
 #include "cohort/runtime/preemption.h"
+#include "cohort/runtime/ranges.h"
 #include "cohort/runtime/tape/tape.h"
 
 namespace cohort::runtime {
@@ -193,6 +194,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Join(std::unique_ptr<Bootstrap
     rep.engine->Add(&rep);
   }
   rep.engine->set_detects_deadlocks(ways.detect_deadlocks);
+  COHORT_RETURN_IF_ERROR(AttachRanges(*rep.segment, &rep));
   if (ways.progress_thread) rep.engine->StartProgressThread();
   return runtime;
 }
@@ -242,6 +244,7 @@ Runtime::~Runtime() {
 void Runtime::Leave(bool goodbye) {
   Rep& rep = *rep_;
   rep.engine->StopProgressThread();
+  DetachRanges(&rep);
   EngineLock lock(*rep.engine);
   rep.bootstrap->Look();
   rep.engine->Poll();  // news that came after the last wait
@@ -365,6 +368,7 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
   absl::StatusOr<bool> stop = rep.preemption.Ask(
       step, timeout, *rep.engine, *rep.bootstrap, [&rep] { rep.Poll(); }, [&rep] { return rep.LatestLoss(); });
   if (tape != nullptr && stop.ok()) tape->writer()->Step(step, *stop);
+  if (stop.ok() && !*stop) MarkStep(step);
   return stop;
 }
 

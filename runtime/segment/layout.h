@@ -5,9 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "cohort/runtime/ranges/range_ring.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/segment.h"
@@ -15,7 +17,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 11;
+inline constexpr uint32_t kSegmentVersion = 12;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -102,13 +104,14 @@ struct alignas(kPage) RankPart {
   alignas(kPage) DirectoryEntry directory[kDirectoryEntries];
   alignas(kPage) BlackBoxMemory black_box;
   NoticeMemory notices;
+  alignas(kPage) RangeMemory ranges;  // mapped once more by its rank
 };
 static_assert(sizeof(RankPart) % kPage == 0);
 // If one of these fails, the layout has changed: kSegmentVersion changes with it.
-static_assert(kSegmentVersion == 11 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
+static_assert(kSegmentVersion == 12 && sizeof(SegmentHeader) == 168 && sizeof(RankControl) == 256);
 static_assert(sizeof(CallRecord) == 200 && sizeof(CallService) == 48 && sizeof(DescriptionSlot) == 256 &&
               sizeof(BlackBoxMemory) == 188480);
-static_assert(sizeof(NoticeMemory) == 13632 && sizeof(RankPart) == 733184);
+static_assert(sizeof(NoticeMemory) == 13632 && sizeof(RankPart) == 798720);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
 
 // Takes the black box for the rank's runtime, and ends the wait that a recorder has shown. Waits for a record that a
@@ -121,6 +124,8 @@ constexpr uint64_t RankPartOffset(int local_rank) {
 inline RankPart* RankPartOf(Segment* segment, int local_rank) {
   return static_cast<RankPart*>(segment->AddressOf(RankPartOffset(local_rank)));
 }
+// The ring of ranges of a local rank.
+inline RangeMemory* RangesOf(Segment& segment, int local_rank) { return &RankPartOf(&segment, local_rank)->ranges; }
 constexpr uint64_t FixedBytes(int local_ranks) { return RankPartOffset(local_ranks); }
 
 }  // namespace cohort::runtime

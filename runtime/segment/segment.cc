@@ -163,7 +163,7 @@ absl::Status Segment::Rep::Open(int rank) {
 }
 
 // Populates only the rank's own part. A rank touches few pages of the other parts in its life, and all of them together
-// are 46 MiB for 64 ranks. Populating all took half of the CPU time of a rank's start.
+// are 49 MiB for 64 ranks. Populating all took half of the CPU time of a rank's start.
 absl::Status Segment::Rep::OpenFixedPart(int rank) {
   const uint64_t bytes = FixedBytes(local_ranks);
   MutexLock lock(map_mutex);

@@ -10,8 +10,8 @@ ALLOWED = {
     "proto": (),
     "runtime": ("proto",),
     "comm": ("runtime",),
-    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/perfetto", "runtime/process", "runtime/segment",
-                 "runtime/tape"),
+    "launcher": ("proto", "runtime/base", "runtime/manual", "runtime/perfetto", "runtime/process", "runtime/ranges",
+                 "runtime/segment", "runtime/tape"),
     "trainer": ("runtime", "comm"),
     "python": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
@@ -20,7 +20,7 @@ ALLOWED = {
 
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
-    "runtime": ("manual", "base", "perfetto", "process", "segment", "tape", "engine", "bootstrap", ""),
+    "runtime": ("manual", "base", "perfetto", "process", "ranges", "segment", "tape", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/net", "transport/shm/way", "transport/shm", "transport/ucx",
              "transport/tcp/socket", "transport/tcp", "transport/sim", "plan",
              "algorithm", "select", "simulate", "provider", "check", "tape", "run", "nccl/library", "nccl/profiler", "nccl", "group", "", "c", "c/examples", "examples"),
