@@ -6,7 +6,6 @@
 
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/remedies/remedies.h"
-#include "cohort/launcher/trace/trace_words.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/perfetto/compressed.h"
@@ -41,6 +40,19 @@ bool IsWellFormed(const v1::RankStates& states) {
   }
   return std::all_of(states.shape().begin(), states.shape().end(),
                      [&states](uint32_t shape) { return shape < static_cast<uint32_t>(states.shapes_size()); });
+}
+
+bool IsWellFormed(const v1::RankRanges& ranges) {
+  const int count = ranges.name_size();
+  if (ranges.lane_size() != count || ranges.line_size() != count || ranges.number_size() != count ||
+      ranges.start_ns_size() != count || ranges.length_ns_size() != count || ranges.rank() >= kMostTracedRanks) {
+    return false;
+  }
+  const auto below = [](const auto& numbers, uint32_t end) {
+    return std::all_of(numbers.begin(), numbers.end(), [end](uint32_t number) { return number < end; });
+  };
+  return below(ranges.name(), static_cast<uint32_t>(ranges.names_size())) &&
+         below(ranges.lane(), runtime::kRangeLanes) && below(ranges.line(), runtime::kRangeLines);
 }
 
 }  // namespace
@@ -98,12 +110,16 @@ bool JobTrace::OnTrace(size_t agent, const v1::NodeTrace& trace) {
   if (!trace.calls().empty()) {
     const std::optional<std::string> bytes = runtime::Uncompress(trace.calls(), kMostBytes);
     v1::TracedCalls calls;
-    if (!bytes || !calls.ParseFromString(*bytes)) return false;
+    v1::TracedRanges ranges;
+    if (!bytes || !calls.ParseFromString(*bytes) || !ranges.ParseFromString(*bytes)) return false;
     for (const v1::RankCalls& rank : calls.ranks()) {
       if (!AddCalls(agent, rank)) return false;
     }
     for (const v1::RankStates& rank : calls.states()) {
       if (!AddStates(agent, rank)) return false;
+    }
+    for (const v1::RankRanges& rank : ranges.ranges()) {
+      if (!AddRanges(agent, rank)) return false;
     }
   }
   if (trace.last()) taking_->ended[agent] = true;
@@ -166,6 +182,43 @@ bool JobTrace::AddStates(size_t agent, const v1::RankStates& states) {
                                .queued_ns = states.queued_ns(i),
                                .throttled_ns = states.throttled_ns(i)},
                               surroundings_.names[agent]);
+  }
+  return true;
+}
+
+bool JobTrace::AddRanges(size_t agent, const v1::RankRanges& ranges) {
+  if (!IsWellFormed(ranges)) return false;
+  const std::string& node = surroundings_.names[agent];
+  std::vector<TracedRange> all;
+  uint64_t start_ns = 0, end_ns = 0;
+  for (int i = 0; i < ranges.name_size(); ++i) {
+    start_ns += static_cast<uint64_t>(ranges.start_ns(i));
+    const uint64_t aligned_ns = taking_->clocks.Aligned(agent, start_ns);
+    end_ns = std::max(end_ns, aligned_ns + ranges.length_ns(i));
+    all.push_back({.rank = ranges.rank(),
+                   .node = agent,
+                   .name = ranges.names(static_cast<int>(ranges.name(i))),
+                   .lane = static_cast<runtime::RangeLane>(ranges.lane(i)),
+                   .line = static_cast<uint16_t>(ranges.line(i)),
+                   .number = ranges.number(i),
+                   .start_ns = aligned_ns,
+                   .end_ns = aligned_ns + ranges.length_ns(i)});
+  }
+  // Inner ranges end first. A reader that sorts by time keeps the order of those that begin together.
+  std::stable_sort(all.begin(), all.end(), [](const TracedRange& one, const TracedRange& other) {
+    return one.start_ns != other.start_ns ? one.start_ns < other.start_ns : one.end_ns > other.end_ns;
+  });
+  for (const TracedRange& range : all) {
+    if (range.lane == runtime::RangeLane::kSteps) {
+      taking_->packets.AddStep({.rank = range.rank, .number = range.number, .ns = range.start_ns}, agent, node);
+    } else {
+      taking_->packets.AddRange(range, node);
+    }
+  }
+  taking_->unwritten_ranges += all.size();
+  taking_->missed_ranges += ranges.missed();
+  if (ranges.missed() > 0 && end_ns != 0) {
+    taking_->packets.AddMissedRanges(ranges.rank(), agent, node, ranges.missed(), end_ns);
   }
   return true;
 }
@@ -261,12 +314,14 @@ void JobTrace::WritePackets() {
   }
   std::string piece = taking_->packets.Take();
   const uint64_t calls = std::exchange(taking_->unwritten, 0);
+  const uint64_t ranges = std::exchange(taking_->unwritten_ranges, 0);
   if (piece.empty()) return;
   if (taking_->file->Write(std::move(piece))) {
     state_.set_calls(state_.calls() + calls);
     taking_->calls_of_part += calls;
   } else {
     state_.set_missed(state_.missed() + calls);
+    taking_->missed_ranges += ranges;
   }
 }
 
@@ -304,6 +359,7 @@ void JobTrace::AwaitDisk() {
 std::string JobTrace::Summary() const {
   std::string text = "trace " + state_.file() + ": " + std::to_string(state_.calls()) + " calls";
   if (state_.missed() > 0) text += ", " + std::to_string(state_.missed()) + " more are missing";
+  if (taking_->missed_ranges > 0) text += ", " + std::to_string(taking_->missed_ranges) + " ranges are missing";
   if (taking_->older > 0) text += ", " + std::to_string(taking_->older) + " older ones were dropped";
   const NodeClocks& clocks = taking_->clocks;
   if (surroundings_.names.size() > 1) {

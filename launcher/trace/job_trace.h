@@ -18,6 +18,7 @@
 #include "cohort/launcher/trace/trace_packets.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/v1/job.pb.h"
+#include "cohort/v1/ranges.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -103,6 +104,8 @@ class JobTrace {
     uint64_t calls_of_part = 0;  // of those that the file holds
     uint64_t older = 0;          // calls that the file holds no more
     uint64_t unwritten = 0;      // calls since the latest piece
+    uint64_t unwritten_ranges = 0;
+    uint64_t missed_ranges = 0;  // of all of the trace
     std::vector<Event> events;   // that are not in `packets` yet
   };
 
@@ -110,6 +113,7 @@ class JobTrace {
   void Tell(bool on);
   bool AddCalls(size_t agent, const v1::RankCalls& calls);
   bool AddStates(size_t agent, const v1::RankStates& states);
+  bool AddRanges(size_t agent, const v1::RankRanges& ranges);
   void OnMet(const std::vector<TracedCall>& calls, bool complete);
   void LearnClocks(const std::vector<TracedCall>& calls);
   void Look();

@@ -2,19 +2,26 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
-#include "cohort/launcher/trace/trace_words.h"
 #include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::launcher {
 namespace {
 
+using runtime::TraceWords;
+
 constexpr uint64_t kJobTrack = 1;
 constexpr uint64_t kNodeTracks = uint64_t{1} << 32;
 constexpr uint64_t kRankTracks = uint64_t{2} << 32;
 constexpr uint64_t kStateTracks = uint64_t{1} << 48;
 constexpr uint64_t kLongCallTracks = uint64_t{2} << 48;
+constexpr uint64_t kRangeTracks = uint64_t{3} << 48;
+
+// Index: the lane. Marks of steps are on the track of the calls.
+constexpr const char* kLaneNames[] = {"", " program", " passes", " stages", " buckets", " checkpoints"};
+static_assert(std::size(kLaneNames) == runtime::kRangeLanes);
 
 std::string Hexadecimal(uint64_t number) {
   char text[20];
@@ -76,8 +83,8 @@ void TracePackets::Describe(const TracedCall& call, v1::TracePacket* packet) {
   const v1::CallShape& shape = *call.shape;
   packets_.AddText(TraceWords::kCall, shape.call(), packet);
   if (!shape.site().empty()) packets_.AddText(TraceWords::kSite, shape.site(), packet);
-  if (!shape.algorithm().empty()) packets_.AddText("algorithm", shape.algorithm(), packet);
-  if (!shape.transports().empty()) packets_.AddText("transports", shape.transports(), packet);
+  if (!shape.algorithm().empty()) packets_.AddText(TraceWords::kAlgorithm, shape.algorithm(), packet);
+  if (!shape.transports().empty()) packets_.AddText(TraceWords::kTransports, shape.transports(), packet);
   packets_.AddNumber(TraceWords::kBytes, shape.bytes(), packet);
   packets_.AddText(TraceWords::kGroup, Hexadecimal(shape.group()), packet);
   packets_.AddNumber(TraceWords::kGroupSize, static_cast<uint64_t>(shape.group_size()), packet);
@@ -88,6 +95,18 @@ void TracePackets::Describe(const TracedCall& call, v1::TracePacket* packet) {
   }
   if (shape.peer_rank() >= 0)
     packets_.AddNumber(TraceWords::kOtherRank, static_cast<uint64_t>(shape.peer_rank()), packet);
+}
+
+uint64_t TracePackets::RangeTrack(const TracedRange& range, std::string_view node_name) {
+  const auto lane = static_cast<uint64_t>(range.lane);
+  const uint64_t uuid =
+      kRangeTracks + (range.rank * uint64_t{runtime::kRangeLanes} + lane) * runtime::kRangeLines + range.line;
+  if (packets_.Describes(uuid)) return uuid;
+  packets_.Describe({.uuid = uuid,
+                     .name = TraceWords::kRank + std::to_string(range.rank) + kLaneNames[lane],
+                     .parent = NodeTrack(range.node, node_name),
+                     .order = static_cast<int32_t>(range.rank)});
+  return uuid;
 }
 
 bool TracePackets::Add(const Slice& slice) {
@@ -144,6 +163,19 @@ void TracePackets::AddState(const RankState& state, std::string_view node) {
   packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, latest));
 }
 
+void TracePackets::AddRange(const TracedRange& range, std::string_view node) {
+  const uint64_t track = RangeTrack(range, node);
+  v1::TracePacket packet =
+      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, range.start_ns, std::string(range.name));
+  if (range.number != runtime::kNoNumber) packets_.AddNumber(TraceWords::kNumber, range.number, &packet);
+  packets_.Append(packet);
+  packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, std::max(range.end_ns, range.start_ns)));
+}
+
+void TracePackets::AddStep(const StepMark& mark, size_t node, std::string_view node_name) {
+  AddCount(RankTrack(mark.rank, node, node_name, 0), mark.ns, TraceWords::kStep, TraceWords::kNumber, mark.number);
+}
+
 void TracePackets::AddEvent(const std::string& name, const std::string& text, uint64_t ns) {
   v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), ns, name);
   if (!text.empty()) packets_.AddText(TraceWords::kText, text, &packet);
@@ -151,9 +183,17 @@ void TracePackets::AddEvent(const std::string& name, const std::string& text, ui
 }
 
 void TracePackets::AddMissed(uint32_t rank, size_t node, std::string_view node_name, uint64_t missed, uint64_t ns) {
-  v1::TracePacket packet =
-      packets_.Event(v1::TrackEvent::TYPE_INSTANT, RankTrack(rank, node, node_name, 0), ns, TraceWords::kMissing);
-  packets_.AddNumber(TraceWords::kCalls, missed, &packet);
+  AddCount(RankTrack(rank, node, node_name, 0), ns, TraceWords::kMissing, TraceWords::kCalls, missed);
+}
+
+void TracePackets::AddMissedRanges(uint32_t rank, size_t node, std::string_view node_name, uint64_t missed,
+                                   uint64_t ns) {
+  AddCount(RankTrack(rank, node, node_name, 0), ns, TraceWords::kRangesMissing, TraceWords::kRanges, missed);
+}
+
+void TracePackets::AddCount(uint64_t track, uint64_t ns, const char* name, const char* counted, uint64_t count) {
+  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, track, ns, name);
+  packets_.AddNumber(counted, count, &packet);
   packets_.Append(packet);
 }
 

@@ -1,5 +1,6 @@
 // Writes Perfetto's packets (proto/cohort/v1/trace_file.proto): a group of tracks for each node, in it a track for each
-// rank, a slice for each call, another for its states outside of calls, and one for what befalls the job.
+// rank, a slice for each call, others for its states outside of calls and for each lane of ranges, and one for what
+// befalls the job.
 // trace_reader.h reads them.
 #pragma once
 
@@ -12,12 +13,15 @@
 
 #include "cohort/launcher/trace/call_meetings.h"
 #include "cohort/launcher/trace/rank_activity.h"
+#include "cohort/launcher/trace/traced_range.h"
 #include "cohort/runtime/perfetto/perfetto_packets.h"
+#include "cohort/runtime/perfetto/trace_words.h"
 
 namespace cohort::launcher {
 
 // The number of what is written here. It changes when a reader of the former would misunderstand it.
 inline constexpr uint64_t kTraceFormat = 1;
+inline constexpr uint32_t kMostTracedRanks = 1u << 27;  // a number that is not below is no rank's
 
 // Not thread-safe.
 class TracePackets {
@@ -45,10 +49,15 @@ class TracePackets {
   void AddOpen(const TracedCall& call, std::string_view node);
   // A state of a rank by node 0's clock.
   void AddState(const RankState& state, std::string_view node);
+  // A range of a rank. Those of one line of a lane that begin together come with the longest first.
+  void AddRange(const TracedRange& range, std::string_view node);
+  // By node 0's clock. `node`: the rank's.
+  void AddStep(const StepMark& mark, size_t node, std::string_view node_name);
   // Something that befell the job, or one of its nodes.
   void AddEvent(const std::string& name, const std::string& text, uint64_t ns);
-  // That many calls of a rank are missing here.
+  // That many calls, or ranges, of a rank are missing here.
   void AddMissed(uint32_t rank, size_t node, std::string_view node_name, uint64_t missed, uint64_t ns);
+  void AddMissedRanges(uint32_t rank, size_t node, std::string_view node_name, uint64_t missed, uint64_t ns);
 
   // Bytes of packets that wait for Take.
   size_t size() const { return packets_.size(); }
@@ -63,6 +72,9 @@ class TracePackets {
   // A second track of a rank: `first` with its number added.
   uint64_t TrackBeside(uint64_t first, uint32_t rank, const char* name, uint64_t node_track);
   uint64_t StateTrack(const RankState& state, std::string_view node_name);
+  uint64_t RangeTrack(const TracedRange& range, std::string_view node_name);
+  // An instant with one number.
+  void AddCount(uint64_t track, uint64_t ns, const char* name, const char* counted, uint64_t count);
 
   runtime::PerfettoPackets packets_;
   std::unordered_map<uint32_t, std::vector<uint64_t>> line_ends_;  // by rank: when the latest call of each line ends

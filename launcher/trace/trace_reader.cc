@@ -20,7 +20,6 @@
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/remedies/remedies.h"
 #include "cohort/launcher/trace/trace_packets.h"
-#include "cohort/launcher/trace/trace_words.h"
 #include "cohort/runtime/perfetto/perfetto_reader.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_names.h"
@@ -29,6 +28,7 @@ namespace cohort::launcher {
 namespace {
 
 using runtime::PerfettoReader;
+using runtime::TraceWords;
 
 constexpr size_t kMostCalls = 4u << 20;
 constexpr size_t kMostStates = 4u << 20;
@@ -36,6 +36,7 @@ constexpr size_t kMostShapeBytes = 1u << 30;    // of calls and states that diff
 constexpr size_t kMostBegunBytes = 256u << 20;  // of slices without an end
 constexpr size_t kTimesKept = 2;                // a shape's texts, which are in its key too
 constexpr size_t kMostOpen = 1u << 16;
+constexpr size_t kMostMarks = 4u << 20;
 constexpr uint16_t kMostKinds = 64;
 
 std::optional<uint16_t> KindOf(const std::string& name) {
@@ -90,6 +91,7 @@ class TraceReader {
   static CallKey KeyOf(const TracedCall& call);
   void AddOpenCalls();
   void DropFirstHalf();
+  void AddMark(const Event& event);
   void AddCall(const Track& track, const Event& begin, uint64_t end_ns);
   void AddState(const Track& track, const Event& begin, uint64_t end_ns);
   std::shared_ptr<const v1::CallShape> ShapeOf(const Track& track, const Event& begin, const std::string& operation);
@@ -191,6 +193,8 @@ void TraceReader::OnInstant(const Event& event) {
     found_.missed += missed;
     const Track& track = TrackOf(event.track);
     if (track.kind == Track::Kind::kCalls) calls_of_[track.rank] += missed;
+  } else if (event.name == TraceWords::kStep) {
+    AddMark(event);
   } else if (event.name == TraceWords::kGoesOn) {
     const Track& track = TrackOf(event.track);
     if (track.kind != Track::Kind::kLongCalls) return;
@@ -251,6 +255,13 @@ std::shared_ptr<const v1::CallShape> TraceReader::ShapeOf(const Track& track, co
   shape_bytes_ += kTimesKept * shape->SpaceUsedLong();
   known = std::move(shape);
   return known;
+}
+
+void TraceReader::AddMark(const Event& event) {
+  const Track& track = TrackOf(event.track);
+  if (track.kind != Track::Kind::kCalls) return;
+  found_.marks.push_back({.rank = track.rank, .number = Number(event, TraceWords::kNumber), .ns = event.ns});
+  DropFirst(kMostMarks, &found_.marks, &found_.left_out);
 }
 
 void TraceReader::AddCall(const Track& track, const Event& begin, uint64_t end_ns) {

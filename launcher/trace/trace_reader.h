@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "cohort/launcher/trace/call_meetings.h"
 #include "cohort/launcher/trace/rank_activity.h"
+#include "cohort/launcher/trace/traced_range.h"
 
 namespace cohort::launcher {
 
@@ -18,8 +19,9 @@ struct TraceContents {
   // As they were written: calls of all members together. Behind them those that had not ended when the trace did.
   std::vector<TracedCall> calls;
   std::vector<RankState> states;
+  std::vector<StepMark> marks;
   uint64_t missed = 0;    // calls that the trace itself lacks
-  uint64_t left_out = 0;  // the first calls and states, which were too many
+  uint64_t left_out = 0;  // the first calls, states and marks, which were too many
   bool cut = false;       // the last packet is not whole, as after kill -9, and while the file is written
 };
 

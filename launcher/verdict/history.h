@@ -7,15 +7,9 @@
 
 #include "cohort/launcher/trace/call_meetings.h"
 #include "cohort/launcher/trace/rank_activity.h"
+#include "cohort/launcher/trace/traced_range.h"
 
 namespace cohort::launcher {
-
-// A rank began a step of its program.
-struct StepMark {
-  uint32_t rank = 0;
-  uint64_t number = 0;
-  uint64_t ns = 0;
-};
 
 // All times are by one clock.
 struct History {

@@ -353,34 +353,38 @@ class StepsByCalls {
   std::vector<Step> steps_;
 };
 
+// A step of a rank lasts from its mark to its next one, if that has the next number. So a program that goes back after
+// a failure ends no step by that. Where it makes a step several times the last one counts.
 std::vector<Step> StepsByMarks(const History& history, const Timelines& timelines) {
-  std::map<uint64_t, std::map<uint32_t, uint64_t>> begins;  // by number: when each rank began it
-  for (const StepMark& mark : history.marks) begins[mark.number].emplace(mark.rank, mark.ns);
-  std::vector<Step> steps;
-  for (auto it = begins.begin(); it != begins.end() && std::next(it) != begins.end(); ++it) {
-    const auto next = std::next(it);
-    if (next->first != it->first + 1) continue;
-    Step step;
-    step.number = it->first;
-    step.parts.resize(timelines.ranks.size());
-    size_t at = 0;
-    for (const auto& [rank, line] : timelines.ranks) {
-      Step::Part& part = step.parts[at++];
-      const auto begin = it->second.find(rank), end = next->second.find(rank);
-      if (begin == it->second.end() || end == next->second.end()) continue;
-      const auto first_from = [&line = line](uint64_t ns) {
-        const auto found = std::lower_bound(line.begin(), line.end(), ns, [](const PlacedCall& one, uint64_t time) {
-          return one.call.start_ns < time;
-        });
-        return static_cast<size_t>(found - line.begin());
-      };
-      part = {first_from(begin->second), first_from(end->second), end->second};
-      step.span.begin_ns = std::max(step.span.begin_ns, begin->second);
-      step.span.end_ns = std::max(step.span.end_ns, end->second);
+  std::map<uint32_t, std::map<uint64_t, uint64_t>> marks;  // by rank and time: the number
+  for (const StepMark& mark : history.marks) marks[mark.rank].emplace(mark.ns, mark.number);
+  std::map<uint64_t, Step> steps;
+  size_t place = 0;
+  for (const auto& [rank, line] : timelines.ranks) {
+    const auto first_from = [&line = line](uint64_t ns) {
+      const auto found = std::lower_bound(
+          line.begin(), line.end(), ns, [](const PlacedCall& one, uint64_t time) { return one.call.start_ns < time; });
+      return static_cast<size_t>(found - line.begin());
+    };
+    const std::map<uint64_t, uint64_t>& own = marks[rank];
+    for (auto begin = own.begin(); begin != own.end() && std::next(begin) != own.end(); ++begin) {
+      const auto end = std::next(begin);
+      const size_t first = first_from(begin->first);
+      if (end->second != begin->second + 1 || first == 0) continue;
+      Step& step = steps[begin->second];
+      step.parts.resize(timelines.ranks.size());
+      step.parts[place] = {first, first_from(end->first), end->first};
+      step.span.begin_ns = std::max(step.span.begin_ns, begin->first);
+      step.span.end_ns = std::max(step.span.end_ns, end->first);
     }
-    if (step.span.length_ns() > 0) steps.push_back(std::move(step));
+    ++place;
   }
-  return steps;
+  std::vector<Step> found;
+  for (auto& [number, step] : steps) {
+    step.number = number;
+    if (step.span.length_ns() > 0) found.push_back(std::move(step));
+  }
+  return found;
 }
 
 void NumberOccurrences(const Steps& steps, Timelines* timelines) {
@@ -399,8 +403,10 @@ void NumberOccurrences(const Steps& steps, Timelines* timelines) {
 
 Steps FindSteps(const History& history, Timelines* timelines) {
   Steps steps;
-  steps.all = history.marks.empty() ? StepsByCalls(*timelines).Find() : StepsByMarks(history, *timelines);
-  if (!steps.all.empty()) steps.source = history.marks.empty() ? Steps::Source::kCalls : Steps::Source::kMarks;
+  steps.all = StepsByMarks(history, *timelines);
+  const bool marked = !steps.all.empty();  // a program may mark some steps, and not those that are seen
+  if (!marked) steps.all = StepsByCalls(*timelines).Find();
+  if (!steps.all.empty()) steps.source = marked ? Steps::Source::kMarks : Steps::Source::kCalls;
   NumberOccurrences(steps, timelines);
   return steps;
 }

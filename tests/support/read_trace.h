@@ -64,6 +64,7 @@ class ReadTrace {
 
   std::vector<ReadSlice> slices;  // the calls
   std::vector<ReadSlice> states;  // of ranks outside of calls
+  std::vector<ReadSlice> ranges;  // of programs
   std::vector<ReadSlice> instants;
   std::map<std::string, uint64_t> clocks;
   std::vector<std::string> problems;
@@ -111,17 +112,26 @@ class ReadTrace {
     std::vector<ReadSlice>& open = open_[event.track];
     if (event.type == v1::TrackEvent::TYPE_INSTANT) instants.push_back(event.slice);
     if (event.type == v1::TrackEvent::TYPE_SLICE_BEGIN) {
-      if (!open.empty() && expected_ == Slices::kApart) problems.push_back("slices that overlap");
+      if (!open.empty() && expected_ == Slices::kApart && &ListOf(event.slice.track) != &ranges)
+        problems.push_back("slices that overlap");
       open.push_back(event.slice);
     }
     if (event.type != v1::TrackEvent::TYPE_SLICE_END) return;
     if (open.empty()) return problems.push_back("an end without a beginning");
     open.back().end_ns = time;
     open.back().waited = event.slice.waited;
-    (open.back().track.ends_with(" outside calls") ? states : slices).push_back(std::move(open.back()));
+    ListOf(open.back().track).push_back(std::move(open.back()));
     open.pop_back();
   }
 
+  std::vector<ReadSlice>& ListOf(const std::string& track) {
+    if (track.ends_with(" outside calls")) return states;
+    const bool is_range =
+        std::any_of(std::begin(kLanes), std::end(kLanes), [&](const char* lane) { return track.ends_with(lane); });
+    return is_range ? ranges : slices;
+  }
+
+  static constexpr const char* kLanes[] = {" program", " passes", " stages", " buckets", " checkpoints"};
   const Slices expected_;
   bool valid_ = false;  // readers skip what needs a state until one begins
   std::map<uint64_t, std::string> names_, keys_, values_;

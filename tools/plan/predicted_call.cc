@@ -80,7 +80,7 @@ absl::StatusOr<PredictedCall> PredictedCall::Open(const std::string& path, const
   COHORT_ASSIGN_OR_RETURN(PredictionTrace trace,
                           PredictionTrace::Open(path, kind + " " + std::string(algorithm.name),
                                                 [&](const runtime::PerfettoReader::Event& event) {
-                                                  const auto moved = event.arguments.find("bytes");
+                                                  const auto moved = event.arguments.find(TraceWords::kBytes);
                                                   return event.name == kind && moved != event.arguments.end() &&
                                                          fits(moved->second);
                                                 }));
@@ -94,18 +94,18 @@ absl::Status PredictedCall::Write() {
   const Arrows arrows(steps_, &trace_);
   std::vector<int64_t> ends(static_cast<size_t>(ranks_), 0);
   for (int64_t rank = 0; rank < ranks_; ++rank) {
-    trace_.BeginSlice(
-        static_cast<int>(rank), 0, 0, std::string(comm::Name(algorithm_->kind)),
-        {.texts = {{"algorithm", std::string(algorithm_->name)}},
-         .numbers = {{"bytes", static_cast<uint64_t>(bytes_)}, {"group size", static_cast<uint64_t>(ranks_)}}});
+    trace_.BeginSlice(static_cast<int>(rank), 0, 0, std::string(comm::Name(algorithm_->kind)),
+                      {.texts = {{TraceWords::kAlgorithm, std::string(algorithm_->name)}},
+                       .numbers = {{TraceWords::kBytes, static_cast<uint64_t>(bytes_)},
+                                   {TraceWords::kGroupSize, static_cast<uint64_t>(ranks_)}}});
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     const SimulatedStep& step = steps_[i];
     int64_t& end = ends[static_cast<size_t>(step.rank)];
     end = std::max(end, step.end);
-    PredictionTrace::Details details{.texts = {},
-                                     .numbers = {{"bytes", static_cast<uint64_t>(std::llround(step.bytes))}}};
-    if (step.peer >= 0) details.numbers.emplace_back("other rank", static_cast<uint64_t>(step.peer));
+    PredictionTrace::Details details{
+        .texts = {}, .numbers = {{TraceWords::kBytes, static_cast<uint64_t>(std::llround(step.bytes))}}};
+    if (step.peer >= 0) details.numbers.emplace_back(TraceWords::kOtherRank, static_cast<uint64_t>(step.peer));
     if (step.kind == Kind::kSend) details.flows = arrows.From(step, ranks_);
     const auto rank = static_cast<int>(step.rank);
     trace_.BeginSlice(rank, step.lane, Nanoseconds(step.begin), NameOf(step), details);

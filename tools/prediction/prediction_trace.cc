@@ -17,11 +17,13 @@
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/base/whole_file.h"
+#include "cohort/runtime/perfetto/trace_words.h"
 
 namespace cohort::tools {
 namespace {
 
 using runtime::PerfettoReader;
+using runtime::TraceWords;
 using v1::TrackEvent;
 
 constexpr uint64_t kFirstNs = 1'000'000'000;  // of a file of its own; see runtime/perfetto/README.md
@@ -35,7 +37,7 @@ uint64_t UnixNs() {
 
 // The number in "rank 3"; nothing for other tracks.
 std::optional<int> RankOfTrack(std::string_view name) {
-  constexpr std::string_view kRank = "rank ";
+  constexpr std::string_view kRank = TraceWords::kRank;
   if (!name.starts_with(kRank)) return std::nullopt;
   name.remove_prefix(kRank.size());
   int rank = 0;
@@ -129,7 +131,7 @@ uint64_t PredictionTrace::LineTrack(int rank, size_t line) {
   const uint64_t track = next_number_++;
   line_tracks_.emplace(std::pair(rank, line), track);
   packets_.Describe({.uuid = track,
-                     .name = "rank " + std::to_string(rank) + ", predicted: " + label_,
+                     .name = TraceWords::kRank + std::to_string(rank) + TraceWords::kPredicted + label_,
                      .parent = parent,
                      .order = rank});
   return track;

@@ -1,6 +1,7 @@
 #include "cohort/launcher/agent/trace/node_trace.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/perfetto/compressed.h"
 #include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/layout.h"
 
 namespace cohort::launcher {
 namespace {
@@ -54,13 +56,29 @@ runtime::BlackBoxReader NodeTrace::BoxOf(int local_rank) const {
   return surroundings_.segment_of(local_rank).black_box_of(local_rank);
 }
 
+runtime::RangeMemory& NodeTrace::RangesOf(size_t local_rank) const {
+  const int rank = static_cast<int>(local_rank);
+  return *runtime::RangesOf(surroundings_.segment_of(rank), rank);
+}
+
+// Begins to read the rings of a rank that has joined: all that they hold, or what comes from now on.
+void NodeTrace::Follow(size_t local_rank, bool past) {
+  Rank& rank = ranks_[local_rank];
+  const auto first = [past](uint64_t latest, uint64_t size) { return latest - (past ? std::min(latest, size) : 0); };
+  rank.reader.emplace(first(BoxOf(static_cast<int>(local_rank)).latest(), runtime::kBlackBoxRecords));
+  runtime::RangeMemory& ranges = RangesOf(local_rank);
+  rank.range_reader.emplace(first(ranges.tickets.load(std::memory_order_acquire), runtime::kRangeRecords));
+  ranges.wanted.store(1, std::memory_order_relaxed);
+}
+
 void NodeTrace::Obey(const v1::TraceOrder& order) {
   if (on_ && order.on()) return;
   number_ = order.number();
   if (!order.on()) {
     for (size_t i = 0; i < ranks_.size() && on_; ++i) {
+      if (ranks_[i].reader) RangesOf(i).wanted.store(0, std::memory_order_relaxed);
       ReadLast(i);
-      if (gathered_calls_ >= kCallsToSend) Send();  // a message has a bound
+      if (gathered_records_ >= kCallsToSend) Send();  // a message has a bound
     }
     on_ = false;
     loop_->Cancel(std::exchange(timer_, 0));
@@ -70,10 +88,7 @@ void NodeTrace::Obey(const v1::TraceOrder& order) {
   on_ = true;
   sent_ = EventLoop::Clock::now();
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].segment == nullptr) continue;
-    const uint64_t latest = BoxOf(static_cast<int>(i)).latest();
-    const uint64_t held = order.past() ? std::min<uint64_t>(latest, runtime::kBlackBoxRecords) : 0;
-    ranks_[i].reader.emplace(latest - held);
+    if (ranks_[i].segment != nullptr) Follow(i, order.past());
   }
   surroundings_.watch_states(true);
   Send();  // the node's clocks
@@ -84,13 +99,16 @@ void NodeTrace::OnJoin(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   const runtime::Segment* segment = &surroundings_.segment_of(local_rank);
   if (std::exchange(rank.segment, segment) == segment) return;
-  if (on_) rank.reader.emplace(0);
+  if (on_) Follow(static_cast<size_t>(local_rank), /*past=*/true);
 }
 
 void NodeTrace::OnLeave(int local_rank) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   const bool read = rank.reader.has_value();
-  if (rank.segment != &surroundings_.segment_of(local_rank)) rank.reader.reset();
+  if (rank.segment != &surroundings_.segment_of(local_rank)) {
+    rank.reader.reset();
+    rank.range_reader.reset();
+  }
   ReadLast(static_cast<size_t>(local_rank));
   rank.segment = nullptr;
   if (read) Send();  // so that it comes before the news of its end
@@ -104,6 +122,9 @@ void NodeTrace::ReadLast(size_t local_rank) {
                                          Add(local_rank, call, service);
                                        }));
   reader.reset();
+  std::optional<RangeReader>& ranges = ranks_[local_rank].range_reader;
+  AddMissedRanges(local_rank, ranges->Finish(RangesOf(local_rank), AddRangesOf(local_rank)));
+  ranges.reset();
 }
 
 void NodeTrace::Schedule() {
@@ -121,10 +142,11 @@ void NodeTrace::Read() {
     AddMissed(i, ranks_[i].reader->Read(
                      BoxOf(static_cast<int>(i)), most,
                      [this, i](const CallRecord& call, const CallService& service) { Add(i, call, service); }));
+    AddMissedRanges(i, ranks_[i].range_reader->Read(RangesOf(i), most, AddRangesOf(i)));
   }
   const bool is_time = EventLoop::Clock::now() - sent_ >= kSendEvery;
   for (size_t i = 0; i < ranks_.size() && is_time; ++i) AddOpen(i);
-  if (is_time || gathered_calls_ >= kCallsToSend) Send();
+  if (is_time || gathered_records_ >= kCallsToSend) Send();
 }
 
 v1::RankCalls& NodeTrace::CallsOf(size_t local_rank) {
@@ -169,13 +191,34 @@ void NodeTrace::Add(size_t local_rank, const CallRecord& call, const CallService
   const uint64_t end_ns = call.state == runtime::CallState::kStarted ? runtime::SteadyNow() : call.end_ns;
   calls.add_length_ns(static_cast<int64_t>(end_ns - call.start_ns));
   calls.add_state(static_cast<uint32_t>(call.state));
-  ++gathered_calls_;
+  ++gathered_records_;
 }
 
 void NodeTrace::AddMissed(size_t local_rank, uint64_t missed) {
   if (missed == 0) return;
   v1::RankCalls& calls = CallsOf(local_rank);
   calls.set_missed(calls.missed() + missed);
+}
+
+RangeColumns& NodeTrace::ColumnsOf(size_t local_rank) {
+  std::optional<RangeColumns>& columns = ranks_[local_rank].ranges;
+  if (!columns) {
+    v1::RankRanges* const ranges = gathered_ranges_.add_ranges();
+    ranges->set_rank(world_ranks_[local_rank]);
+    columns.emplace(ranges);
+  }
+  return *columns;
+}
+
+RangeReader::OnRange NodeTrace::AddRangesOf(size_t local_rank) {
+  return [this, local_rank](const runtime::RangeRecord& range) {
+    ColumnsOf(local_rank).Add(range);
+    ++gathered_records_;
+  };
+}
+
+void NodeTrace::AddMissedRanges(size_t local_rank, uint64_t missed) {
+  if (missed > 0) ColumnsOf(local_rank).AddMissed(missed);
 }
 
 void NodeTrace::Send(bool last) {
@@ -186,11 +229,15 @@ void NodeTrace::Send(bool last) {
   trace.set_unix_ns(UnixTimeNs());
   trace.set_last(last);
   surroundings_.add_states(&gathered_);
-  const bool any = !gathered_.ranks().empty() || !gathered_.states().empty();
-  if (any) trace.set_calls(runtime::Compress(gathered_.SerializeAsString()));
+  const std::string bytes = gathered_.SerializeAsString() + gathered_ranges_.SerializeAsString();
+  if (!bytes.empty()) trace.set_calls(runtime::Compress(bytes));
   gathered_.Clear();
-  gathered_calls_ = 0;
-  for (Rank& rank : ranks_) rank.calls = nullptr;
+  gathered_ranges_.Clear();
+  gathered_records_ = 0;
+  for (Rank& rank : ranks_) {
+    rank.calls = nullptr;
+    rank.ranges.reset();
+  }
   surroundings_.send(std::move(trace));
 }
 

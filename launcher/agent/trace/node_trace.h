@@ -1,5 +1,5 @@
 // Reads the rings of a node's ranks while a trace is taken, and sends what they hold to dlaunch, compressed, with the
-// states of the ranks' programs. Ranks do nothing for it.
+// states of the ranks' programs. Ranks record their ranges for it, and do nothing else.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cohort/launcher/agent/trace/range_columns.h"
+#include "cohort/launcher/agent/trace/range_reader.h"
 #include "cohort/launcher/agent/trace/ring_reader.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/segment/segment.h"
+#include "cohort/v1/ranges.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
@@ -23,10 +26,10 @@ class NodeTrace {
  public:
   // A ring holds 512 calls: at this interval a rank may make 170,000 a second.
   static constexpr std::chrono::milliseconds kReadEvery{3};
-  // Looked at in one go, of all ranks: half a millisecond of the loop's time.
+  // Calls, and ranges, looked at in one go, of all ranks: half a millisecond of the loop's time.
   static constexpr size_t kCallsAtOnce = 2048;
   static constexpr std::chrono::milliseconds kSendEvery{100};
-  static constexpr size_t kCallsToSend = 4096;
+  static constexpr size_t kCallsToSend = 4096;  // with the ranges
 
   struct Surroundings {
     // The segment that a local rank uses. It has memory once the rank has joined.
@@ -58,23 +61,30 @@ class NodeTrace {
 
  private:
   struct Rank {
-    const runtime::Segment* segment = nullptr;         // that it has joined; none: it has left it, or has not joined
-    std::optional<RingReader> reader;                  // while a trace is taken
+    const runtime::Segment* segment = nullptr;  // that it has joined; none: it has left it, or has not joined
+    std::optional<RingReader> reader;           // while a trace is taken, as the next
+    std::optional<RangeReader> range_reader;
     v1::RankCalls* calls = nullptr;                    // in `gathered_`
     std::unordered_map<std::string, uint32_t> shapes;  // in `calls`, by their bytes
     uint64_t last_start_ns = 0;                        // in `calls`
+    std::optional<RangeColumns> ranges;                // in `gathered_ranges_`
   };
 
   void Read();
   void ReadLast(size_t local_rank);
+  void Follow(size_t local_rank, bool past);
   void Schedule();
   runtime::BlackBoxReader BoxOf(int local_rank) const;
+  runtime::RangeMemory& RangesOf(size_t local_rank) const;
   v1::RankCalls& CallsOf(size_t local_rank);
   // The call's, an index of `shapes`.
   uint32_t ShapeIn(size_t local_rank, const runtime::CallRecord& call, const runtime::CallService& service);
   void AddOpen(size_t local_rank);
   void Add(size_t local_rank, const runtime::CallRecord& call, const runtime::CallService& service);
   void AddMissed(size_t local_rank, uint64_t missed);
+  RangeReader::OnRange AddRangesOf(size_t local_rank);
+  RangeColumns& ColumnsOf(size_t local_rank);
+  void AddMissedRanges(size_t local_rank, uint64_t missed);
 
   EventLoop* const loop_;
   const std::vector<uint32_t> world_ranks_;
@@ -83,7 +93,8 @@ class NodeTrace {
   uint64_t number_ = 0;  // of the trace
   bool on_ = false;
   v1::TracedCalls gathered_;
-  size_t gathered_calls_ = 0;
+  v1::TracedRanges gathered_ranges_;
+  size_t gathered_records_ = 0;  // of both
   EventLoop::Clock::time_point sent_{};
   EventLoop::TimerId timer_ = 0;
 };

@@ -211,6 +211,7 @@ int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource
   history.nodes = contents.nodes;
   history.calls = contents.calls;
   history.states = contents.states;
+  history.marks = contents.marks;
   const absl::StatusOr<Verdict> verdict = FindVerdict(history, step);
   if (!verdict.ok()) return Refuse(verdict.status(), kExitNoSuchJob);
   if (json) return Answer(WhyJson(*verdict, source));

@@ -2,6 +2,7 @@
 //   COUNT PAUSE_US   that many all-reduces, and a message to the next rank. If there is a pause, a rank comes to each
 //                    sixteenth of them 3 ms after all others of its node.
 //   die COUNT        the same, and rank 1 ends by SIGKILL half-way
+// Each all-reduce is a step, with a range "compute" before the call, which has a range "inner" in it.
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 
 #include "cohort/comm/communicator.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/ranges.h"
 #include "cohort/runtime/runtime.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/segment.h"
@@ -49,6 +51,11 @@ absl::Status Run(const Wanted& wanted) {
   std::printf("up\n");
   std::fflush(stdout);
   for (int i = 0; i < wanted.count; ++i) {
+    runtime::MarkStep(static_cast<uint64_t>(i));
+    {
+      const runtime::Range outer("compute");
+      const runtime::Range inner("inner", runtime::RangeLane::kProgram, static_cast<uint64_t>(i));
+    }
     if (wanted.pause.count() > 0) std::this_thread::sleep_for(wanted.pause);  // as if it computed
     if (wanted.pause.count() > 0 && i % 16 == 0 && i / 16 % world->size() == world->rank()) {
       AwaitNeighbours(*runtime);

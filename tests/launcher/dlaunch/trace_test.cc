@@ -114,6 +114,30 @@ TEST_F(Trace, TheFileHasExactlyTheCallsOfTheBlackBoxes) {
   }
 }
 
+TEST_F(Trace, HasTheRangesAndStepsOfPrograms) {
+  DlaunchProcess job(Command({"--trace", path_}, {"300", "200"}));
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  EXPECT_FALSE(trace.HasEvent("ranges missing")) << job.err();
+  std::map<string, int> ranges, steps;  // by track
+  for (const ReadSlice& range : trace.ranges) {
+    ++ranges[range.track + ": " + range.name];
+    EXPECT_EQ(range.arguments.count("number"), range.name == "inner" ? 1u : 0u);
+  }
+  for (const ReadSlice& event : trace.instants) {
+    if (event.name == "step") EXPECT_EQ(event.arguments.at("number"), std::to_string(steps[event.track]++));
+  }
+  EXPECT_EQ(ranges.size(), 8u);
+  EXPECT_EQ(steps.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    const string track = "rank " + std::to_string(rank);
+    EXPECT_EQ(ranges[track + " program: compute"], 300);
+    EXPECT_EQ(ranges[track + " program: inner"], 300);
+    EXPECT_EQ(steps[track], 300);
+  }
+}
+
 // In each sixteenth all-reduce a rank comes three milliseconds after its neighbour. The neighbour waits for it, or for
 // a rank of the other node that is later still.
 TEST_F(Trace, ArrowsPointFromTheRankThatWasWaitedFor) {

@@ -15,6 +15,7 @@
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/perfetto/compressed.h"
+#include "cohort/runtime/ranges/range_ring.h"
 #include "cohort/runtime/segment/call_record.h"
 #include "tests/support/read_trace.h"
 #include "tests/support/slow_folder.h"
@@ -92,7 +93,7 @@ class JobTraceTest : public ::testing::Test {
     }
     return calls;
   }
-  bool Send(size_t agent, const v1::TracedCalls& calls) {
+  bool Send(size_t agent, const google::protobuf::Message& calls) {
     v1::NodeTrace trace = From(agent);
     trace.set_calls(runtime::Compress(calls.SerializeAsString()));
     return trace_.OnTrace(agent, trace);
@@ -140,6 +141,55 @@ TEST_F(JobTraceTest, CallsThatAreSeenLateAlignClocksLessClosely) {
   ASSERT_THAT(said_, SizeIs(1));
   EXPECT_THAT(said_[0], HasSubstr("the clocks of 2 nodes agree within 1075 us"));
   for (const ReadSlice& slice : trace.slices) EXPECT_EQ(slice.arguments.count("device"), 0u);
+}
+
+TEST_F(JobTraceTest, RangesAreOnTheLanesOfTheirRankAndStepsAmongItsCalls) {
+  StartAll();
+  for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(Send(rank, Calls(rank, 50)));
+  v1::TracedRanges ranges;
+  v1::RankRanges& its = *ranges.add_ranges();
+  its.set_rank(1);
+  its.add_names("inner");
+  its.add_names("outer");
+  its.add_names("");
+  const auto add = [&its](uint32_t name, runtime::RangeLane lane, uint64_t number, int64_t start_ns,
+                          uint64_t length_ns) {
+    its.add_name(name);
+    its.add_lane(static_cast<uint32_t>(lane));
+    its.add_line(2);
+    its.add_number(number);
+    its.add_start_ns(start_ns);
+    its.add_length_ns(length_ns);
+  };
+  const auto begun_ns = static_cast<int64_t>(begun_ns_ + kHour);
+  add(0, runtime::RangeLane::kPasses, 4, begun_ns, 1000);
+  add(1, runtime::RangeLane::kPasses, runtime::kNoNumber, 0, 9000);  // begins with the inner one, and ends later
+  add(2, runtime::RangeLane::kSteps, 17, 50, 0);
+  EXPECT_TRUE(Send(1, ranges));
+  its.set_missed(6);
+  its.set_start_ns(0, begun_ns + 20'000);
+  EXPECT_TRUE(Send(1, ranges));
+  its.add_lane(0);
+  EXPECT_FALSE(Send(1, ranges));
+  its.mutable_lane()->RemoveLast();
+  its.set_lane(0, runtime::kRangeLanes);
+  EXPECT_FALSE(Send(1, ranges));
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  const ReadTrace trace = ReadTrace::Of(path_);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  ASSERT_THAT(trace.ranges, SizeIs(4));
+  EXPECT_EQ(trace.ranges[0].name, "inner");
+  EXPECT_EQ(trace.ranges[0].track, "rank 1 passes");
+  EXPECT_EQ(trace.ranges[0].node, "node1");
+  EXPECT_EQ(trace.ranges[0].arguments.at("number"), "4");
+  EXPECT_EQ(trace.ranges[0].end_ns - trace.ranges[0].start_ns, 1000u);
+  EXPECT_LT(trace.ranges[0].start_ns, begun_ns_ + kHour / 2);
+  EXPECT_EQ(trace.ranges.back().name, "outer");
+  EXPECT_EQ(trace.ranges.back().arguments.count("number"), 0u);
+  EXPECT_TRUE(trace.HasEvent("step"));
+  EXPECT_TRUE(trace.HasEvent("ranges missing"));
+  ASSERT_THAT(said_, SizeIs(1));
+  EXPECT_THAT(said_[0], HasSubstr("100 calls, 6 ranges are missing"));
 }
 
 TEST_F(JobTraceTest, MissingCallsAreShownAndCounted) {

@@ -88,6 +88,8 @@ class TraceReaderTest : public ::testing::Test {
     Add(open);
     packets_.AddState(State(3, Activity::kReads, 2000, 3000), "node1");
     packets_.AddMissed(1, 0, "node0", 5, 3000);
+    packets_.AddStep({.rank = 3, .number = 17, .ns = 2500}, 1, "node1");
+    packets_.AddRange({.rank = 3, .node = 1, .name = "forward", .start_ns = 2500, .end_ns = 2600}, "node1");
     packets_.AddEvent("restart", "because", 3500);
     return bytes + packets_.Take();
   }
@@ -120,6 +122,10 @@ TEST_F(TraceReaderTest, ReadsWhatWasWritten) {
   EXPECT_EQ(call.shape->call(), "a call");
   EXPECT_EQ(call.shape->site(), "train.cc:88");
   EXPECT_EQ(read->calls[2].state, runtime::CallState::kStarted);
+  ASSERT_THAT(read->marks, SizeIs(1));
+  EXPECT_EQ(read->marks[0].rank, 3u);
+  EXPECT_EQ(read->marks[0].number, 17u);
+  EXPECT_EQ(read->marks[0].ns, 2500u);
   ASSERT_THAT(read->states, SizeIs(1));
   const RankState& state = read->states[0];
   EXPECT_EQ(state.rank, 3u);

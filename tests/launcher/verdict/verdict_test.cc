@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/verdict/steps.h"
+#include "cohort/launcher/verdict/timelines.h"
 #include "tests/launcher/verdict/world.h"
 
 namespace cohort::launcher {
@@ -374,6 +376,34 @@ TEST(VerdictTest, StepsMayBeMarked) {
   ASSERT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
   EXPECT_EQ(verdict->step->number, 104u);
   EXPECT_THAT(verdict->culprit->ranks, ElementsAre(1u));
+}
+
+// Ranks that go back after a failure mark some steps again. The calls before the first mark are not known.
+TEST(VerdictTest, AStepThatAFailureHasEndedIsNone) {
+  World world(2);
+  std::vector<uint64_t> numbers = {5, 6, 7, 8, 6, 7, 8, 9, 10, 11};  // a failure in the fourth
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      world.Compute(rank, i == 3 ? 500 * kMs : 20 * kMs);
+      world.AllReduce(rank, World::All(2), 1);
+    }
+  }
+  History history = world.Run();
+  size_t made[2] = {};
+  std::vector<StepMark> marks;
+  for (const TracedCall& call : history.calls) {
+    marks.push_back({call.rank, numbers[made[call.rank]++], call.start_ns});
+  }
+  history.marks = {marks.rbegin(), marks.rend()};  // in any order
+  Timelines timelines = PlaceCalls(history, 0);
+  const Steps steps = FindSteps(history, &timelines);
+  EXPECT_EQ(steps.source, Steps::Source::kMarks);
+  std::vector<uint64_t> found;
+  for (const Step& step : steps.all) {
+    found.push_back(step.number);
+    EXPECT_LT(step.span.length_ns(), 400 * kMs) << step.number;
+  }
+  EXPECT_THAT(found, ElementsAre(6u, 7u, 8u, 9u, 10u));
 }
 
 TEST(VerdictTest, WithoutSamplesARankIsNamedAndNoReason) {

@@ -14,6 +14,8 @@
 
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/perfetto/compressed.h"
+#include "cohort/runtime/ranges/range_ring.h"
+#include "cohort/runtime/segment/layout.h"
 #include "cohort/runtime/segment/segment.h"
 #include "tests/launcher/agent/trace/traced_call.h"
 
@@ -48,6 +50,25 @@ class NodeTraceTest : public ::testing::Test {
       v1::TracedCalls calls;
       EXPECT_TRUE(calls.ParseFromString(runtime::Uncompress(trace.calls(), 1u << 20).value_or("?")));
       for (const v1::RankCalls& rank : calls.ranks()) all.MergeFrom(rank);
+    }
+    return all;
+  }
+  void AddRange(const char* name, uint64_t number, runtime::RangeLane lane) {
+    runtime::RangeRecord record;
+    record.set_name(name);
+    record.number = number;
+    record.lane = lane;
+    record.start_ns = 100;
+    record.end_ns = 105;
+    runtime::AddRange(runtime::RangesOf(*attached_, 0), record);
+  }
+  v1::RankRanges SentRanges() const {
+    v1::RankRanges all;
+    for (const v1::NodeTrace& trace : sent_) {
+      if (trace.calls().empty()) continue;
+      v1::TracedRanges ranges;
+      EXPECT_TRUE(ranges.ParseFromString(runtime::Uncompress(trace.calls(), 1u << 20).value_or("?")));
+      for (const v1::RankRanges& rank : ranges.ranges()) all.MergeFrom(rank);
     }
     return all;
   }
@@ -174,6 +195,48 @@ TEST_F(NodeTraceTest, CountsWhatItCouldNotSend) {
   Order(false);
   EXPECT_EQ(Sent().sequence_size(), runtime::kBlackBoxRecords);
   EXPECT_EQ(Sent().missed(), 600u - runtime::kBlackBoxRecords);
+}
+
+TEST_F(NodeTraceTest, RanksRecordRangesWhileThereIsATrace) {
+  runtime::RangeMemory& ring = *runtime::RangesOf(*attached_, 0);
+  trace_.OnJoin(0);
+  EXPECT_EQ(ring.wanted.load(), 0u);
+  AddRange("before", 9, runtime::RangeLane::kProgram);
+  Order(true);
+  EXPECT_EQ(ring.wanted.load(), 1u);
+  AddRange("load", 10, runtime::RangeLane::kProgram);
+  AddRange("load", 11, runtime::RangeLane::kPasses);
+  AddRange("", 12, runtime::RangeLane::kSteps);
+  Order(false);
+  EXPECT_EQ(ring.wanted.load(), 0u);
+  const v1::RankRanges ranges = SentRanges();
+  EXPECT_EQ(ranges.rank(), 3u);
+  EXPECT_EQ(ranges.missed(), 0u);
+  ASSERT_EQ(ranges.name_size(), 3);
+  EXPECT_EQ(ranges.names(static_cast<int>(ranges.name(1))), "load");
+  EXPECT_EQ(ranges.name(0), ranges.name(1));
+  EXPECT_EQ(ranges.lane(1), static_cast<uint32_t>(runtime::RangeLane::kPasses));
+  EXPECT_EQ(ranges.number(2), 12u);
+  EXPECT_EQ(ranges.length_ns(0), 5u);
+}
+
+TEST_F(NodeTraceTest, StepsOfThePastAreSentIfAsked) {
+  trace_.OnJoin(0);
+  for (uint64_t i = 0; i < runtime::kRangeRecords + 9; ++i) AddRange("", i, runtime::RangeLane::kSteps);
+  Order(true, /*past=*/true);
+  Order(false);
+  EXPECT_EQ(SentRanges().name_size(), static_cast<int>(runtime::kRangeRecords));
+  EXPECT_EQ(SentRanges().missed(), 0u);
+}
+
+TEST_F(NodeTraceTest, CountsRangesThatItCouldNotSend) {
+  Order(true);
+  trace_.OnJoin(0);
+  full_ = true;
+  for (uint64_t i = 0; i < runtime::kRangeRecords + 9; ++i) AddRange("x", i, runtime::RangeLane::kProgram);
+  trace_.OnLeave(0);
+  EXPECT_EQ(SentRanges().name_size(), static_cast<int>(runtime::kRangeRecords));
+  EXPECT_EQ(SentRanges().missed(), 9u);
 }
 
 TEST_F(NodeTraceTest, AnswersAnOrderThatChangesNothing) {

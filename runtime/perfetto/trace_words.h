@@ -1,11 +1,7 @@
-// The names of what a trace holds, for its writer and its reader.
+// The names of what the traces of dlaunch and of predictions hold, for their writers and readers.
 #pragma once
 
-#include <cstdint>
-
-namespace cohort::launcher {
-
-inline constexpr uint32_t kMostTracedRanks = 1u << 27;  // a number that is not below is no rank's
+namespace cohort::runtime {
 
 struct TraceWords {
   // Tracks.
@@ -13,11 +9,14 @@ struct TraceWords {
   static constexpr char kRank[] = "rank ";  // with its number behind it
   static constexpr char kOutsideCalls[] = " outside calls";
   static constexpr char kLongCalls[] = " long calls";
+  static constexpr char kPredicted[] = ", predicted: ";  // with what is predicted behind it
 
   // Events.
   static constexpr char kBegin[] = "begin of the trace";
   static constexpr char kMissing[] = "calls missing";
   static constexpr char kGoesOn[] = "call goes on";
+  static constexpr char kRangesMissing[] = "ranges missing";
+  static constexpr char kStep[] = "step";
 
   // Arguments.
   static constexpr char kFormat[] = "format";
@@ -25,8 +24,12 @@ struct TraceWords {
   static constexpr char kCalls[] = "calls";
   static constexpr char kOperation[] = "operation";
   static constexpr char kBegan[] = "began ns";
+  static constexpr char kRanges[] = "ranges";
+  static constexpr char kNumber[] = "number";
   static constexpr char kCall[] = "call";
   static constexpr char kSite[] = "site";
+  static constexpr char kAlgorithm[] = "algorithm";
+  static constexpr char kTransports[] = "transports";
   static constexpr char kBytes[] = "bytes";
   static constexpr char kGroup[] = "group";
   static constexpr char kGroupSize[] = "group size";
@@ -45,4 +48,4 @@ struct TraceWords {
   static constexpr char kThrottled[] = "throttled ns";
 };
 
-}  // namespace cohort::launcher
+}  // namespace cohort::runtime
