@@ -17,9 +17,10 @@ from dlaunch._comm import (AbortedError, DeadlineExceededError, Error, FailedPre
 from dlaunch._comm import version as __version__
 from dlaunch.communicator import Communicator, DataType, ReduceOp, UserOp
 from dlaunch.job import finalize, init, runtime
+from dlaunch.ranges import range, step
 
 __all__ = [
     "AbortedError", "Communicator", "DataType", "DeadlineExceededError", "Error", "FailedPreconditionError",
     "InvalidArgumentError", "ReduceOp", "ResourceExhaustedError", "Runtime", "UnavailableError", "UnimplementedError",
-    "UserOp", "Work", "finalize", "init", "runtime", "__version__",
+    "UserOp", "Work", "finalize", "init", "range", "runtime", "step", "__version__",
 ]

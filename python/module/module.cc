@@ -1,4 +1,7 @@
 // The module dlaunch._comm: communicators over addresses, the buffer protocol and DLPack.
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "cohort/python/module/pieces.h"
 #include "cohort/python/module/python.h"
 #include "cohort/python/module/session.h"
+#include "cohort/runtime/ranges.h"
 
 namespace cohort::python {
 namespace {
@@ -34,6 +38,33 @@ PyObject* Configure(PyObject*, PyObject* args) {
   SetInternalFolders(std::move(names));
   SetMainThread(main_thread);
   Py_RETURN_NONE;
+}
+
+constexpr char kCapsule[] = "dlaunch.range";
+
+void Close(PyObject* capsule) { delete static_cast<runtime::Range*>(PyCapsule_GetPointer(capsule, kCapsule)); }
+
+// mark_step(number)
+PyObject* MarkStep(PyObject*, PyObject* number) {
+  const unsigned long long step = PyLong_AsUnsignedLongLong(number);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  runtime::MarkStep(step);
+  Py_RETURN_NONE;
+}
+
+// open_range(name)
+PyObject* OpenRange(PyObject*, PyObject* name) {
+  if (!runtime::RangesWanted()) Py_RETURN_NONE;
+  const std::optional<std::string> text = ReadText(name);
+  if (!text.has_value()) return nullptr;
+  auto range = std::make_unique<runtime::Range>(*text);
+  PyObject* const capsule = PyCapsule_New(range.get(), kCapsule, Close);
+  if (capsule == nullptr) {
+    range->Drop();
+    return nullptr;
+  }
+  (void)range.release();
+  return capsule;
 }
 
 template <typename Value>
@@ -62,6 +93,9 @@ PyMethodDef functions[] = {
      "join(pieces, filled): (address, owner) of memory for pieces (address, bytes) one after another, with their "
      "bytes."},
     {"part", Part, METH_VARARGS, "part(owner, pieces): copies the memory of join() to pieces (address, bytes)."},
+    {"mark_step", MarkStep, METH_O, "mark_step(number): a step of the program begins."},
+    {"open_range", OpenRange, METH_O,
+     "open_range(name): the range lasts as long as the object that is returned. None: no trace is taken."},
     {nullptr, nullptr, 0, nullptr},
 };
 

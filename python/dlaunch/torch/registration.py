@@ -32,6 +32,7 @@ def register():
 def _register(torch, dist):
     from dlaunch.torch.mixed import group_helper
     from dlaunch.torch.process_group import create
+    from dlaunch.torch.profiled import show_record_functions
     from dlaunch.torch.store import instead_of, rendezvous
     from dlaunch.torch.uncompiled import leave_out
 
@@ -57,6 +58,7 @@ def _register(torch, dist):
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         c10d._maybe_attach_flight_recorder = _flight_recorder(c10d._maybe_attach_flight_recorder)
     leave_out("dlaunch")
+    show_record_functions(torch)
 
 
 def _monitored_barrier(of_torch):
