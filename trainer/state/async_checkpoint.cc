@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
 #include "torch/torch.h"
@@ -48,6 +49,7 @@ AsyncCheckpointer::~AsyncCheckpointer() {
 
 void AsyncCheckpointer::Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values) {
   Wait();
+  const runtime::Range shown("copy for " + directory, runtime::RangeLane::kCheckpoints);
   std::vector<CheckpointTensor> copies;
   CheckpointValues all;
   const auto copy = [&] {

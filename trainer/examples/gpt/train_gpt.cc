@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/examples/gpt/gpt_adapter.h"
@@ -157,10 +158,14 @@ void Train(Training& training) {
   int64_t since = first;
   for (int64_t step = first; step < options.steps; ++step) {
     if (options.traffic && step + 1 == options.steps) ledger.emplace();
+    runtime::MarkStep(static_cast<uint64_t>(step));
     training.optimizer->zero_grad();
     const at::Tensor loss = LossAndGradients(training, BatchOf(training, /*train=*/true, step));
     const at::Tensor norm = training.clip_grad_norm(options.clip);
-    training.optimizer->step();
+    {
+      const runtime::Range shown("optimizer", runtime::RangeLane::kPasses);
+      training.optimizer->step();
+    }
     const int64_t done = step + 1;
     if (done % options.log_every == 0 || done == options.steps) {
       const double mean = Mean(training, loss.item<double>());
@@ -177,6 +182,7 @@ void Train(Training& training) {
       Save(training, done);
     }
   }
+  runtime::MarkStep(static_cast<uint64_t>(options.steps));  // ends the last one
 }
 
 // This run's last checkpoint, whole, as a file that Python reads: a folder may have others', of higher numbers.

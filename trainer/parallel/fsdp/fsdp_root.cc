@@ -88,6 +88,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
   runtime::MutexLock lock(parts_->mutex);
   if (stage_->under_way()) return;
   const bool outermost = &unit == parts_->units.front().get();
+  if (outermost) passes_->EndForward();
   // Peers read the shards of units that were gathered ahead and left out; those may be written next.
   for (const auto& each : parts_->units) {
     if (outermost && each->gathering()) parts_->gatherer.Reshard(*each);

@@ -62,6 +62,8 @@ void GradientReductions::Launch(FsdpUnit& unit) {
   if (!under_way_.empty()) Replicate(under_way_.back());
   Reduction reduction;
   reduction.unit = &unit;
+  reduction.shown.emplace("unit", runtime::RangeLane::kBuckets, static_cast<uint64_t>(unit.number()),
+                          static_cast<uint16_t>(unit.number()));
   reduction.tag = tags_.OfReduction(unit);
   ++traffic_.reductions;
   traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
@@ -144,6 +146,7 @@ void GradientReductions::Finish() {
       ThrowUnlessAllCame(status, "averaging the gradients from " + reduction.unit->parameters().front().name);
     }
     reduction.unit->gradients().SetShards(reduction.reduced);
+    reduction.shown.reset();
   }
   under_way_.clear();
 }

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "cohort/runtime/engine/work.h"
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
@@ -51,6 +53,7 @@ class GradientReductions {
     at::Tensor piece;    // of it, that this rank sums where all ranks do
     runtime::Work work;  // of the stage
     Stage stage = Stage::kScattering;
+    std::optional<runtime::Range> shown;  // in traces
   };
   void StartScatter(Reduction& reduction, at::Tensor flat);
   void Replicate(Reduction& reduction);

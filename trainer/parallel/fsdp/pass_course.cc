@@ -80,7 +80,18 @@ bool PassCourse::MayFollow(State from, State to) {
 void PassCourse::Enter(State next) {
   TORCH_INTERNAL_ASSERT(MayFollow(state_, next), "a pass of a sharded model goes from state ", static_cast<int>(state_),
                         " to ", static_cast<int>(next));
+  const bool begins_forward = state_ == State::kNone;
   state_ = next;
+  if (next == State::kForward && !begins_forward) return;  // it goes on
+  if (shown_.has_value()) shown_->Drop();                  // it did not come to its end
+  shown_.reset();
+  if (next != State::kNone && next != State::kAnswering) {
+    shown_.emplace(in_backward() ? "backward" : "forward", runtime::RangeLane::kPasses);
+  }
+}
+
+void PassCourse::EndForward() {
+  if (!in_backward()) shown_.reset();
 }
 
 // A forward pass without a backward pass, or one that failed, leaves units gathered, maybe with old values. Gradients
@@ -195,6 +206,7 @@ void PassCourse::Finish() {
     Fail(TextOfCaught());
     ThrowCaught("FullyShardedDataParallel");
   }
+  shown_.reset();
   Enter(State::kNone);
   parts_.order.Close();
 }

@@ -9,8 +9,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/autograd/backward_pass.h"
 
 namespace cohort::trainer {
@@ -35,6 +37,8 @@ class PassCourse {
   // A forward pass of the whole model begins. Collective where ranks may have gone apart in the last pass, and for the
   // first that averages. Throws DistributedError, and c10::Error within a backward pass of the model.
   void BeginForward(bool training);
+  // The forward pass is over, for traces.
+  void EndForward();
   // No backward pass comes to the last forward pass: it was given up, or its outputs need none.
   void ExpectNoBackward();
   // This rank's inputs are over. Collective where ranks may have gone apart; throws DistributedError if they have.
@@ -77,7 +81,8 @@ class PassCourse {
   BackwardPass backward_;
   double share_;
   bool averages_ = true;
-  bool compared_ = false;  // replicas
+  bool compared_ = false;                // replicas
+  std::optional<runtime::Range> shown_;  // the pass under way, in traces
 };
 
 }  // namespace cohort::trainer

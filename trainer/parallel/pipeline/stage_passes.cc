@@ -2,14 +2,24 @@
 
 #include <utility>
 
+#include "cohort/runtime/ranges.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/variable.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
+namespace {
+
+// Shows a pass of a micro-batch in traces.
+runtime::Range Shown(const char* pass, int micro_batch) {
+  return runtime::Range(pass, runtime::RangeLane::kStages, static_cast<uint64_t>(micro_batch));
+}
+
+}  // namespace
 
 at::Tensor StagePasses::Forward(int micro_batch, const at::Tensor& input, bool from_stage,
                                 const std::function<at::Tensor(const at::Tensor&)>& finish) {
+  const runtime::Range shown = Shown("forward", micro_batch);
   const bool records = at::GradMode::is_enabled();
   at::Tensor leaf = input;
   if (from_stage && records) {
@@ -51,6 +61,7 @@ at::Tensor StagePasses::GradientOrZero(const UnderWay& pass, at::Tensor gradient
 }
 
 at::Tensor StagePasses::Backward(int micro_batch, const at::Tensor& gradient) {
+  const runtime::Range shown = Shown("backward", micro_batch);
   UnderWay& pass = Of(micro_batch);
   if (pass.output.is_valid()) {
     torch::autograd::Engine::get_default_engine().execute({std::exchange(pass.output, {})},
@@ -63,6 +74,7 @@ at::Tensor StagePasses::Backward(int micro_batch, const at::Tensor& gradient) {
 }
 
 at::Tensor StagePasses::InputGradient(int micro_batch, const at::Tensor& gradient) {
+  const runtime::Range shown = Shown("input gradient", micro_batch);
   UnderWay& pass = Of(micro_batch);
   if (!pass.input.defined()) {
     pass.gradient = gradient;
@@ -80,6 +92,7 @@ at::Tensor StagePasses::InputGradient(int micro_batch, const at::Tensor& gradien
 }
 
 void StagePasses::WeightGradient(int micro_batch) {
+  const runtime::Range shown = Shown("weight gradient", micro_batch);
   UnderWay& pass = Of(micro_batch);
   if (pass.has_split) {
     pass.split.WeightGradients();

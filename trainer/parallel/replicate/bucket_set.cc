@@ -170,6 +170,8 @@ void BucketSet::LaunchReady() {
 }
 
 void BucketSet::Launch(Bucket& bucket, int index) {
+  bucket.shown.emplace("bucket", runtime::RangeLane::kBuckets, static_cast<uint64_t>(index),
+                       static_cast<uint16_t>(index));
   if (bucket.sparse) {  // without a hook, which takes buckets of memory
     if (bucket.gradient.defined()) bucket.streams.Enter(ValuesOf(bucket.gradient));
     bucket.average = std::make_unique<SparseAverage>(*bucket.group, parameters_[bucket.members.front()].tensor,
@@ -221,10 +223,11 @@ absl::Status BucketSet::Wait(std::string& context) {
   }
   for (auto& bucket : buckets_) {
     if (bucket->average != nullptr && first.ok()) bucket->gradient = bucket->average->Wait();
-    bucket->average.reset();
+    if (std::exchange(bucket->average, nullptr) != nullptr) bucket->shown.reset();
     if (bucket->reduction == nullptr) continue;
     bucket->reduction->Wait();  // one that throws is kept until the group is aborted: its destructor may wait
     bucket->reduction.reset();
+    bucket->shown.reset();
   }
   return first;
 }
@@ -233,6 +236,7 @@ absl::Status BucketSet::Wait(std::string& context) {
 absl::Status BucketSet::KeepOwned(Bucket& bucket) {
   const absl::Status status = bucket.work.Wait();
   bucket.work = runtime::Work();
+  if (bucket.average == nullptr && bucket.reduction == nullptr) bucket.shown.reset();
   if (!to_owners() || !bucket.buffer.defined()) return status;
   bucket.owned = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]).clone();
   bucket.buffer = at::Tensor();

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "cohort/comm/communicator.h"
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/autograd/gradient_slot.h"
 #include "cohort/trainer/parallel/replicate/comm_hook.h"
 #include "cohort/trainer/parallel/replicate/gradient_buckets.h"
@@ -79,6 +81,7 @@ class BucketSet {
     at::Tensor gradient;                       // the sparse one until it is launched; then the average
     std::unique_ptr<SparseAverage> average;    // instead of `work`
     std::string context;                       // for errors
+    std::optional<runtime::Range> shown;       // in traces, from its launch to the end of the wait
     // With owners: the members lie owner by owner.
     std::vector<int64_t> counts;  // elements, by owner
     int64_t first = 0;            // where this rank's begin

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/autograd/autograd_graph.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
@@ -56,7 +58,18 @@ bool GivesGradients(const std::vector<std::shared_ptr<void>>& accumulators) {
 struct Reducer::Shared {
   runtime::Mutex mutex;
   Reducer* owner COHORT_GUARDED_BY(mutex) = nullptr;
-  std::vector<ReducedParameter> frozen = {};  // when the reducer was made
+  std::vector<ReducedParameter> frozen = {};          // when the reducer was made
+  std::optional<runtime::Range> pass = std::nullopt;  // under way, for traces; with the lock
+
+  void BeginPass(const char* name) {
+    DropPass();
+    pass.emplace(name, runtime::RangeLane::kPasses);
+  }
+  // It did not come to its end.
+  void DropPass() {
+    if (pass.has_value()) pass->Drop();
+    pass.reset();
+  }
 };
 
 Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups,
@@ -134,6 +147,7 @@ void Reducer::PrepareForward(bool averages) {
     throw DistributedError(absl::StatusCode::kFailedPrecondition, message);
   }
   if (averages) buckets_->BeginIteration();
+  if (stage_ != Stage::kBackward) shared_->BeginPass("forward");
   if (stage_ == Stage::kIdle) return;
   if (stage_ == Stage::kBackward && !pass_.goes_on_here()) {
     Fail(kEndedByException);
@@ -172,6 +186,7 @@ void Reducer::BeginCollecting(Stage stage, int divisor) {
 
 void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor) {
   runtime::MutexLock lock(shared_->mutex);
+  shared_->pass.reset();
   BeginCollecting(Stage::kExpecting, divisor);
   order_->BeginOwn();
   // The outputs' hooks run in the outermost backward pass: the end of one within (a checkpoint's) is none for us.
@@ -195,6 +210,7 @@ void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int diviso
 
 void Reducer::PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool searched) {
   runtime::MutexLock lock(shared_->mutex);
+  shared_->pass.reset();
   TORCH_CHECK(
       searched || stage_ == Stage::kIdle,
       "DistributedDataParallel: under no_sync forward() returned a type whose tensors can't be found, after a "
@@ -271,6 +287,7 @@ void Reducer::EnterBackward() {
     return;
   }
   Become(Stage::kBackward);
+  shared_->BeginPass("backward");
   pass_.Begin([shared = shared_] {
     runtime::MutexLock lock(shared->mutex);
     if (shared->owner != nullptr) shared->owner->FinishGuarded();
@@ -373,6 +390,7 @@ void Reducer::FinishGuarded() {
     if (stage_ != Stage::kIdle) Fail(TextOfCaught());
     ThrowCaught("DistributedDataParallel");
   }
+  shared_->pass.reset();
   Become(Stage::kIdle);
 }
 
@@ -409,6 +427,7 @@ void Reducer::Abort(const std::string& why) {
 }
 
 void Reducer::Fail(const std::string& why) {
+  shared_->DropPass();
   Become(Stage::kIdle);
   for (comm::Communicator* group : buckets_->groups()) group->Abort(why);
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
@@ -201,6 +202,7 @@ int64_t ZeroRedundancyOptimizerBase::buffer_bytes() const {
 }
 
 at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
+  const runtime::Range shown("optimizer", runtime::RangeLane::kPasses);
   at::Tensor loss;
   if (closure != nullptr) {
     const at::AutoGradMode grad(true);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "c10/util/accumulate.h"
+#include "cohort/runtime/ranges.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/placement/placement_table.h"
@@ -267,6 +268,7 @@ void TogetherOrNot(comm::Communicator& world, const std::string& what, const std
 void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
                     const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values,
                     std::chrono::nanoseconds timeout) {
+  const runtime::Range shown("save " + directory, runtime::RangeLane::kCheckpoints);
   std::string target = directory;  // "step-1/" would be written as step-1/.partial, within itself
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   const std::string partial = target + ".partial";
@@ -293,6 +295,7 @@ void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
 
 int64_t LoadTensors(const std::string& directory, const CheckpointIndex& index,
                     const std::vector<CheckpointTensor>& tensors) {
+  const runtime::Range shown("load " + directory, runtime::RangeLane::kCheckpoints);
   const at::NoGradGuard no_grad;
   Files files(directory, index);
   for (const CheckpointTensor& wanted : tensors) {
