@@ -430,7 +430,7 @@ TEST(VerdictTest, ASlowStepWhoseReasonIsKnownIsToldBeforeOthers) {
     }
   }
   History history = world.Run();
-  std::erase_if(history.states, [](const RankState& state) { return state.begin_ns < World::kBegunNs + 250 * kMs; });
+  std::erase_if(history.states, [](const RankState& state) { return state.begin_ns < World::kBegunNs + 200 * kMs; });
   const absl::StatusOr<Verdict> verdict = FindVerdict(history);
   ASSERT_TRUE(verdict.ok());
   ASSERT_EQ(verdict->kind, Verdict::Kind::kSlowStep);
