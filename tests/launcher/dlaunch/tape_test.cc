@@ -113,7 +113,7 @@ TEST_F(Tape, AKilledRanksTapeHoldsWhatItGotBefore) {
   DlaunchProcess job(Job({"--tape-ranks", "1"}, {"1000000", "0"}));
   ASSERT_TRUE(job.WaitUntil([this] {
     std::error_code error;
-    return std::filesystem::file_size(tapes_ + "/rank-1.epoch-1.tape", error) > 10'000 && !error;
+    return std::filesystem::file_size(tapes_ + "/rank-1.epoch-1.tape", error) > 2'000 && !error;
   }));
   ASSERT_GT(job.RankProcess(1), 0);
   ::kill(job.RankProcess(1), SIGKILL);
@@ -130,9 +130,9 @@ TEST_F(Tape, AFullDiskEndsTheTapeAndNotTheJob) {
   std::filesystem::create_directory(tapes_);
   const auto with_small_disk = [this] {
     return ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-           ::mount("none", tapes_.c_str(), "tmpfs", 0, "size=8k") == 0;
+           ::mount("none", tapes_.c_str(), "tmpfs", 0, "size=4k") == 0;
   };
-  DlaunchProcess job(Job({"--tape-ranks", "0"}, {"2000", "0"}), {.enter = with_small_disk});
+  DlaunchProcess job(Job({"--tape-ranks", "0"}, {"500", "0"}), {.enter = with_small_disk});
   const int status = job.Wait();
   if (status == 97) GTEST_SKIP() << "no file system can be mounted here";
   EXPECT_EQ(status, 0) << job.err();
