@@ -48,6 +48,7 @@ class NcclRank {
     group_.shrunk_from = id;
     group_.lost = std::move(lost);
   }
+  void SetChecks(runtime::Checks checks) { group_.checks = checks; }
   int rank() const { return group_.rank; }
   int size() const { return group_.size; }
   Provider& provider() { return *provider_; }
