@@ -34,9 +34,11 @@ class Build:
 
     def installed(self):
         """Paths in the build folder of what is installed: {path there: path here}."""
-        found = {}
-        for script in self.folder.rglob("cmake_install.cmake"):
-            for text in re.findall(r'TYPE (?:EXECUTABLE|SHARED_LIBRARY) FILES((?:\s+"[^"]+")+)', script.read_text()):
+        found, scripts = {}, [self.folder / "cmake_install.cmake"]
+        for script in scripts:  # from the top: folders that are no longer built keep theirs
+            lines = script.read_text()
+            scripts += map(pathlib.Path, re.findall(r'include\("([^"]+/cmake_install\.cmake)"\)', lines))
+            for text in re.findall(r'TYPE (?:EXECUTABLE|SHARED_LIBRARY) FILES((?:\s+"[^"]+")+)', lines):
                 for path in re.findall(r'"([^"]+)"', text):
                     real = os.path.realpath(path)
                     place = "lib" if ".so" in real else "bin"
