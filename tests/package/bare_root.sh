@@ -14,11 +14,7 @@ source=$(cd "$here/../.." && pwd)
 
 root=$(mktemp -d "${TMPDIR:-/tmp}/bare-root.XXXXXX")
 trap 'rm -rf --one-file-system "$root"' EXIT
-if [ -n "${BARE_ROOT:-}" ]; then
-  tar -C "$root" -xf "$BARE_ROOT"
-else
-  fill_root "$root" bookworm "$(dpkg --print-architecture)"
-fi
+fill_root "$root" bookworm "$(dpkg --print-architecture)"
 mkdir -p "$root/packages" "$root/user"
 cp "$packages"/{*.deb,*.rpm,cohort-*-Linux-*.tar.gz} "$root/packages/"
 cp "$here/in_bare_root.sh" "$here/project/checkpoint.cc" "$source/comm/examples/embed.cc" "$source/comm/c/examples/ring.c" \

@@ -1,10 +1,15 @@
 # For scripts that try packages in a bare Debian: bare_root.sh, wheel_roots.sh.
 
 # fill_root <root> <suite> <architecture> [package...]: a bare Debian of that suite for that architecture of dpkg, with this
-# machine's package sources where the suite is this machine's too.
+# machine's package sources where the suite is this machine's too. BARE_ROOT=FILE.tar is such a one, made before.
 fill_root() {
   local root=$1 suite=$2 architecture=$3 mirror file packages=ca-certificates
   shift 3
+  if [ -n "${BARE_ROOT:-}" ]; then
+    mkdir -p "$root"
+    tar -C "$root" -xf "$BARE_ROOT"
+    return
+  fi
   for package; do packages+=,$package; done
   # One of the two files may be missing.
   mirror=$(cat /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null |

@@ -6,6 +6,7 @@
 # --torch-wheel: with PyPI's. TORCH_INDEX names another index, as for `tools/dev wheel`.
 # A wheel for another machine runs under qemu, with ten times the time. Packages qemu-user-static and binfmt-support make the
 # kernel start it.
+# BARE_ROOT=FILE.tar is a bare Debian with python3-venv made before, of the one suite given.
 # Needs root, debootstrap, a Debian mirror and PyPI. TMPDIR holds 500 MB while it runs, 1.5 GB with --torch, 10 GB with
 # --torch-wheel.
 set -euo pipefail
@@ -27,7 +28,7 @@ architecture=$(dpkg --print-architecture) most=60 emulated=
 machine=$(sed -E 's/.*manylinux_[0-9]+_[0-9]+_(.*)\.whl/\1/' <<<"$wheel")
 if [ "$machine" != "$(uname -m)" ]; then
   [ "$machine" = aarch64 ] || skip "there is none for $machine"
-  [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || skip "binfmt_misc does not know qemu-aarch64: install qemu-user-static binfmt-support"
+  [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || skip "binfmt_misc does not know qemu-aarch64: install qemu-user-static binfmt-support, then update-binfmts --enable qemu-aarch64"
   architecture=arm64 most=600 emulated=", emulated"
 fi
 
