@@ -33,7 +33,7 @@ class SpawnedWorldsTest : public ::testing::Test {
     assignment_.add_nodes()->set_name("host");
     assignment_.mutable_placement()->add_ranks()->set_rank(3);
     worlds_.emplace(
-        &loop_, assignment_, &sentinel_, &cgroup_, "",
+        &loop_, assignment_, &sentinel_, &cgroup_, OpenMpiFolders(),
         SpawnedWorlds::Callbacks{.on_line = [](const v1::OutputLine&) {},
                                  .on_notice = [this](const std::string& text) { notices_.push_back(text); },
                                  .on_failure =
