@@ -7,9 +7,12 @@
 #include <tuple>
 
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/perfetto/trace_words.h"
 
 namespace cohort::tools {
 namespace {
+
+using runtime::TraceWords;
 
 using comm::SimulatedStep;
 using Kind = SimulatedStep::Kind;
