@@ -126,7 +126,8 @@ TEST_F(Trace, HasTheRangesAndStepsOfPrograms) {
     EXPECT_EQ(range.arguments.count("number"), range.name == "inner" ? 1u : 0u);
   }
   for (const ReadSlice& event : trace.instants) {
-    if (event.name == "step") EXPECT_EQ(event.arguments.at("number"), std::to_string(steps[event.track]++));
+    if (event.name != "step") continue;
+    EXPECT_EQ(event.arguments.at("number"), std::to_string(steps[event.track]++));
   }
   EXPECT_EQ(ranges.size(), 8u);
   EXPECT_EQ(steps.size(), 4u);
