@@ -3,7 +3,7 @@
 // says whether a guest writes just now:
 //
 //   owner n, idle ── Begin(n) ──► owner n, writing ── End ──► owner n, idle
-//        └── Claim, by compare-exchange ──► owner n + 1, idle
+//        └── Claim ──► owner n + 1, idle      └── Claim ──► owner n + 1, writing ── End of n ──► owner n + 1, idle
 #pragma once
 
 #include <sys/types.h>
@@ -22,11 +22,12 @@ class OwnerWord {
   explicit OwnerWord(std::atomic<uint64_t>* word) : word_(*word) {}
 
   // Becomes the owner, and returns the number of this one. Waits for the write of a guest, whose process is `guest`; if
-  // that has ended its write is over. Nothing: the write has not ended by the deadline, and the guest stays the owner.
+  // that has ended its write is over. Nothing: the write has not ended by the deadline; the guest begins no other.
   std::optional<uint64_t> Claim(pid_t guest, Deadline deadline) const;
   // A state of the word for ClaimSince.
   uint64_t Look() const { return word_.load(std::memory_order_seq_cst); }
-  // The same, unless there has been another owner since that look, or a guest writes. Does not wait.
+  // The same by compare-exchange: nothing where there has been another owner since that look, or a guest writes. Does
+  // not wait.
   std::optional<uint64_t> ClaimSince(uint64_t look) const;
   // Ends the ownership. A write that goes on is not waited for.
   void Revoke() const { word_.fetch_add(kOwner, std::memory_order_acq_rel); }

@@ -45,13 +45,32 @@ TEST(OwnerWordTest, AWriteIsWaitedFor) {
   const uint64_t guest = *owner.ClaimSince(owner.Look());
   ASSERT_TRUE(owner.Begin(guest));
   EXPECT_FALSE(owner.Claim(getpid(), Deadline::After(std::chrono::milliseconds(10))).has_value());
-  EXPECT_TRUE(owner.Is(guest));
+  EXPECT_FALSE(owner.Is(guest));
   std::optional<uint64_t> next;
   std::thread claims([&] { next = owner.Claim(getpid(), Deadline::After(std::chrono::seconds(20))); });
   owner.End();
   claims.join();
   EXPECT_TRUE(next.has_value());
   EXPECT_FALSE(owner.Begin(guest));
+}
+
+TEST(OwnerWordTest, AGuestThatWritesWithoutAPauseIsNoObstacle) {
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<uint64_t> word{0};
+    const OwnerWord owner(&word);
+    const uint64_t guest = *owner.ClaimSince(owner.Look());
+    std::atomic<bool> writes{false};
+    std::thread writer([&] {
+      while (owner.Begin(guest)) {
+        writes.store(true);
+        owner.End();
+      }
+    });
+    while (!writes.load()) std::this_thread::yield();
+    EXPECT_TRUE(owner.Claim(getpid(), Deadline::After(std::chrono::seconds(20))).has_value());
+    EXPECT_FALSE(owner.Begin(guest));
+    writer.join();
+  }
 }
 
 TEST(OwnerWordTest, ARevokedGuestEndsItsWriteAndBeginsNoOther) {

@@ -46,7 +46,7 @@ class RecordedBoxTest : public ::testing::Test {
 };
 
 TEST_F(RecordedBoxTest, NobodyWritesBesideARuntimeThatHasAttached) {
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 50; ++round) {
     SetUp();
     const auto recorded = *Attach(Segment::Role::kRecorder);
     RecordedBox recorder(recorded.get());
