@@ -15,9 +15,9 @@ void ThrowUnlessAllCame(const absl::Status& status, const std::string& context) 
     return ThrowUnlessOk(status, context);
   }
   throw DistributedError(status.code(), context + ": " + std::string(status.message()) +
-                                            " (Do ranks have different numbers of batches? Then train under "
-                                            "trainer/transfer/join.h's Join. Or has a rank "
-                                            "left out a backward pass that the others run?)");
+                                            " (Do ranks have different numbers of batches? Then train under Join of "
+                                            "cohort/trainer.h. Or has a rank left out a backward pass that the others "
+                                            "run?)");
 }
 
 }  // namespace cohort::trainer
