@@ -44,6 +44,7 @@ namespace cohort::runtime {
 // Messages of a communicator under way in both directions. Nothing blocks. One thread at a time.
 class MpiMail {
  public:
+  // A message with the rank that sent it.
   struct Message {
     int from = 0;
     std::string text;
@@ -149,6 +150,7 @@ class MpiStore final : public KeyValueStore {
   MpiStore(const MpiStore&) = delete;
   MpiStore& operator=(const MpiStore&) = delete;
 
+  // This process' rank in the communicator of Make, and the number of ranks there.
   int rank() const { return rank_; }
   int size() const { return size_; }
 

@@ -53,9 +53,10 @@ def _text(element):
 
 
 def escaped(text):
-    """The text with what Markdown would read as markup escaped, except in backticks."""
+    """The text with what Markdown would read as markup escaped, except in backticks. Markdown shows a backslash before
+    `<`, so that one becomes an entity."""
     parts = text.split("`")
-    return "`".join(re.sub(r"([<>*_\[\]])", r"\\\1", part) if n % 2 == 0 or n == len(parts) - 1 else part
+    return "`".join(re.sub(r"([>*_\[\]])", r"\\\1", part).replace("<", "&lt;") if n % 2 == 0 or n == len(parts) - 1 else part
                     for n, part in enumerate(parts))
 
 
