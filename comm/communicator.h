@@ -11,16 +11,18 @@
 //
 // Failures are sticky. After one, every pending and later Work of the group completes with the first error. A Work that
 // was complete before stays OK, as does the Work of a rank whose part was over; its rank gets the error at its next
-// call.
+// call. A call that was refused before anything was sent is no failure: the group goes on.
 //
-// Threads. One thread at a time uses a Communicator; different threads may use different ones. A child that is forked
-// later can't use it: its calls are refused. The child must end by exec or _exit, since destructors wait for threads
-// that it lacks.
+// Threads. One thread at a time uses a Communicator; different threads may use different ones. Nothing checks it: the
+// calls of two threads begin in an order that nobody controls, so they may differ from their peers' calls and fail the
+// group. A Wait uses its Work alone, so another thread may wait while this one makes calls. A child that is forked
+// later can't use a Communicator: its calls are refused. The child must end by exec or _exit, since destructors wait
+// for threads that it lacks.
 //
-// Buffers belong to the caller. They must stay valid, and inputs unchanged, until the Work is done. Options are copied,
-// except the object behind CallOptions::user_op. Counts are numbers of elements. A count of 0 is legal everywhere, with
-// a null pointer too. No buffer of a call has more than 2^56 bytes. The default argument `site` is the place of the
-// call, for messages.
+// Buffers belong to the caller. They must stay valid, and inputs unchanged, until the Work is done. The destructor ends
+// a Work that is pending, and its buffers with it. Options are copied, except the object behind CallOptions::user_op.
+// Counts are numbers of elements. A count of 0 is legal everywhere, with a null pointer too. No buffer of a call has
+// more than 2^56 bytes. The default argument `site` is the place of the call, for messages.
 //
 // In place works as in NCCL; all other overlaps are refused:
 //
@@ -28,15 +30,20 @@
 //   all-gather, gather (root)                   in == out + rank * count
 //   reduce-scatter, scatter (root)              out == in + rank * count
 //
-// Errors that all operations share:
+// Errors that all operations share. The group goes on after the first two, and fails with the others:
 //
 //   kInvalidArgument     the caller's arguments are wrong; decided locally, nothing was sent
-//   kFailedPrecondition  the members' calls do not match or wait for each other (names them), or Runtime::Finalize has
-//                        been called
-//   kUnavailable         a member died (names it)
-//   kDeadlineExceeded    the timeout passed (names who is absent)
 //   kUnimplemented       nothing can serve this call (names the remedy)
+//   kFailedPrecondition  the members' calls do not match or wait for each other (names them), or Runtime::Finalize has
+//                        been called. The group goes on where a call is refused: in a forked child, by a batch, or by
+//                        the capture of a CUDA graph
+//   kDataLoss            under --check: an input is not finite, or results differ (names rank and call)
+//   kUnavailable         a member died or ended (names it)
+//   kDeadlineExceeded    the timeout passed (names who is absent)
 //   kAborted             a member called Abort, or destroyed its communicator amid a call (names it)
+//   kCancelled           this rank destroyed the communicator amid the call
+//   kResourceExhausted   no memory, or no room in the segment
+//   kInternal            a function of the program threw, or a peer's data are damaged
 #pragma once
 
 #include <chrono>

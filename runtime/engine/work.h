@@ -1,4 +1,10 @@
 // Work is the handle of a started operation. It is a value type of one pointer; copies name the same operation.
+//
+// Dropping a Work ends nothing and waits for nothing: the operation goes on while anything drives progress, and its
+// buffers must stay valid until it is done. Its error is then seen by the next call of the group. Keep the Work, or a
+// copy of it, to know when the buffers may be reused.
+//
+// Another thread may wait for an operation while this one starts others. Each thread uses a Work of its own: a copy.
 #pragma once
 
 #include <atomic>
