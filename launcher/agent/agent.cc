@@ -378,9 +378,9 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
                                                         .news = &news_,
                                                         .rank_input = &rank_input_},
                                        assignment, [this] { OnAllGone(); });
-  if (trace_.on()) ranks_->trace().Obey(trace_);
   const absl::Status started = ranks_->Start(std::move(kept));
-  if (!started.ok()) GiveUp(TextOf(started));
+  if (!started.ok()) return GiveUp(TextOf(started));
+  if (trace_.on()) ranks_->trace().Obey(trace_);  // which looks at the ranks' waits at once
 }
 
 void Agent::OnAllGone() {
