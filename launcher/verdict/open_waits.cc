@@ -28,13 +28,19 @@ std::vector<size_t> OpenCalls(const std::vector<PlacedCall>& line) {
   return open;
 }
 
+// The latest moment at which a call of the rank began, or ended.
+uint64_t LatestMoment(const std::vector<PlacedCall>& line) {
+  uint64_t latest_ns = 0;
+  for (const PlacedCall& placed : line) {
+    latest_ns = std::max(latest_ns, placed.open() ? placed.call.start_ns : placed.call.end_ns);
+  }
+  return latest_ns;
+}
+
 // Whether the rank waits in the calls that it is in. One that began another call since, which has ended, may do
 // something else: then its agent sees it, while of a program that waits in a call it sees only what holds that up.
 bool MayWait(const Evidence& evidence, uint32_t rank, const std::vector<PlacedCall>& line) {
-  uint64_t since_ns = 0;
-  for (const PlacedCall& placed : line) {
-    since_ns = std::max(since_ns, placed.open() ? placed.call.start_ns : placed.call.end_ns);
-  }
+  const uint64_t since_ns = LatestMoment(line);
   const Doings doings = evidence.doings.In(rank, {{since_ns, evidence.timelines.end_ns}});
   if (doings.seen_ns > 0) return doings.seen_ns - doings.held_up_ns() <= kBusy * doings.asked_ns;
   return evidence.doings.latest_ns() > since_ns || line.back().open();
@@ -102,7 +108,7 @@ Culprit BlameAbsent(const Evidence& evidence, uint32_t rank, const std::vector<O
   culprit.nodes = {evidence.NodeOf(rank)};
   const auto line = evidence.timelines.ranks.find(rank);
   const bool has_calls = line != evidence.timelines.ranks.end();
-  const uint64_t free_ns = has_calls ? line->second.back().call.end_ns : 0;
+  const uint64_t free_ns = has_calls ? LatestMoment(line->second) : 0;
   uint64_t since_ns = evidence.timelines.end_ns;
   const Open* first = nullptr;
   for (const Open& open : waiting) {
