@@ -29,7 +29,7 @@ void Remove(const std::string& folder) {
 OpenMpiFolders OpenMpiFolders::Of(std::string_view agent_address) {
   constexpr size_t kDigits = 12;  // sockets in it have short names
   if (agent_address.size() < kDigits) return {};
-  const std::string name = "cohort-mpi-" + std::string(agent_address.substr(agent_address.size() - kDigits));
+  const std::string name = "dlaunch-mpi-" + std::string(agent_address.substr(agent_address.size() - kDigits));
   OpenMpiFolders folders;
   folders.memory = "/dev/shm/" + name;
   std::error_code error;

@@ -37,7 +37,7 @@ def skip_without_pmix():
 
 def open_mpi_memory():
     """The memory that ranks of Open MPI share, and the folders for it."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("vader_", "sm_segment", "cohort-mpi-"))}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("vader_", "sm_segment", "dlaunch-mpi-"))}
 
 
 class RanksOfALibrary:
