@@ -112,12 +112,10 @@ TEST_F(NcclTwin, ARankThatHangs) {
     EXPECT_EQ(CauseOf(both.back()), 1);
     EXPECT_THAT(TextOf(both.back()), HasSubstr("rank 1 never called all_reduce("));
     EXPECT_THAT(TextOf(both.back()), HasSubstr(" (operation #4), which ranks 0, 2 and 3 called"));
-    EXPECT_EQ(both.back().why["culprit"]["ranks"], json::array({1})) << both.back().why.dump(1);
   }
   EXPECT_EQ(running[0]["culprit"]["ranks"], json::array({1})) << running[0].dump(1);
   EXPECT_EQ(running[0]["culprit"]["waiting"], json::array({0, 2, 3})) << running[0].dump(1);
   ExpectAlike(running[0], running[1]);
-  ExpectAlike(both[0].why, both[1].why);
 }
 
 TEST_F(NcclTwin, CallsThatDoNotMatch) {
