@@ -27,7 +27,9 @@ void RankStates::LookAtSome() {
   for (size_t i = 0; i < std::min(kRanksAtOnce, ranks); ++i) {
     const size_t rank = (next_ + i) % ranks;
     const auto local_rank = static_cast<int>(rank);
-    subjects.push_back({rank, surroundings_.process_of(local_rank), surroundings_.waits(local_rank)});
+    const WatchedProcess process = surroundings_.process_of(local_rank);
+    const bool waits = process.pid != 0 && surroundings_.waits(local_rank);  // it has no segment before it has joined
+    subjects.push_back({rank, process, waits});
   }
   const size_t count = subjects.size();
   if (sampler_->Look(std::move(subjects))) next_ += count;

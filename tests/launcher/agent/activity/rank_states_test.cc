@@ -42,8 +42,14 @@ class RankStatesTest : public ::testing::Test {
   WatchedProcess process_ = ProcessOf(child_.pid());
   bool waits_ = false;
   std::vector<v1::RankStates> taken_;
-  RankStates states_{
-      &loop_, {7}, {.process_of = [this](int) { return process_; }, .waits = [this](int) { return waits_; }}};
+  RankStates states_{&loop_,
+                     {7},
+                     {.process_of = [this](int) { return process_; },
+                      .waits =
+                          [this](int) {
+                            EXPECT_NE(process_.pid, 0) << "nothing of it may be asked for";
+                            return waits_;
+                          }}};
 };
 
 TEST_F(RankStatesTest, EqualStatesThatFollowEachOtherAreOne) {
