@@ -19,8 +19,9 @@ from dlaunch.communicator import Communicator, DataType, ReduceOp, UserOp
 from dlaunch.job import finalize, init, runtime
 from dlaunch.ranges import range, step
 
+# Without range: `from dlaunch import *` would hide the builtin one.
 __all__ = [
     "AbortedError", "Communicator", "DataType", "DeadlineExceededError", "Error", "FailedPreconditionError",
     "InvalidArgumentError", "ReduceOp", "ResourceExhaustedError", "Runtime", "UnavailableError", "UnimplementedError",
-    "UserOp", "Work", "finalize", "init", "range", "runtime", "step", "__version__",
+    "UserOp", "Work", "finalize", "init", "runtime", "step", "__version__",
 ]
