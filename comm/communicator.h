@@ -35,8 +35,8 @@
 //   kInvalidArgument     the caller's arguments are wrong; decided locally, nothing was sent
 //   kUnimplemented       nothing can serve this call (names the remedy)
 //   kFailedPrecondition  the members' calls do not match or wait for each other (names them), or Runtime::Finalize has
-//                        been called. The group goes on where a call is refused: in a forked child, by a batch, or by
-//                        the capture of a CUDA graph
+//                        been called. The group goes on where a call is refused: in a forked child, or by a batch. A
+//                        refusal at the launch on a CUDA device (captures, staging) ends a group of several ranks
 //   kDataLoss            under --check: an input is not finite, or results differ (names rank and call)
 //   kUnavailable         a member died or ended (names it)
 //   kDeadlineExceeded    the timeout passed (names who is absent)

@@ -92,7 +92,7 @@ absl::StatusOr<std::string> TorchSwitchFolder(const std::vector<std::string>& in
   }
   while (!path.empty()) {
     const std::string_view entry = path.substr(0, path.find(':'));
-    const std::filesystem::path folder = std::filesystem::path(entry) / "dlaunch/switch";
+    const std::filesystem::path folder = std::filesystem::path(job.working_directory()) / entry / "dlaunch/switch";
     std::error_code error;
     if (!entry.empty() && std::filesystem::exists(folder / "sitecustomize.py", error)) return folder.string();
     path.remove_prefix(std::min(path.size(), entry.size() + 1));

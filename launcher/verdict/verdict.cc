@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/launcher/remedies/remedies.h"
@@ -60,9 +61,13 @@ StepTimes TimesOf(const Steps& steps) {
   std::stable_sort(times.slow.begin(), times.slow.end(),
                    [&times](size_t one, size_t other) { return times.ns[one] > times.ns[other]; });
   times.slow.resize(CountThatMatter(times.slow, times.ns, times.usual_ns));
-  for (const size_t step : times.slow) times.lost_ns += times.ns[step] - times.usual_ns;
+  std::vector<bool> slow(times.ns.size());
+  for (const size_t step : times.slow) {
+    times.lost_ns += times.ns[step] - times.usual_ns;
+    slow[step] = true;
+  }
   for (size_t i = 0; i < times.ns.size(); ++i) {
-    if (std::find(times.slow.begin(), times.slow.end(), i) == times.slow.end()) times.usual.push_back(i);
+    if (!slow[i]) times.usual.push_back(i);
   }
   return times;
 }

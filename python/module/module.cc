@@ -46,7 +46,10 @@ void Close(PyObject* capsule) { delete static_cast<runtime::Range*>(PyCapsule_Ge
 
 // mark_step(number)
 PyObject* MarkStep(PyObject*, PyObject* number) {
-  const unsigned long long step = PyLong_AsUnsignedLongLong(number);
+  PyObject* const whole = PyNumber_Index(number);  // numbers of NumPy too
+  if (whole == nullptr) return nullptr;
+  const unsigned long long step = PyLong_AsUnsignedLongLong(whole);
+  Py_DECREF(whole);
   if (PyErr_Occurred() != nullptr) return nullptr;
   runtime::MarkStep(step);
   Py_RETURN_NONE;

@@ -163,9 +163,9 @@ absl::Status TakeBlackBox(RankPart* part) {
   const pid_t recorder = control.pid.load(std::memory_order_acquire);
   if (!OwnerWord(&part->black_box.owner).Claim(recorder, Deadline::After(kRecordEnds)).has_value()) {
     control.state.store(kRankAbsent, std::memory_order_release);
-    return absl::FailedPreconditionError(
-        "process " + std::to_string(recorder) +
-        ", which records the calls of this rank, is stopped in the middle of a record");
+    return absl::FailedPreconditionError("process " + std::to_string(recorder) +
+                                         ", which records the calls of this rank, is stopped in the middle of a "
+                                         "record; let it go on (SIGCONT) or end it");
   }
   HideWait(control, ReadWaitNumber(control).number);
   return absl::OkStatus();

@@ -60,7 +60,9 @@ absl::StatusOr<std::unique_ptr<TapeFile>> TapeFile::Create(const std::string& pa
                                          ": another process writes or replays a tape there; give another folder");
   }
   // Also of a file that was there: a tape holds the program's data.
-  if (fchmod(fd.get(), 0600) != 0) return ErrnoStatus(errno, cannot);
+  if ((info.st_mode & 07777) != 0600 && fchmod(fd.get(), 0600) != 0) {
+    return ErrnoStatus(errno, cannot + ", which others could read (give another folder)");
+  }
   if (ftruncate(fd.get(), 0) != 0) return ErrnoStatus(errno, cannot);
   return std::unique_ptr<TapeFile>(new TapeFile(path, std::move(fd)));
 }

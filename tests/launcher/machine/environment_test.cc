@@ -242,6 +242,9 @@ TEST(TorchSwitchFolder, LiesInAFolderOfTheRanksPythonPath) {
   job.add_environment("COHORT_TORCH_BACKEND=cohort");
   const std::vector<std::string> inherited = {"PYTHONPATH=:/none:" + root.string() + ":/other"};
   EXPECT_EQ(TorchSwitchFolder(inherited, job, "/none/bin/dlaunch").value(), (root / "dlaunch/switch").string());
+  job.set_working_directory(testing::TempDir());
+  const std::vector<std::string> relative = {"PYTHONPATH=torch_switch_path"};
+  EXPECT_EQ(TorchSwitchFolder(relative, job, "/none/bin/dlaunch").value(), (root / "dlaunch/switch").string());
   job.add_environment("PYTHONPATH=/none");
   EXPECT_FALSE(TorchSwitchFolder(inherited, job, "/none/bin/dlaunch").ok());
   fs::remove_all(root);
