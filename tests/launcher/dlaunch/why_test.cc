@@ -22,6 +22,7 @@ using nlohmann::json;
 using std::string;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+constexpr int kLooks = 4;
 
 class Why : public testing::Test {
  protected:
@@ -59,7 +60,9 @@ class Why : public testing::Test {
       DlaunchProcess job(Command({}, {"replicas", kind, "2", when, when == "some" ? "900" : "300", "0"}));
       const string id = IdOf(&job);
       ASSERT_TRUE(job.WaitForOutput("[2] slow"));
-      const json found = Ask({"--for", "4s", id});
+      // Beside other programs all ranks may be late at once, and then none is named: that is no wrong answer.
+      json found = Ask({"--for", "4s", id});
+      for (int look = 1; look < kLooks && !found.contains("culprit"); ++look) found = Ask({"--for", "4s", id});
       ASSERT_TRUE(Blames(found, 2)) << kind << " " << when << "\n" << found.dump(1);
       EXPECT_EQ(found["verdict"], when == "some" ? "slow step" : "every step") << found.dump(1);
       const string activity = found["culprit"]["reason"]["activity"];
