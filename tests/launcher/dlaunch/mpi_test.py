@@ -76,7 +76,7 @@ def path_of(library):
         for line in maps:
             if line.rstrip().endswith(".so") or ".so." in line:
                 path = line.split()[-1]
-                if os.path.basename(path).startswith(os.path.basename(library).split(".so")[0] + ".so") and loaded:
+                if os.path.basename(path).startswith(os.path.basename(library)) and loaded:
                     return path
     return library
 
