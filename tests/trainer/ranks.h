@@ -2,7 +2,6 @@
 // all tests.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "cohort/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/trainer/error_of.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -18,16 +18,6 @@ namespace cohort::trainer {
 // Set before the first test runs.
 extern std::unique_ptr<runtime::Runtime> job;
 extern std::unique_ptr<comm::Communicator> world;
-
-// The words of the error that `work` throws, without the stack; empty where it throws none.
-inline std::string ErrorOf(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 // Two linear layers and a buffer; weights differ per rank until a wrapper makes them rank 0's.
 struct Net : torch::nn::Module {

@@ -1,6 +1,5 @@
 #include "cohort/trainer/adapter/lora.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -10,10 +9,11 @@
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/nn/embedding.h"
 #include "cohort/trainer/nn/linear.h"
-#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/trainer/error_of.h"
+#include "tests/trainer/removed_folder.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -37,7 +37,7 @@ struct NetOf : torch::nn::Module {
   LinearLayer up{nullptr}, down{nullptr};
   torch::nn::LayerNorm norm{nullptr};
 };
-using Net = NetOf<nn::Linear, nn::Embedding>;
+using CohortNet = NetOf<nn::Linear, nn::Embedding>;
 using TorchNet = NetOf<torch::nn::Linear, torch::nn::Embedding>;
 
 template <typename Model>
@@ -63,30 +63,8 @@ void Train(Model& model, Lora& lora, int steps = 3) {
   lora.refresh_weights();
 }
 
-std::string What(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
-}
-
-class Folder {
- public:
-  Folder() {
-    std::string name = testing::TempDir() + "lora.XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { RemoveTree(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 TEST(Lora, LayersHaveTorchsInitialValues) {
-  const auto ours = Seeded<Net>();
+  const auto ours = Seeded<CohortNet>();
   const auto torchs = Seeded<TorchNet>();
   const auto parameters = torchs->named_parameters();
   ASSERT_EQ(ours->named_parameters().keys(), parameters.keys());
@@ -97,7 +75,7 @@ TEST(Lora, LayersHaveTorchsInitialValues) {
 }
 
 TEST(Lora, NewAdaptersChangeNothing) {
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   const at::Tensor before = model->forward(Codes());
   const Lora lora(*model, Everything());
   EXPECT_TRUE(torch::equal(model->forward(Codes()), before));
@@ -106,7 +84,7 @@ TEST(Lora, NewAdaptersChangeNothing) {
 }
 
 TEST(Lora, OnlyRTimesInPlusOutNumbersTrain) {
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   const Lora lora(*model, Everything());
   int64_t trained = 0;
   for (const auto& parameter : model->parameters()) trained += parameter.requires_grad() ? parameter.numel() : 0;
@@ -118,8 +96,8 @@ TEST(Lora, OnlyRTimesInPlusOutNumbersTrain) {
 }
 
 TEST(Lora, TheBaseModelKeepsItsBits) {
-  const auto model = Seeded<Net>();
-  const auto before = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
+  const auto before = Seeded<CohortNet>();
   Lora lora(*model, Everything());
   Train(*model, lora);
   lora.merge();
@@ -130,7 +108,7 @@ TEST(Lora, TheBaseModelKeepsItsBits) {
 
 TEST(Lora, MergedEqualsUnmerged) {
   for (const bool stabilised : {false, true}) {
-    const auto model = Seeded<Net>();
+    const auto model = Seeded<CohortNet>();
     LoraConfig config = Everything();
     config.use_rslora = stabilised;
     Lora lora(*model, config);
@@ -147,7 +125,7 @@ TEST(Lora, MergedEqualsUnmerged) {
 
 // Each layer computes the formula of the paper.
 TEST(Lora, GradientsAreThoseOfTheFormula) {
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   Lora lora(*model, {.r = 2, .lora_alpha = 5, .target_modules = {"up"}});
   Train(*model, lora);
   const auto parameters = model->named_parameters();
@@ -161,7 +139,7 @@ TEST(Lora, GradientsAreThoseOfTheFormula) {
 }
 
 TEST(Lora, TorchsOwnLayersTrainThroughTheirWeights) {
-  const auto ours = Seeded<Net>();
+  const auto ours = Seeded<CohortNet>();
   const auto torchs = Seeded<TorchNet>();
   Lora lora(*ours, Everything()), other(*torchs, Everything());
   EXPECT_THAT(other.through_weights(), ElementsAre("tokens", "up", "down"));
@@ -179,7 +157,7 @@ TEST(Lora, TorchsOwnLayersTrainThroughTheirWeights) {
 }
 
 TEST(Lora, DropoutIsForTrainingOnly) {
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   LoraConfig config{.r = 3, .lora_dropout = 0.5, .target_modules = {"all-linear"}};
   Lora lora(*model, config);
   Train(*model, lora);
@@ -189,7 +167,7 @@ TEST(Lora, DropoutIsForTrainingOnly) {
 }
 
 TEST(Lora, FloatAdaptersServeABf16Base) {
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   model->to(at::kBFloat16);
   Lora lora(*model, Everything());
   Train(*model, lora);
@@ -198,8 +176,8 @@ TEST(Lora, FloatAdaptersServeABf16Base) {
 }
 
 TEST(Lora, RefusesModulesThatItCannotAdaptAndChangesNothing) {
-  const auto model = Seeded<Net>();
-  const auto refused = [&](LoraConfig config) { return What([&] { Lora lora(*model, std::move(config)); }); };
+  const auto model = Seeded<CohortNet>();
+  const auto refused = [&](LoraConfig config) { return ErrorOf([&] { Lora lora(*model, std::move(config)); }); };
   EXPECT_THAT(refused({.target_modules = {"up", "middle"}}), HasSubstr("no layer of the model is named middle"));
   EXPECT_THAT(refused({.target_modules = {"up", "middle"}}), HasSubstr("tokens, up, down"));
   EXPECT_THAT(refused({.target_modules = {"norm"}}), HasSubstr("neither a linear layer nor an embedding"));
@@ -211,13 +189,13 @@ TEST(Lora, RefusesModulesThatItCannotAdaptAndChangesNothing) {
   const Lora lora(*model, {.target_modules = {"up"}});
   EXPECT_THAT(refused({.target_modules = {"up"}}), HasSubstr("has an adapter already"));
   const auto torchs = Seeded<TorchNet>();
-  EXPECT_THAT(What([&] { Lora other(*torchs, {.lora_dropout = 0.1}); }), HasSubstr("takes no lora_dropout"));
+  EXPECT_THAT(ErrorOf([&] { Lora other(*torchs, {.lora_dropout = 0.1}); }), HasSubstr("takes no lora_dropout"));
 }
 
 TEST(Lora, FilesBringTheAdaptersBack) {
-  const Folder folder;
+  const RemovedFolder folder;
   const std::string directory = folder.path() + "/deep/adapter";
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   Lora lora(*model, Everything());
   Train(*model, lora);
   save_pretrained(lora, directory);
@@ -229,29 +207,29 @@ TEST(Lora, FilesBringTheAdaptersBack) {
   EXPECT_EQ(config.r, 3);
   EXPECT_EQ(config.lora_alpha, 6);
   EXPECT_THAT(config.target_modules, ElementsAre("tokens", "up", "down"));
-  const auto other = Seeded<Net>();
+  const auto other = Seeded<CohortNet>();
   Lora read(*other, config);
   load_adapter(read, directory);
   EXPECT_TRUE(torch::equal(other->forward(Codes()), model->forward(Codes())));
 }
 
 TEST(Lora, RefusesOtherAdaptersAndChangesNothing) {
-  const Folder folder;
+  const RemovedFolder folder;
   const std::string directory = folder.path() + "/adapter", file = directory + "/adapter_config.json";
-  const auto model = Seeded<Net>();
+  const auto model = Seeded<CohortNet>();
   Lora lora(*model, Everything());
   save_pretrained(lora, directory);
-  const auto other = Seeded<Net>();
+  const auto other = Seeded<CohortNet>();
   Lora few(*other, {.r = 3, .lora_alpha = 6, .target_modules = {"up"}});
   const at::Tensor before = few.parameters().front().clone();
-  EXPECT_THAT(What([&] { load_adapter(few, directory); }),
+  EXPECT_THAT(ErrorOf([&] { load_adapter(few, directory); }),
               HasSubstr("it has down.lora_A.weight, down.lora_B.weight, tokens.lora_embedding_A, "
                         "tokens.lora_embedding_B, which the model has not"));
-  const auto third = Seeded<Net>();
+  const auto third = Seeded<CohortNet>();
   Lora wide(*third, {.r = 4, .target_modules = {"tokens", "up", "down"}});
-  EXPECT_THAT(What([&] { load_adapter(wide, directory); }), HasSubstr("has r 3"));
+  EXPECT_THAT(ErrorOf([&] { load_adapter(wide, directory); }), HasSubstr("has r 3"));
   EXPECT_TRUE(torch::equal(few.parameters().front(), before));
-  EXPECT_THAT(What([&] { load_adapter(few, folder.path() + "/none"); }), HasSubstr("adapter_config.json"));
+  EXPECT_THAT(ErrorOf([&] { load_adapter(few, folder.path() + "/none"); }), HasSubstr("adapter_config.json"));
   for (const auto& [text, why] : std::map<std::string, std::string>{
            {"{", "no JSON"},
            {R"({"r": "x"})", "r is of another kind"},
@@ -263,7 +241,7 @@ TEST(Lora, RefusesOtherAdaptersAndChangesNothing) {
            {R"({"r": 3, "lora_alpha": 6, "rank_pattern": {"up": 4}})", "has r 4 and scale 1.5"},
            {std::string(100000, '['), "nested too deep"}}) {
     std::ofstream(file) << text;
-    EXPECT_THAT(What([&] { load_adapter(lora, directory); }), HasSubstr(why)) << text.substr(0, 40);
+    EXPECT_THAT(ErrorOf([&] { load_adapter(lora, directory); }), HasSubstr(why)) << text.substr(0, 40);
   }
 }
 
@@ -306,7 +284,7 @@ void ExpectTiedWeightsStay(const std::vector<std::string>& targets) {
   Train(model, lora);
   const at::Tensor weight = model.tokens->named_parameters(false)["weight"].detach().clone();
   const at::Tensor before = model.forward(Codes());
-  EXPECT_THAT(What([&] { lora.merge(); }), HasSubstr("which is also that of"));
+  EXPECT_THAT(ErrorOf([&] { lora.merge(); }), HasSubstr("which is also that of"));
   EXPECT_FALSE(lora.merged());
   lora.unmerge();
   EXPECT_TRUE(torch::equal(model.tokens->named_parameters(false)["weight"], weight));
@@ -324,12 +302,12 @@ TEST(Lora, DoesNotMergeIntoAWeightThatOthersHave) {
 // A parameter of a module that is no layer, and a view of a part.
 TEST(Lora, FindsSharedWeightsInAnyModule) {
   for (const bool view : {false, true}) {
-    const auto model = Seeded<Net>();
+    const auto model = Seeded<CohortNet>();
     const at::Tensor weight = model->up->weight;
     model->norm->register_parameter("borrowed", view ? weight.detach().narrow(0, 2, 3).t() : weight);
     Lora lora(*model, Everything());
-    EXPECT_THAT(What([&] { lora.merge(); }), HasSubstr("weight of up, which is also that of norm"));
-    Lora other(*Seeded<Net>(), {.target_modules = {"down"}});
+    EXPECT_THAT(ErrorOf([&] { lora.merge(); }), HasSubstr("weight of up, which is also that of norm"));
+    Lora other(*Seeded<CohortNet>(), {.target_modules = {"down"}});
     other.merge();
     EXPECT_TRUE(other.merged());
   }
@@ -341,7 +319,7 @@ TEST(Lora, AdaptsALayerOfTwoNamesOnce) {
 }
 
 TEST(Lora, LayersMayDifferInRankAndScale) {
-  const auto net = Seeded<Net>();
+  const auto net = Seeded<CohortNet>();
   LoraConfig config = Everything();
   config.rank_pattern = {{"down", 5}, {".*", 2}};
   config.alpha_pattern = {{"^up", 1}};
@@ -355,17 +333,17 @@ TEST(Lora, LayersMayDifferInRankAndScale) {
   EXPECT_EQ(config.For("up").scale(), 0.5);
   EXPECT_EQ(config.For("tokens").scale(), 3);
   Train(*net, lora);
-  const Folder folder;
+  const RemovedFolder folder;
   save_pretrained(lora, folder.path());
-  const auto same = Seeded<Net>(), other = Seeded<Net>();
+  const auto same = Seeded<CohortNet>(), other = Seeded<CohortNet>();
   Lora read(*same, ReadLoraConfig(folder.path())), uniform(*other, Everything());
   load_adapter(read, folder.path());
   EXPECT_TRUE(torch::equal(same->forward(Codes()), net->forward(Codes())));
-  EXPECT_THAT(What([&] { load_adapter(uniform, folder.path()); }), HasSubstr("(down)"));
+  EXPECT_THAT(ErrorOf([&] { load_adapter(uniform, folder.path()); }), HasSubstr("(down)"));
   config.rank_pattern = {{"(", 5}};
-  EXPECT_THAT(What([&] { Lora wrong(*Seeded<Net>(), config); }), HasSubstr("Lora: rank_pattern is keyed by"));
+  EXPECT_THAT(ErrorOf([&] { Lora wrong(*Seeded<CohortNet>(), config); }), HasSubstr("Lora: rank_pattern is keyed by"));
   config.rank_pattern = {{"up", 0}};
-  EXPECT_THAT(What([&] { Lora wrong(*Seeded<Net>(), config); }), HasSubstr("r must be positive"));
+  EXPECT_THAT(ErrorOf([&] { Lora wrong(*Seeded<CohortNet>(), config); }), HasSubstr("r must be positive"));
 }
 
 }  // namespace

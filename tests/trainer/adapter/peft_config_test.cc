@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/trainer/error_of.h"
 
 namespace cohort::trainer {
 namespace {
@@ -22,15 +23,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-PeftConfig Parsed(const json& file) { return ParsePeftConfig(file.dump(), "file"); }
+PeftConfig ParsedPeft(const json& file) { return ParsePeftConfig(file.dump(), "file"); }
 
-std::string ErrorOf(const std::string& text) {
-  try {
-    ParsePeftConfig(text, "file");
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
+std::string PeftErrorOf(const std::string& text) {
+  return ErrorOf([&] { ParsePeftConfig(text, "file"); });
 }
 
 json Plain() { return {{"peft_type", "LORA"}, {"r", 4}, {"target_modules", {"up"}}}; }
@@ -49,13 +45,13 @@ TEST(PeftConfig, FieldsHaveTheEffectThatTheTableSays) {
     json file = Plain();
     file[name] = json::parse(field.example);
     if (field.use == KeyUse::kRefused) {
-      EXPECT_THAT(ErrorOf(file.dump()), HasSubstr("file: " + name + " is "));
-      EXPECT_THAT(ErrorOf(file.dump()), HasSubstr(std::string(field.remedy)));
+      EXPECT_THAT(PeftErrorOf(file.dump()), HasSubstr("file: " + name + " is "));
+      EXPECT_THAT(PeftErrorOf(file.dump()), HasSubstr(std::string(field.remedy)));
       file[name] = field.off.empty() ? json() : json::parse(field.off);
-      EXPECT_TRUE(Equal(Parsed(file), Parsed(Plain())));
+      EXPECT_TRUE(Equal(ParsedPeft(file), ParsedPeft(Plain())));
       continue;
     }
-    const bool changes = !Equal(Parsed(file), Parsed(Plain()));
+    const bool changes = !Equal(ParsedPeft(file), ParsedPeft(Plain()));
     // The pattern says nothing but where layers_to_transform counts, which the tensors show.
     EXPECT_EQ(changes, field.use == KeyUse::kApplied && name != "layers_pattern");
   }
@@ -74,7 +70,7 @@ TEST(PeftConfig, AdaptersOfAnotherBaseAreRefused) {
   const auto with = [](const json& initialisation) {
     json file = Plain();
     file["init_lora_weights"] = initialisation;
-    return ErrorOf(file.dump());
+    return PeftErrorOf(file.dump());
   };
   for (const json& same : {json(true), json(false), json(), json("gaussian"), json("orthogonal"), json("eva")}) {
     EXPECT_EQ(with(same), "");
@@ -87,7 +83,7 @@ TEST(PeftConfig, AdaptersOfAnotherBaseAreRefused) {
 
 TEST(PeftConfig, UnknownFieldsAreRefusedUnlessTheySayNothing) {
   const auto with = [](const std::string& more) {
-    return ErrorOf(R"({"r": 4, "target_modules": ["up"], )" + more + "}");
+    return PeftErrorOf(R"({"r": 4, "target_modules": ["up"], )" + more + "}");
   };
   EXPECT_EQ(with(R"("newer": null, "other": false, "list": [], "map": {}, "text": "")"), "");
   EXPECT_THAT(with(R"("newer": {"a": 1})"), HasSubstr("file: newer is {\"a\":1}, and peft's LoRA has no such setting"));
@@ -100,16 +96,16 @@ TEST(PeftConfig, ValuesAreOfTheirKinds) {
   for (const char* wrong : {R"({"r": "8"})", R"({"r": true})", R"({"r": 8.5})", R"({"lora_alpha": "16"})",
                             R"({"lora_alpha": true})", R"({"use_rslora": 1})", R"({"target_modules": 3})",
                             R"({"target_modules": [3]})", R"({"target_modules": {"up": 1}})"}) {
-    EXPECT_THAT(ErrorOf(wrong), HasSubstr("of another kind")) << wrong;
+    EXPECT_THAT(PeftErrorOf(wrong), HasSubstr("of another kind")) << wrong;
   }
-  EXPECT_THAT(ErrorOf(R"({"r": 0})"), HasSubstr("r is not positive"));
-  EXPECT_THAT(ErrorOf("[]"), HasSubstr("no JSON object"));
-  EXPECT_THAT(ErrorOf("{\"r\": "), HasSubstr("no JSON"));
+  EXPECT_THAT(PeftErrorOf(R"({"r": 0})"), HasSubstr("r is not positive"));
+  EXPECT_THAT(PeftErrorOf("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(PeftErrorOf("{\"r\": "), HasSubstr("no JSON"));
 }
 
 TEST(PeftConfig, LayersChosenByExpressionsAreThoseOfTheTensors) {
-  EXPECT_FALSE(Parsed(Plain()).by_tensors);
-  EXPECT_THAT(Parsed(Plain()).target_modules, ElementsAre("up"));
+  EXPECT_FALSE(ParsedPeft(Plain()).by_tensors);
+  EXPECT_THAT(ParsedPeft(Plain()).target_modules, ElementsAre("up"));
   for (const char* more :
        {R"({"target_modules": ".*up"})", R"({"target_modules": null})", R"({"target_modules": "all-linear"})",
         R"({"target_modules": ["up"], "exclude_modules": "x"})",
@@ -126,10 +122,10 @@ TEST(PeftConfig, PatternsKeepTheOrderOfTheFile) {
   EXPECT_THAT(config.alpha_pattern, ElementsAre(Pair("z", 1.5), Pair("a", 2)));
   for (const char* wrong : {R"({"rank_pattern": ["up"]})", R"({"rank_pattern": {"up": 2.5}})",
                             R"({"rank_pattern": {"up": null}})", R"({"alpha_pattern": {"up": "2"}})"}) {
-    EXPECT_THAT(ErrorOf(wrong), HasSubstr("of another kind")) << wrong;
+    EXPECT_THAT(PeftErrorOf(wrong), HasSubstr("of another kind")) << wrong;
   }
-  EXPECT_THAT(ErrorOf(R"({"rank_pattern": {"up": 0}})"), HasSubstr("rank_pattern of up is not positive"));
-  EXPECT_THAT(ErrorOf(R"({"rank_pattern": {"(?!down).*": 2}})"),
+  EXPECT_THAT(PeftErrorOf(R"({"rank_pattern": {"up": 0}})"), HasSubstr("rank_pattern of up is not positive"));
+  EXPECT_THAT(PeftErrorOf(R"({"rank_pattern": {"(?!down).*": 2}})"),
               HasSubstr("file: rank_pattern is keyed by \"(?!down).*\", an expression that is not understood"));
 }
 
@@ -182,7 +178,7 @@ TEST(PeftConfig, SurvivesAnyDamage) {
     for (int change = 0; change < 1 + trial % 4; ++change)
       text[random() % text.size()] = letters[random() % letters.size()];
     if (trial % 5 == 0) text.erase(random() % text.size(), random() % 40);
-    refused += ErrorOf(text).empty() ? 0 : 1;
+    refused += PeftErrorOf(text).empty() ? 0 : 1;
   }
   EXPECT_GT(refused, 1000);
 }

@@ -1,6 +1,5 @@
 // Adapters that Python's peft wrote (make_peft_corpus.py) compute here what they compute there, or are refused by the
 // name of the setting.
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,11 +10,12 @@
 #include "cohort/trainer/nn/embedding.h"
 #include "cohort/trainer/nn/linear.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
-#include "cohort/trainer/state/checkpoint/remove_tree.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "cohort/trainer/state/load_state_dict.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/trainer/error_of.h"
+#include "tests/trainer/removed_folder.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -34,7 +34,7 @@ struct BlockImpl : torch::nn::Module {
 TORCH_MODULE(Block);
 
 // The model of the script.
-struct Net : torch::nn::Module {
+struct ScriptNet : torch::nn::Module {
   at::Tensor forward(const at::Tensor& codes) {
     at::Tensor x = tokens(codes);
     for (const auto& layer : *layers) x = layer->as<BlockImpl>()->forward(x);
@@ -50,49 +50,25 @@ const std::map<std::string, at::Tensor>& Outputs() {
   return outputs;
 }
 
-std::shared_ptr<Net> Base() {
-  const auto net = std::make_shared<Net>();
+std::shared_ptr<ScriptNet> Base() {
+  const auto net = std::make_shared<ScriptNet>();
   load_state_dict(*net, Outputs(), {.prefix = "base."});
   net->eval();
   return net;
 }
 
-at::Tensor Codes() { return torch::arange(22).remainder(11).view({2, 11}); }
-
-template <typename Call>
-std::string ErrorOf(const Call& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
-// A folder that is removed afterwards.
-class Folder {
- public:
-  Folder() {
-    std::string name = testing::TempDir() + "peft.XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { RemoveTree(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+at::Tensor ScriptCodes() { return torch::arange(22).remainder(11).view({2, 11}); }
 
 // Writes the adapter again, and reads what was written.
 at::Tensor WrittenAgain(const Lora& lora) {
-  const Folder folder;
+  const RemovedFolder folder;
   save_pretrained(lora, folder.path());
   const auto net = Base();
   Lora other(*net, ReadLoraConfig(folder.path()));
   EXPECT_EQ(other.adapted(), lora.adapted());
   load_adapter(other, folder.path());
   net->eval();
-  return net->forward(Codes());
+  return net->forward(ScriptCodes());
 }
 
 TEST(PeftCorpus, ComputesWhatPeftComputes) {
@@ -105,11 +81,11 @@ TEST(PeftCorpus, ComputesWhatPeftComputes) {
     Lora lora(*net, ReadLoraConfig(directory));
     load_adapter(lora, directory);
     net->eval();
-    const at::Tensor output = net->forward(Codes());
+    const at::Tensor output = net->forward(ScriptCodes());
     EXPECT_TRUE(torch::allclose(output, expected, 1e-5, 1e-6)) << (output - expected).abs().max();
     EXPECT_TRUE(torch::equal(WrittenAgain(lora), output));
     lora.merge();
-    EXPECT_TRUE(torch::allclose(net->forward(Codes()), expected, 1e-4, 1e-5));
+    EXPECT_TRUE(torch::allclose(net->forward(ScriptCodes()), expected, 1e-4, 1e-5));
     ++cases;
   }
   EXPECT_GE(cases, 16);
@@ -129,7 +105,7 @@ TEST(PeftCorpus, RefusesConfigurationsThatItCannotCompute) {
 // A copy of the case "list" whose tensors `change` has changed.
 template <typename Change>
 std::string ErrorOfTensors(const Change& change) {
-  const Folder folder;
+  const RemovedFolder folder;
   const std::string config = folder.path() + "/adapter_config.json";
   fs::copy_file(kCorpus + "/list/adapter_config.json", config);
   auto tensors = ReadSafetensors(kCorpus + "/list/adapter_model.safetensors");
@@ -170,7 +146,7 @@ TEST(PeftCorpus, NamesEveryTensorThatIsWrong) {
 }
 
 TEST(PeftCorpus, SaysHowToConvertAPickle) {
-  const Folder folder;
+  const RemovedFolder folder;
   fs::copy_file(kCorpus + "/list/adapter_config.json", folder.path() + "/adapter_config.json");
   std::ofstream(folder.path() + "/adapter_model.bin") << "PK";
   const auto net = Base();

@@ -6,11 +6,11 @@
 #include <sstream>
 #include <string>
 
-#include "c10/util/Exception.h"
 #include "cohort/trainer/compat/deepspeed_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/trainer/error_of.h"
 
 namespace cohort::trainer {
 namespace {
@@ -22,15 +22,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-std::string ErrorOf(const std::string& json) {
-  try {
-    ParseDeepSpeedConfig(json, 1);
-    return "";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
+std::string ErrorOnOneRank(const std::string& json) {
+  return ErrorOf([&] { ParseDeepSpeedConfig(json, 1); });
 }
-std::string ErrorWith(const std::string& more) { return ErrorOf(R"({"train_batch_size": 8, )" + more + "}"); }
+std::string ErrorWith(const std::string& more) { return ErrorOnOneRank(R"({"train_batch_size": 8, )" + more + "}"); }
 
 DeepSpeedConfig Parsed(const Json& file) { return ParseDeepSpeedConfig(file.dump(), 1); }
 
@@ -91,8 +86,8 @@ TEST(DeepSpeedKeys, EveryKeyHasTheEffectThatTheTableSays) {
         break;
       }
       case KeyUse::kRefused: {
-        EXPECT_THAT(ErrorOf(file.dump()), HasSubstr("DeepSpeedConfig: " + std::string(key.path) + " is "));
-        EXPECT_THAT(ErrorOf(file.dump()), HasSubstr(std::string(key.remedy)));
+        EXPECT_THAT(ErrorOnOneRank(file.dump()), HasSubstr("DeepSpeedConfig: " + std::string(key.path) + " is "));
+        EXPECT_THAT(ErrorOnOneRank(file.dump()), HasSubstr(std::string(key.remedy)));
         Json off = key.off == kOffDisabled    ? Json{{"enabled", false}}
                    : key.off == kOffModelType ? Json("fp32")
                    : key.off.empty()          ? Json()
@@ -197,7 +192,7 @@ TEST(DeepSpeedKeys, TextsAreTakenForNumbersWhereDeepSpeedDoes) {
   EXPECT_FALSE(config.zero_optimization.ignore_unused_parameters);
   EXPECT_TRUE(config.fp16.enabled);
   EXPECT_EQ(config.fp16.loss_scale, 128);
-  EXPECT_THAT(ErrorOf(R"({"train_batch_size": "8"})"),
+  EXPECT_THAT(ErrorOnOneRank(R"({"train_batch_size": "8"})"),
               HasSubstr("train_batch_size is \"8\", which is no whole number"));
   EXPECT_THAT(ErrorWith(R"("gradient_clipping": "1.0")"), HasSubstr("gradient_clipping"));
   EXPECT_THAT(ErrorWith(R"("fp16": {"enabled": "maybe"})"), HasSubstr("no true or false"));
@@ -236,7 +231,7 @@ TEST(DeepSpeedKeys, ParsingSurvivesAnyDamage) {
     for (int change = 0; change < 1 + trial % 4; ++change)
       text[random() % text.size()] = letters[random() % letters.size()];
     if (trial % 5 == 0) text.erase(random() % text.size(), random() % 40);
-    refused += ErrorOf(text).empty() ? 0 : 1;
+    refused += ErrorOnOneRank(text).empty() ? 0 : 1;
   }
   EXPECT_GT(refused, 1000);
 }

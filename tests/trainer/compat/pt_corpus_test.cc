@@ -13,6 +13,7 @@
 #include "cohort/trainer/compat/pt_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/trainer/error_of.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -84,13 +85,8 @@ bool Has(const std::string& type) {
   return false;
 }
 
-std::string ErrorOf(const std::string& path) {
-  try {
-    ReadPtFile(path);
-    return "";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
+std::string ErrorOfReading(const std::string& path) {
+  return ErrorOf([&] { ReadPtFile(path); });
 }
 
 TEST(PtCorpus, EveryTensorIsAsPythonReadsIt) {
@@ -104,11 +100,11 @@ TEST(PtCorpus, EveryTensorIsAsPythonReadsIt) {
     if (!expected.missing.empty() && !Has(expected.missing)) {
       std::string type = expected.missing;  // "UInt16", in Python "torch.uint16"
       for (char& letter : type) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-      EXPECT_THAT(ErrorOf(path), HasSubstr("the type torch." + type));
+      EXPECT_THAT(ErrorOfReading(path), HasSubstr("the type torch." + type));
       continue;
     }
     if (!expected.refused.empty()) {
-      const std::string error = ErrorOf(path);
+      const std::string error = ErrorOfReading(path);
       EXPECT_THAT(error, HasSubstr(expected.refused));
       EXPECT_THAT(error, HasSubstr(file));
       continue;

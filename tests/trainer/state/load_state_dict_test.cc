@@ -42,7 +42,7 @@ bool IsLoaded(const torch::nn::Module& module) {
 }
 
 // The error of loading; the module must be as it was.
-std::string ErrorOf(torch::nn::Module& module, const State& state, const LoadStateOptions& options = {}) {
+std::string ErrorOfLoading(torch::nn::Module& module, const State& state, const LoadStateOptions& options = {}) {
   State before;
   for (const auto& item : module.named_parameters()) before[item.key()] = item.value().detach().clone();
   std::string error;
@@ -85,7 +85,7 @@ TEST(LoadStateDict, AnExactNameComesFirst) {
   load_state_dict(net, state);
   EXPECT_TRUE(IsLoaded(net));
   state["module.other.weight"] = torch::zeros({4, 3});
-  EXPECT_THAT(ErrorOf(net, state), HasSubstr("it has module.other.weight, which the module has not"));
+  EXPECT_THAT(ErrorOfLoading(net, state), HasSubstr("it has module.other.weight, which the module has not"));
 }
 
 TEST(LoadStateDict, AllNamesThatDifferAreListed) {
@@ -95,12 +95,12 @@ TEST(LoadStateDict, AllNamesThatDifferAreListed) {
   state.erase("norm.num_batches_tracked");
   state["embeddings.position_ids"] = torch::arange(3);
   state["head.weight"] = torch::ones({2});
-  EXPECT_THAT(ErrorOf(net, state),
+  EXPECT_THAT(ErrorOfLoading(net, state),
               AllOf(HasSubstr("it has no norm.num_batches_tracked, up.bias, which the module has; "
                               "it has embeddings.position_ids, head.weight, which the module has not"),
                     HasSubstr(".strict = false loads in part")));
   for (int i = 0; i < 30; ++i) state["more." + std::to_string(i)] = torch::ones({1});
-  EXPECT_THAT(ErrorOf(net, state), HasSubstr("and 12 others, which the module has not"));
+  EXPECT_THAT(ErrorOfLoading(net, state), HasSubstr("and 12 others, which the module has not"));
 }
 
 TEST(LoadStateDict, LoadingInPartReturnsTheNamesThatDiffer) {
@@ -113,7 +113,7 @@ TEST(LoadStateDict, LoadingInPartReturnsTheNamesThatDiffer) {
   EXPECT_THAT(apart.unexpected, ElementsAre("embeddings.position_ids"));
   EXPECT_TRUE(net.up->weight.eq(7).all().item<bool>());
   state["up.weight"] = torch::ones({9, 9});
-  EXPECT_THAT(ErrorOf(net, state, {.strict = false}),
+  EXPECT_THAT(ErrorOfLoading(net, state, {.strict = false}),
               HasSubstr("up.weight is of shape [9, 9] in the state and [4, 3]"));
 }
 
@@ -121,16 +121,17 @@ TEST(LoadStateDict, SaysAndTakesAPrefix) {
   Net net;
   State state = StateOfNet("model.");
   state["optimizer.state.0.exp_avg"] = torch::ones({3});
-  EXPECT_THAT(ErrorOf(net, state), HasSubstr("7 of the 7 missing names behind \"model.\": call load_state_dict with "
-                                             ".prefix = \"model.\""));
+  EXPECT_THAT(ErrorOfLoading(net, state),
+              HasSubstr("7 of the 7 missing names behind \"model.\": call load_state_dict with "
+                        ".prefix = \"model.\""));
   const StateNames apart = load_state_dict(net, state, {.prefix = "model."});
   EXPECT_THAT(apart.unexpected, IsEmpty());
   EXPECT_TRUE(IsLoaded(net));
-  EXPECT_THAT(ErrorOf(net, state, {.prefix = "net."}), HasSubstr("no name of the state begins with net."));
+  EXPECT_THAT(ErrorOfLoading(net, state, {.prefix = "net."}), HasSubstr("no name of the state begins with net."));
   struct Outer : torch::nn::Module {
     std::shared_ptr<Net> net = register_module("backbone", std::make_shared<Net>());
   } outer;
-  EXPECT_THAT(ErrorOf(outer, StateOfNet()),
+  EXPECT_THAT(ErrorOfLoading(outer, StateOfNet()),
               HasSubstr("7 of the 7 other names behind \"backbone.\": load into that part"));
 }
 
@@ -142,7 +143,7 @@ TEST(LoadStateDict, EveryTensorThatDoesNotFitIsNamed) {
   state["norm.weight"] = torch::ones({4}, at::kComplexFloat);
   state["norm.num_batches_tracked"] = torch::tensor(1.5);
   state["norm.running_mean"] = torch::ones({4}).to_sparse();
-  EXPECT_THAT(ErrorOf(net, state),
+  EXPECT_THAT(ErrorOfLoading(net, state),
               AllOf(HasSubstr("up.weight is of shape [5, 3] in the state and [4, 3] in the module"),
                     HasSubstr("up.bias is of type Int in the state and Float in the module"),
                     HasSubstr("norm.weight is of type ComplexFloat"), HasSubstr("norm.num_batches_tracked is of type"),
@@ -170,7 +171,7 @@ TEST(LoadStateDict, ATiedTensorNeedsOneOfItsNames) {
     EXPECT_TRUE(IsLoaded(net)) << name;
   }
   Tied net;
-  EXPECT_THAT(ErrorOf(net, {}), HasSubstr("it has no head.weight, tokens.weight"));
+  EXPECT_THAT(ErrorOfLoading(net, {}), HasSubstr("it has no head.weight, tokens.weight"));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ bool AreCounted(const at::Tensor& tensor) {
   return torch::equal(tensor.to(type), (tensor.scalar_type() == at::kBool ? expected.ne(0) : expected).to(type));
 }
 
-std::string ErrorOf(const std::string& path) {
+std::string ErrorOfReading(const std::string& path) {
   try {
     ReadSafetensors(path);
   } catch (const DistributedError& error) {
@@ -62,7 +62,7 @@ TEST(SafetensorsCorpus, NewerTypesAreReadOrNamed) {
     if (!file.starts_with("new")) continue;
     SCOPED_TRACE(file);
     const std::string name = entry.path().stem().string().substr(file.find('_') + 1);
-    const std::string error = ErrorOf(entry.path().string());
+    const std::string error = ErrorOfReading(entry.path().string());
     if (error.empty()) {
       EXPECT_TRUE(file.starts_with("new_"));
       EXPECT_TRUE(AreCounted(ReadSafetensors(entry.path().string()).at(name)));
@@ -82,10 +82,10 @@ TEST(SafetensorsCorpus, DataMayBeginAnywhere) {
 }
 
 TEST(SafetensorsCorpus, FilesThatAreNoSafetensorsAreRefused) {
-  EXPECT_THAT(ErrorOf(kCorpus + "refused_twice.safetensors"), HasSubstr("has the key a twice"));
-  EXPECT_THAT(ErrorOf(kCorpus + "refused_overlap.safetensors"), HasSubstr("tensors share bytes: b"));
-  EXPECT_THAT(ErrorOf(kCorpus + "refused_hole.safetensors"), HasSubstr("bytes before b are no tensor's"));
-  EXPECT_THAT(ErrorOf(kCorpus + "refused_tail.safetensors"), HasSubstr("its last bytes are no tensor's"));
+  EXPECT_THAT(ErrorOfReading(kCorpus + "refused_twice.safetensors"), HasSubstr("has the key a twice"));
+  EXPECT_THAT(ErrorOfReading(kCorpus + "refused_overlap.safetensors"), HasSubstr("tensors share bytes: b"));
+  EXPECT_THAT(ErrorOfReading(kCorpus + "refused_hole.safetensors"), HasSubstr("bytes before b are no tensor's"));
+  EXPECT_THAT(ErrorOfReading(kCorpus + "refused_tail.safetensors"), HasSubstr("its last bytes are no tensor's"));
 }
 
 TEST(SafetensorsCorpus, AnIndexStandsForItsFiles) {
@@ -100,7 +100,7 @@ TEST(SafetensorsCorpus, AnIndexStandsForItsFiles) {
   const std::string path = folder + "/model.safetensors.index.json";
   const auto error = [&](const std::string& map) {
     std::ofstream(path) << R"({"weight_map": {)" << map << "}}";
-    return ErrorOf(path);
+    return ErrorOfReading(path);
   };
   const std::string first = R"("up.weight": "model-00001-of-00002.safetensors")";
   const std::string weight = R"("down.weight": "model-00002-of-00002.safetensors")";
@@ -113,7 +113,7 @@ TEST(SafetensorsCorpus, AnIndexStandsForItsFiles) {
   EXPECT_THAT(error(R"("a": 3)"), HasSubstr("the file of a is 3"));
   EXPECT_THAT(error(R"("a": "gone.safetensors")"), HasSubstr("gone.safetensors"));
   std::ofstream(path) << "[]";
-  EXPECT_THAT(ErrorOf(path), HasSubstr("has no weight_map"));
+  EXPECT_THAT(ErrorOfReading(path), HasSubstr("has no weight_map"));
   RemoveTree(folder);
 }
 
