@@ -28,6 +28,14 @@ class RankStatesTest : public ::testing::Test {
     loop_.Run();
     EXPECT_TRUE(condition());
   }
+  // Runs the loop for the time of four looks: nothing that could be awaited happens.
+  void ExpectNoStates() {
+    loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
+    loop_.Run();
+    v1::TracedCalls taken;
+    states_.Take(&taken);
+    EXPECT_TRUE(taken.states().empty());
+  }
   bool HasSleep() const {
     for (const v1::RankStates& rank : taken_) {
       for (const v1::StateShape& shape : rank.shapes()) {
@@ -69,36 +77,23 @@ TEST_F(RankStatesTest, EqualStatesThatFollowEachOtherAreOne) {
 }
 
 TEST_F(RankStatesTest, NobodyLooksUnlessTold) {
-  v1::TracedCalls taken;
-  states_.Take(&taken);
-  EXPECT_TRUE(taken.states().empty());
+  ExpectNoStates();
   states_.Watch(true);
   TakeUntil([this] { return HasSleep(); });
   states_.Watch(false);
-  loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
-  loop_.Run();
-  states_.Take(&taken);
-  EXPECT_TRUE(taken.states().empty());
+  ExpectNoStates();
 }
 
 TEST_F(RankStatesTest, AnotherProcessOfTheSameNumberIsNotWatched) {
   ++process_.start_time;
   states_.Watch(true);
-  loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
-  loop_.Run();
-  v1::TracedCalls taken;
-  states_.Take(&taken);
-  EXPECT_TRUE(taken.states().empty());
+  ExpectNoStates();
 }
 
 TEST_F(RankStatesTest, ARankWithoutAProcessHasNoStates) {
   process_ = {};
   states_.Watch(true);
-  loop_.After(RankStates::kLookEvery * 4, [this] { loop_.Quit(); });
-  loop_.Run();
-  v1::TracedCalls taken;
-  states_.Take(&taken);
-  EXPECT_TRUE(taken.states().empty());
+  ExpectNoStates();
   process_ = ProcessOf(child_.pid());
   TakeUntil([this] { return HasSleep(); });
 }

@@ -2,6 +2,7 @@
 #include "cohort/launcher/agent/watch/open_mpi_folder.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,10 +12,14 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr char kAddress[] = "@cohort-0123456789abcdef0123456789abcdef";
+// No other process's, so that the test may run several times at once.
+std::string Address() {
+  static const std::string address = "@cohort-0123456789ab" + std::to_string(100'000'000'000 + ::getpid());
+  return address;
+}
 
 std::vector<std::string> Both() {
-  const OpenMpiFolders folders = OpenMpiFolders::Of(kAddress);
+  const OpenMpiFolders folders = OpenMpiFolders::Of(Address());
   return {folders.files, folders.memory};
 }
 
@@ -24,9 +29,9 @@ TEST(OpenMpiFoldersTest, GoWithAllThatIsInThem) {
     std::filesystem::create_directories(folder + "/0/deep");
     std::ofstream(folder + "/0/deep/file") << "x";
   }
-  RemoveOpenMpiFolders(kAddress);
+  RemoveOpenMpiFolders(Address());
   for (const std::string& folder : Both()) EXPECT_FALSE(std::filesystem::exists(folder));
-  RemoveOpenMpiFolders(kAddress);  // they are gone
+  RemoveOpenMpiFolders(Address());  // they are gone
 }
 
 TEST(OpenMpiFoldersTest, AnythingElseOfTheirNamesStays) {
@@ -34,7 +39,7 @@ TEST(OpenMpiFoldersTest, AnythingElseOfTheirNamesStays) {
     const std::string other = folder + ".other";
     std::filesystem::create_directories(other + "/kept");
     std::filesystem::create_directory_symlink(other, folder);
-    RemoveOpenMpiFolders(kAddress);
+    RemoveOpenMpiFolders(Address());
     EXPECT_TRUE(std::filesystem::is_symlink(folder));
     EXPECT_TRUE(std::filesystem::exists(other + "/kept"));
     std::filesystem::remove(folder);
