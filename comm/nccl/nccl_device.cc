@@ -18,7 +18,7 @@ NcclDevice::~NcclDevice() {
     registrations_.ReleaseAll(*context_.nccl, communicator_->launcher());
   }
   turn_.Forget();
-  while (HasEnded(life_) && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
+  AwaitStop();
   Keep(scratch_);
   FreeKept();
   LeaveBehind(kept_);
@@ -225,6 +225,10 @@ void NcclDevice::Stop() {
 bool NcclDevice::Stopped() {
   if (life_ == DeviceLife::kStopping && communicator_->Stopped()) life_.Enter(DeviceLife::kStopped);
   return life_ == DeviceLife::kStopped || life_ == DeviceLife::kFresh;
+}
+
+void NcclDevice::AwaitStop() {
+  while (HasEnded(life_) && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 void NcclDevice::FreeKept() {

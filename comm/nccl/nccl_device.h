@@ -89,6 +89,8 @@ class NcclDevice {
   // The group has failed: stops what is enqueued. Stopped: nothing of it runs any more.
   void Stop();
   bool Stopped();
+  // After Stop: waits until it is Stopped, which takes a bounded time.
+  void AwaitStop();
   // After Stopped: frees what it might have used until then, unless it was left behind.
   void FreeKept();
   bool left_behind() const { return communicator_ != nullptr && communicator_->left_behind(); }

@@ -37,6 +37,8 @@ NcclLane::NcclLane(const NcclContext* context, int index, int ordinal)
       earliest_deadline_(kNever) {}
 
 NcclLane::~NcclLane() {
+  device_.AwaitStop();
+  if (device_.left_behind()) check_.KeepMemory();
   if (wake_stream_ != nullptr) (void)context_.cuda->cudaStreamDestroy(wake_stream_);
 }
 

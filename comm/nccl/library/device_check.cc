@@ -5,15 +5,22 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "cohort/comm/check/input_check.h"
+#include "cohort/comm/nccl/library/left_behind.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 
 DeviceCheck::~DeviceCheck() {
-  if (ended_ == nullptr || !Ended()) return;
-  (void)cuda_.cudaEventDestroy(ended_);
-  (void)cuda_.cudaFree(found_);
-  (void)cuda_.cudaFreeHost(here_);
+  if (found_ == nullptr) return;
+  const cuda::DeviceScope device(cuda_, ordinal_);
+  const cuda::RelaxedCapture relaxed(cuda_);
+  if (keeps_memory_ || !Ended()) {
+    LeaveBehind({found_, here_});
+  } else {
+    (void)cuda_.cudaFree(found_);
+    (void)cuda_.cudaFreeHost(here_);
+  }
+  if (ended_ != nullptr) (void)cuda_.cudaEventDestroy(ended_);  // CUDA lets go of it when what is before it is done
 }
 
 absl::Status DeviceCheck::Nested(CollectiveKind kind) {
@@ -23,8 +30,10 @@ absl::Status DeviceCheck::Nested(CollectiveKind kind) {
       "anything that calls back makes others");
 }
 
+// Another thread may capture a graph meanwhile.
 absl::Status DeviceCheck::Prepare() {
   if (ended_ != nullptr) return absl::OkStatus();
+  const cuda::RelaxedCapture relaxed(cuda_);
   if (found_ == nullptr) {
     COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaMalloc(reinterpret_cast<void**>(&found_), sizeof(cuda::Found))));
   }
@@ -78,6 +87,7 @@ absl::Status DeviceCheck::Search(const AcceptedCall& call, cuda::ReductionKernel
 }
 
 bool DeviceCheck::Ended() {
+  if (ended_ == nullptr) return true;  // no search has begun
   const cuda::RelaxedCapture relaxed(cuda_);
   return cuda_.cudaEventQuery(ended_) != cudaErrorNotReady;
 }

@@ -23,7 +23,7 @@ class DeviceCheck {
   // All of them outlive it. `ordinal`: CUDA's number of the device.
   DeviceCheck(const GroupContext* group, const cuda::CudaApi* cuda, NcclPool* pool, int ordinal)
       : group_(*group), cuda_(*cuda), pool_(*pool), ordinal_(ordinal) {}
-  // Leaves its memory behind where a search never ended.
+  // Frees its memory, or leaves it behind where a search never ended. May wait for kernels of the device.
   ~DeviceCheck();
   DeviceCheck(const DeviceCheck&) = delete;
   DeviceCheck& operator=(const DeviceCheck&) = delete;
@@ -35,6 +35,8 @@ class DeviceCheck {
   absl::Status Run(const AcceptedCall& call, bool captured, const DriveOn& drive_on, runtime::Deadline deadline);
   // The refusal of a call that comes from inside of another one's check: their order would differ between members.
   static absl::Status Nested(CollectiveKind kind);
+  // A kernel on the device may never end: the memory, which CUDA frees only behind all kernels, is left behind.
+  void KeepMemory() { keeps_memory_ = true; }
   // Run is under way further up this thread's stack: it drives the engine, and the engine has called us.
   bool running() const { return running_; }
 
@@ -51,6 +53,7 @@ class DeviceCheck {
   NcclPool& pool_;
   const int ordinal_;
   bool running_ = false;
+  bool keeps_memory_ = false;
   cuda::Found* found_ = nullptr;  // in device memory
   cuda::Found* here_ = nullptr;   // its copy in pinned host memory
   cudaEvent_t ended_ = nullptr;

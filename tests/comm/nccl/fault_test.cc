@@ -24,7 +24,8 @@ CollectiveRequest Barrier() {
   return request;
 }
 
-// A barrier and an all-reduce, which on rank 0 goes wrong in `mode`. Returns rank 0's status and how long it took.
+// A barrier and an all-reduce whose input is searched for NaN, which on rank 0 goes wrong in `mode`. Returns rank 0's
+// status and how long it took.
 struct Outcome {
   absl::Status status;
   absl::Status later;
@@ -34,6 +35,7 @@ Outcome SecondCall(FakeNcclMode mode, std::chrono::nanoseconds timeout, bool abo
   TheFake().configure(mode, 2, 0, abort_hangs);
   Outcome outcome;
   const std::vector<std::string> problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
+    self.SetChecks({.nan = true});
     if (const absl::Status status = self.Run(Barrier()); !status.ok()) return status.ToString();
     std::vector<float> data(4);
     CollectiveRequest second;
@@ -113,11 +115,15 @@ TEST_F(NcclFault, MoreCallsThanADeviceTakesEndAtTheirDeadline) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
-TEST_F(NcclFault, HangingAbortIsLeftBehind) {
+TEST_F(NcclFault, HangingAbortIsLeftBehindWithItsMemory) {
+  const int before = TheFake().live_allocations();
   const Outcome outcome = SecondCall(kFakeHang, milliseconds(100), /*abort_hangs=*/true);
   EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.status)) << outcome.status;
   // A library that revokes does not need the abort here.
-  if (TheFake().Find<void*>("ncclCommRevoke") == nullptr) {
+  const bool revokes = TheFake().Find<void*>("ncclCommRevoke") != nullptr;
+  // On each rank those of barriers and, two, of the check: CUDA would free them behind the kernel that hangs.
+  EXPECT_EQ(TheFake().live_allocations() - before, revokes ? 0 : 2 * (1 + 2));
+  if (!revokes) {
     EXPECT_NE(std::string(outcome.status.message()).find("abort did not end within 5 s"), std::string::npos);
   }
   EXPECT_LT(outcome.seconds, 25) << "the fake's abort takes 30 s, the limit is 5 s";

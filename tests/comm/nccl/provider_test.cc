@@ -453,5 +453,36 @@ TEST_F(NcclProviderTest, InputsAreSearchedForNaNBeforeTheyAreSent) {
   ExpectNoProblem(problems);
 }
 
+CollectiveRequest Sum(std::vector<float>& values) {
+  CollectiveRequest request;
+  request.kind = CollectiveKind::kAllReduce;
+  request.dtype = DataType::kFloat32;
+  request.in = request.out = values.data();
+  request.count = static_cast<int64_t>(values.size());
+  request.in_place = true;
+  return request;
+}
+
+TEST_F(NcclProviderTest, ASearchThatGetsNoMemoryKeepsNone) {
+  ExpectNoProblem(RunNcclRanks(1, [](NcclRank& self) -> std::string {
+    self.SetChecks({.nan = true});
+    std::vector<float> values(4, 1);
+    TheFake().Find<decltype(&FakeCudaRefuseAllocation)>("FakeCudaRefuseAllocation")(2);
+    return self.Run(Sum(values)).ok() ? "the second allocation was not needed" : "";
+  }));
+}
+
+TEST_F(NcclProviderTest, AFirstSearchLeavesTheCaptureOfAnotherStreamAlone) {
+  ExpectNoProblem(RunNcclRanks(1, [](NcclRank& self) -> std::string {
+    self.SetChecks({.nan = true});
+    std::vector<float> values(4, 1);
+    FakeStream other;
+    other.BeginCapture();
+    const absl::Status status = self.Run(Sum(values));
+    (void)other.EndCapture();
+    return status.ok() ? "" : status.ToString();
+  }));
+}
+
 }  // namespace
 }  // namespace cohort::comm

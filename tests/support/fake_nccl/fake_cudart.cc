@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/fake_nccl/fake_state.h"
@@ -18,14 +19,23 @@ struct Event {
 thread_local int current_device = 0;
 constexpr int kDevices = 8;
 int compute_capability_major = 9;
-int allocations = 0;  // of pinned and device memory; guarded by State::mutex
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+// Guarded by State::mutex.
+int allocations = 0;    // of pinned and device memory
+int until_refused = 0;  // allocations until one fails; 0: none does
+int captures = 0;       // streams that are being captured
 
 cudaError_t Allocate(void** pointer, size_t bytes) {
   const cohort::runtime::MutexLock lock(GlobalState().mutex);
+  if (captures > 0 && capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
+  if (until_refused > 0 && --until_refused == 0) return cudaErrorMemoryAllocation;
   *pointer = std::malloc(std::max<size_t>(bytes, 1));
   if (*pointer == nullptr) return cudaErrorMemoryAllocation;
   ++allocations;
   return cudaSuccess;
+}
+void EndCaptureOf(Stream& stream) {
+  if (std::exchange(stream.began_capture, false)) --captures;
 }
 cudaError_t Release(void* pointer) {
   const cohort::runtime::MutexLock lock(GlobalState().mutex);
@@ -49,6 +59,11 @@ extern "C" {
 int FakeCudaLiveAllocations() {
   const Lock lock(GlobalState().mutex);
   return fake::allocations;
+}
+
+void FakeCudaRefuseAllocation(int k) {
+  const Lock lock(GlobalState().mutex);
+  fake::until_refused = k;
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -76,7 +91,13 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) { return fake::Allocate(poi
 cudaError_t cudaFree(void* pointer) { return fake::Release(pointer); }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return fake::Allocate(pointer, bytes); }
 cudaError_t cudaFreeHost(void* pointer) { return fake::Release(pointer); }
-cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) { return fake::Allocate(pointer, bytes); }
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // may be captured
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  const cudaError_t error = fake::Allocate(pointer, bytes);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return error;
+}
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   const Lock lock(GlobalState().mutex);
   --fake::allocations;
@@ -89,6 +110,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(GlobalState().mutex);
+  fake::EndCaptureOf(StreamOf(stream));
   delete reinterpret_cast<fake::Stream*>(stream);
   return cudaSuccess;
 }
@@ -157,8 +179,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return event.task == nullptr || event.task->done ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  std::swap(*mode, current);
+  std::swap(*mode, fake::capture_mode);
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -169,12 +190,15 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const Lock lock(GlobalState().mutex);
   StreamOf(stream).capture = std::make_shared<fake::Graph>();
+  StreamOf(stream).began_capture = true;
+  ++fake::captures;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const Lock lock(GlobalState().mutex);
   *graph = reinterpret_cast<cudaGraph_t>(new fake::Graph(*StreamOf(stream).capture));
   StreamOf(stream).capture = nullptr;
+  fake::EndCaptureOf(StreamOf(stream));
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {

@@ -34,6 +34,9 @@ int FakeNcclMostPending();
 int FakeNcclLiveRegistrations();
 // Pre-multiplied sums that were not destroyed.
 int FakeNcclLiveOps();
-// Device and pinned memory that was not freed.
+// Device and pinned memory that was not freed. While a stream is captured, only threads that have relaxed their mode
+// get any.
 int FakeCudaLiveAllocations();
+// The k-th allocation from now on fails, counted from 1.
+void FakeCudaRefuseAllocation(int k);
 }

@@ -39,6 +39,7 @@ struct Graph {
 struct Stream {
   TaskPointer last;
   std::shared_ptr<Graph> capture;  // null: not capturing
+  bool began_capture = false;      // here; else it has joined one
 };
 
 // The calling thread's.
