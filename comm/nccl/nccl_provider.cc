@@ -171,6 +171,8 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
     return Staging::Nested(request.kind);
   if (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->check().running(); })) [[unlikely]]
     return DeviceCheck::Nested(request.kind);
+  if (group_->checks.nan) [[unlikely]]
+    COHORT_RETURN_IF_ERROR(DeviceCheck::CheckPossible(request, group_->size, *context_.cuda, *context_.pool));
   ServicePlan plan;
   plan.pieces = by_host ? kByHost : kByNccl;
   plan.tuning = by_host ? kHostTag + static_cast<uint64_t>(index) : DeviceTag(index);

@@ -30,6 +30,20 @@ absl::Status DeviceCheck::Nested(CollectiveKind kind) {
       "anything that calls back makes others");
 }
 
+absl::Status DeviceCheck::CheckPossible(const CollectiveRequest& request, int size, const cuda::CudaApi& cuda,
+                                        NcclPool& pool) {
+  const int inputs =
+      BlocksOf(request.kind, /*is_root=*/true, size).in + BlocksOf(request.kind, /*is_root=*/false, size).in;
+  if (!IsFloat(request.dtype) || inputs == 0) return absl::OkStatus();
+  const cuda::DeviceScope device(cuda, request.device);
+  COHORT_RETURN_IF_ERROR(device.status());
+  const cuda::RelaxedCapture relaxed(cuda);
+  if (pool.KernelsOf(cuda, request.device) != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(std::string(Name(request.kind)) +
+                                  " on CUDA memory can't be checked: --check nan needs Cohort's kernels for CUDA "
+                                  "devices, which this build lacks (nvcc) or the driver refuses: run without it");
+}
+
 // Another thread may capture a graph meanwhile.
 absl::Status DeviceCheck::Prepare() {
   if (ended_ != nullptr) return absl::OkStatus();
@@ -52,16 +66,10 @@ absl::Status DeviceCheck::Run(const AcceptedCall& call, bool captured, const Dri
                                     " is being captured into a CUDA graph, and --check nan looks at an input before "
                                     "the call: run without graphs, or without the check");
   }
-  cuda::ReductionKernels* const kernels = pool_.KernelsOf(cuda_, ordinal_);
-  if (kernels == nullptr) {
-    return absl::UnimplementedError(std::string(Name(call.request.kind)) +
-                                    " on CUDA memory can't be checked: --check nan needs Cohort's kernels for CUDA "
-                                    "devices, which this build lacks (nvcc) or the driver refuses: run without it");
-  }
   COHORT_RETURN_IF_ERROR(Prepare());
   running_ = true;
   const absl::Cleanup over = [this] { running_ = false; };
-  return Search(call, *kernels, drive_on, deadline);
+  return Search(call, *pool_.KernelsOf(cuda_, ordinal_), drive_on, deadline);
 }
 
 absl::Status DeviceCheck::Search(const AcceptedCall& call, cuda::ReductionKernels& kernels, const DriveOn& drive_on,

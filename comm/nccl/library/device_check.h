@@ -28,10 +28,14 @@ class DeviceCheck {
   DeviceCheck(const DeviceCheck&) = delete;
   DeviceCheck& operator=(const DeviceCheck&) = delete;
 
+  // The refusal of a call whose input has to be searched and can't be, for whatever rank gives one: this build or
+  // driver has no kernels for request.device. Loads them if need be. With engine ownership.
+  static absl::Status CheckPossible(const CollectiveRequest& request, int size, const cuda::CudaApi& cuda,
+                                    NcclPool& pool);
   // kDataLoss where the input that this rank gives to the call is not finite, in the words of CheckInput. Waits for the
-  // stream, driving the engine meanwhile; the device is current. kUnimplemented: this build or driver has no kernels,
-  // or the stream is being captured into a graph, which nobody can wait for. kDeadlineExceeded: earlier work on the
-  // stream did not end in time.
+  // stream, driving the engine meanwhile; the device is current. The call is possible. kUnimplemented: the stream is
+  // being captured into a graph, which nobody can wait for. kDeadlineExceeded: earlier work on the stream did not end
+  // in time.
   absl::Status Run(const AcceptedCall& call, bool captured, const DriveOn& drive_on, runtime::Deadline deadline);
   // The refusal of a call that comes from inside of another one's check: their order would differ between members.
   static absl::Status Nested(CollectiveKind kind);

@@ -1,5 +1,5 @@
 // Checks (COHORT_CHECK) of calls on CUDA memory, of communicators as users have them. The ranks are processes, which
-// the fake NCCL does not join: their calls go through host memory. comm_nccl_provider_test has calls of NCCL's.
+// the fake NCCL does not join: their calls go through host memory. comm_nccl_search_test has calls of NCCL's.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -424,63 +423,6 @@ TEST_F(NcclProviderTest, AlgorithmsCannotBeForced) {
     CollectiveRequest request;
     request.kind = CollectiveKind::kBarrier;
     return absl::IsInvalidArgument(self.provider().Choose(request, "ring").status()) ? "" : "ring was not refused";
-  }));
-}
-
-TEST_F(NcclProviderTest, InputsAreSearchedForNaNBeforeTheyAreSent) {
-  const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    self.SetChecks({.nan = true});
-    std::vector<float> in(3000, 1), out(6000);
-    CollectiveRequest request;
-    request.kind = CollectiveKind::kAllGather;
-    request.dtype = DataType::kFloat32;
-    request.in = in.data();
-    request.out = out.data();
-    request.count = 3000;
-    for (int step = 0; step < 2; ++step) {
-      if (const absl::Status right = self.Run(request); !right.ok()) return "a right call: " + right.ToString();
-    }
-    if (out != std::vector<float>(6000, 1)) return "all_gather gave wrong values";
-    if (self.rank() == 1) in[2041] = in[2995] = std::numeric_limits<float>::quiet_NaN();
-    const absl::Status status = self.Run(request, std::chrono::milliseconds(500));
-    const std::string text(status.message());
-    if (self.rank() == 0) return status.ok() ? "rank 1 took part" : "";  // nothing tells it here
-    return absl::IsDataLoss(status) && text.find("rank 1's input of all_gather(") == 0 &&
-                   text.find(" holds NaN at element 2041 (2 NaN, 0 inf)") != std::string::npos
-               ? ""
-               : status.ToString();
-  });
-  ExpectNoProblem(problems);
-}
-
-CollectiveRequest Sum(std::vector<float>& values) {
-  CollectiveRequest request;
-  request.kind = CollectiveKind::kAllReduce;
-  request.dtype = DataType::kFloat32;
-  request.in = request.out = values.data();
-  request.count = static_cast<int64_t>(values.size());
-  request.in_place = true;
-  return request;
-}
-
-TEST_F(NcclProviderTest, ASearchThatGetsNoMemoryKeepsNone) {
-  ExpectNoProblem(RunNcclRanks(1, [](NcclRank& self) -> std::string {
-    self.SetChecks({.nan = true});
-    std::vector<float> values(4, 1);
-    TheFake().Find<decltype(&FakeCudaRefuseAllocation)>("FakeCudaRefuseAllocation")(2);
-    return self.Run(Sum(values)).ok() ? "the second allocation was not needed" : "";
-  }));
-}
-
-TEST_F(NcclProviderTest, AFirstSearchLeavesTheCaptureOfAnotherStreamAlone) {
-  ExpectNoProblem(RunNcclRanks(1, [](NcclRank& self) -> std::string {
-    self.SetChecks({.nan = true});
-    std::vector<float> values(4, 1);
-    FakeStream other;
-    other.BeginCapture();
-    const absl::Status status = self.Run(Sum(values));
-    (void)other.EndCapture();
-    return status.ok() ? "" : status.ToString();
   }));
 }
 

@@ -2,6 +2,7 @@
 // after the other.
 #include <cuda.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -10,6 +11,7 @@
 #include "cohort/comm/cuda/kernel_list.h"
 #include "cohort/comm/cuda/reduce_body.h"
 #include "cohort/comm/cuda/search_body.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/fake_nccl/fake_state.h"
 
 namespace cohort::comm::cuda {
@@ -47,9 +49,18 @@ const std::map<std::string, Kernel>& Kernels() {
 using cohort::comm::cuda::Kernel;
 using cohort::comm::cuda::Kernels;
 
+namespace {
+
+std::atomic<bool> takes_kernels{true};
+
+}  // namespace
+
 extern "C" {
 
+void FakeCudaTakeKernels(bool takes) { takes_kernels = takes; }
+
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  if (!takes_kernels) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   // The number that nvcc's fat binaries begin with.
   uint32_t magic = 0;
   std::memcpy(&magic, image, sizeof magic);

@@ -39,4 +39,6 @@ int FakeNcclLiveOps();
 int FakeCudaLiveAllocations();
 // The k-th allocation from now on fails, counted from 1.
 void FakeCudaRefuseAllocation(int k);
+// Whether the driver takes modules of kernels.
+void FakeCudaTakeKernels(bool takes);
 }
