@@ -258,9 +258,16 @@ absl::Status Unreadable(const std::string& file, int error) {
 absl::StatusOr<std::span<const std::byte>> MapFile(const std::string& file, FileDescriptor* kept) {
   FileDescriptor& fd = *kept;
   fd = FileDescriptor(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return Unreadable(file, errno);
+  // Its writer, or one that comes after it, may make the file empty: this process would die of a look at it. Some file
+  // systems have no locks, and nobody is kept out there.
+  if (flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError("the tape " + file +
+                                         " can't be read: a rank that runs writes it just now; wait for the end of its "
+                                         "job, or replay a copy of the folder");
+  }
   struct stat info{};
-  if (!fd.valid() || fstat(fd.get(), &info) != 0) return Unreadable(file, errno);
-  (void)flock(fd.get(), LOCK_SH | LOCK_NB);  // refused while its rank writes, which only adds to it
+  if (fstat(fd.get(), &info) != 0) return Unreadable(file, errno);
   if (!S_ISREG(info.st_mode)) return absl::FailedPreconditionError("the tape " + file + " is no plain file");
   const auto bytes = static_cast<size_t>(info.st_size);
   if (bytes == 0) return std::span<const std::byte>();

@@ -23,7 +23,7 @@ absl::Status AddTapeFile(std::span<const std::byte> bytes, const std::string& fi
 class OpenTape {
  public:
   // Reads all of the tape at `path`, with its parts. Blocks on the disk. Errors as AddTapeFile, kNotFound and
-  // kPermissionDenied; each names the path.
+  // kPermissionDenied, and kFailedPrecondition while a process writes it; each names the path.
   static absl::StatusOr<std::unique_ptr<OpenTape>> Open(const std::string& path);
   ~OpenTape();
   OpenTape(const OpenTape&) = delete;

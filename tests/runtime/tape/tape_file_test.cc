@@ -142,6 +142,17 @@ TEST_F(TapeFileTest, NobodyElseReadsWhatReplacesAFileOfOthers) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+// A later writer would make the file empty below its reader, which would then die of SIGBUS.
+TEST_F(TapeFileTest, ATapeIsReadOnceItsWriterHasEnded) {
+  auto writer = Create();
+  const absl::Status refused = OpenTape::Open(path_).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(string(refused.message()), AllOf(HasSubstr("the tape " + path_ + " can't be read: a rank that runs"),
+                                               HasSubstr("wait for the end of its job")));
+  writer.reset();
+  EXPECT_TRUE(OpenTape::Open(path_).ok());
+}
+
 TEST_F(TapeFileTest, ATapeInUseIsNotReplaced) {
   WriteSome();
   const auto tape = OpenTape::Open(path_);
