@@ -15,7 +15,11 @@ RecordedBox::RecordedBox(runtime::RankPart* part) : owner_(&part->black_box.owne
   number_ = owner_.ClaimSince(look);
   if (!number_.has_value()) return;
   writer_.emplace(&part->black_box);
-  runtime::HideWait(part->control, runtime::ReadWaitNumber(part->control).number);  // of the former owner
+  // Hides the wait of the former owner. As a write: the wait that is read may else be that of a runtime that has come
+  // since.
+  Write([&control = part->control](runtime::BlackBoxWriter&) {
+    runtime::HideWait(control, runtime::ReadWaitNumber(control).number);
+  });
 }
 
 }  // namespace cohort::comm::nccl_profiler

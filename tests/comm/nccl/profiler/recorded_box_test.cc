@@ -119,5 +119,18 @@ TEST_F(RecordedBoxTest, ARuntimeDoesNotTakeOverTheRecordersWait) {
   EXPECT_FALSE(runtime::ReadWait(agent_->control(0), box()).has_value());
 }
 
+TEST_F(RecordedBoxTest, ARecorderDoesNotTakeOverTheWaitOfTheOneBefore) {
+  const auto first = *Attach(Segment::Role::kRecorder);
+  RecordedBox(first.get()).Write([&](BlackBoxWriter& writer) {
+    const uint64_t ticket = writer.Start(RecordOf(kRecorders));
+    runtime::ShowWait(first->control(0), ticket, ticket, /*bound=*/false);
+  });
+  EXPECT_TRUE(runtime::ReadWait(agent_->control(0), box()).has_value());
+  const auto second = *Attach(Segment::Role::kRecorder);
+  RecordedBox recorder(second.get());
+  EXPECT_FALSE(runtime::ReadWait(agent_->control(0), box()).has_value());
+  EXPECT_TRUE(recorder.Write([](BlackBoxWriter& writer) { writer.Start(RecordOf(kRecorders)); }));
+}
+
 }  // namespace
 }  // namespace cohort::comm::nccl_profiler
