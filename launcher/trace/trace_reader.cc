@@ -66,7 +66,8 @@ uint64_t Number(const Event& event, const char* name) { return std::strtoull(Tex
 
 class TraceReader {
  public:
-  absl::StatusOr<TraceContents> Read(const std::string& path);
+  // `shown`: the file's name in errors.
+  absl::StatusOr<TraceContents> Read(const std::string& path, const std::string& shown);
 
  private:
   struct Track {
@@ -305,9 +306,9 @@ void TraceReader::AddState(const Track& track, const Event& begin, uint64_t end_
   DropFirst(kMostStates, &found_.states, &found_.left_out);
 }
 
-absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
-  const std::string name = Printable(path);
-  const absl::Status read = reader_.Read(path, [this](const Event& event) { On(event); });
+absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path, const std::string& shown) {
+  const std::string name = Printable(shown);
+  const absl::Status read = reader_.Read(path, [this](const Event& event) { On(event); }, shown);
   if (format_ > kTraceFormat) {
     return WithRemedy(Remedy::kTraceVersion,
                       absl::UnimplementedError(name + " is a trace of a later dlaunch, of format " +
@@ -317,7 +318,7 @@ absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
   const bool too_much = begun_bytes_ > kMostBegunBytes;
   if (absl::IsDataLoss(read) || too_much) {
     const std::string why =
-        too_much ? path + " holds more slices without an end than a job has ranks" : std::string(read.message());
+        too_much ? shown + " holds more slices without an end than a job has ranks" : std::string(read.message());
     return WithRemedy(Remedy::kTraceDamaged,
                       absl::DataLossError(Printable(why) + "; take another trace, or give the undamaged file"));
   }
@@ -334,12 +335,13 @@ absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path) {
+absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path, const std::string& name) {
+  const std::string& shown = name.empty() ? path : name;
   struct stat info{};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return absl::NotFoundError("no trace can be read: " + Printable(path) + " is no plain file");
+    return absl::NotFoundError("no trace can be read: " + Printable(shown) + " is no plain file");
   }
-  return TraceReader().Read(path);
+  return TraceReader().Read(path, shown);
 }
 
 }  // namespace cohort::launcher

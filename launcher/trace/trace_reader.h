@@ -25,11 +25,11 @@ struct TraceContents {
   bool cut = false;       // the last packet is not whole, as after kill -9, and while the file is written
 };
 
-// Blocks while the file is read. Errors name the file:
+// Blocks while the file is read. Errors call the file `name`, or by its path where that is empty:
 // - kNotFound: it can't be read.
 // - kInvalidArgument: it is no trace, or none of dlaunch's.
 // - kUnimplemented: it is of a later version.
 // - kDataLoss: it is damaged, and where.
-absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path);
+absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path, const std::string& name = "");
 
 }  // namespace cohort::launcher

@@ -30,30 +30,31 @@ size_t PerfettoReader::Event::bytes() const {
   return sum;
 }
 
-absl::Status PerfettoReader::Broken(const std::string& path, const char* otherwise) const {
-  if (whole_bytes_ == 0) return absl::InvalidArgumentError(path + otherwise);
-  return absl::DataLossError(path + " is damaged behind byte " + std::to_string(whole_bytes_));
+absl::Status PerfettoReader::Broken(const std::string& name, const char* otherwise) const {
+  if (whole_bytes_ == 0) return absl::InvalidArgumentError(name + otherwise);
+  return absl::DataLossError(name + " is damaged behind byte " + std::to_string(whole_bytes_));
 }
 
-absl::Status PerfettoReader::Read(const std::string& path, const OnEvent& on_event) {
+absl::Status PerfettoReader::Read(const std::string& path, const OnEvent& on_event, const std::string& name) {
+  const std::string& shown = name.empty() ? path : name;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(path + ": " + std::strerror(errno));
+  if (!file) return absl::NotFoundError(shown + ": " + std::strerror(errno));
   google::protobuf::io::IstreamInputStream input(&file);
   for (;;) {
     google::protobuf::io::CodedInputStream coded(&input);  // one for each packet, since its total is limited
     const uint32_t tag = coded.ReadTag();
     uint32_t size = 0;
     if (tag == 0 && coded.ConsumedEntireMessage()) return absl::OkStatus();
-    if (tag != kPacketTag) return Broken(path, " is no trace");
+    if (tag != kPacketTag) return Broken(shown, " is no trace");
     cut_ = !coded.ReadVarint32(&size);
     if (cut_) return absl::OkStatus();
-    if (size > kMostPacketBytes) return Broken(path, " is no trace");
+    if (size > kMostPacketBytes) return Broken(shown, " is no trace");
     std::string bytes;
     cut_ = !coded.ReadString(&bytes, static_cast<int>(size));
     if (cut_) return absl::OkStatus();
     v1::TracePacket packet;
     if (!packet.ParseFromString(bytes) || !Take(packet, on_event)) {
-      return Broken(path, " is no trace, or a damaged one");
+      return Broken(shown, " is no trace, or a damaged one");
     }
     whole_bytes_ += static_cast<uint64_t>(coded.CurrentPosition());
   }

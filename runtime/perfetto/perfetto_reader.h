@@ -35,8 +35,9 @@ class PerfettoReader {
 
   // Reads the file from its beginning, in the order in which it was written; what is cut off at its end is left out.
   // kNotFound: it can't be opened. kInvalidArgument: it is no trace that this project writes. kDataLoss: it is one, and
-  // is damaged, or holds more texts and tracks than kMostTextBytes, or more in an event than kMostEventBytes.
-  absl::Status Read(const std::string& path, const OnEvent& on_event);
+  // is damaged, or holds more texts and tracks than kMostTextBytes, or more in an event than kMostEventBytes. `name`:
+  // of the file in errors; empty: its path.
+  absl::Status Read(const std::string& path, const OnEvent& on_event, const std::string& name = "");
 
   // Bytes of the file up to what is cut off.
   uint64_t whole_bytes() const { return whole_bytes_; }
@@ -61,7 +62,7 @@ class PerfettoReader {
   void Intern(const google::protobuf::RepeatedPtrField<v1::InternedText>& from, Texts* to);
 
   // Why the packet behind the whole ones can't be read.
-  absl::Status Broken(const std::string& path, const char* otherwise) const;
+  absl::Status Broken(const std::string& name, const char* otherwise) const;
 
   uint64_t whole_bytes_ = 0;
   bool cut_ = false;

@@ -108,10 +108,10 @@ class TraceFolder {
   }
   ~TraceFolder() { Remove(); }
   TraceFolder(TraceFolder&& other) noexcept
-      : name_(std::exchange(other.name_, "")), opened_(std::move(other.opened_)) {}
+      : name_(std::exchange(other.name_, "")), file_(other.file_), opened_(std::move(other.opened_)) {}
   TraceFolder& operator=(TraceFolder&&) = delete;
 
-  std::string file() const { return name_ + "/job.pftrace"; }
+  const std::string& file() const { return file_; }
   // Opens the file and takes its name away, so that nothing of it stays however this process ends. False: nobody has
   // made it yet.
   bool TakeNameAway() {
@@ -121,11 +121,11 @@ class TraceFolder {
   }
   // Reads as much as was written.
   absl::StatusOr<TraceContents> Read() const {
-    return ReadTraceFile(opened_.valid() ? "/proc/self/fd/" + std::to_string(opened_.get()) : file());
+    return ReadTraceFile(opened_.valid() ? "/proc/self/fd/" + std::to_string(opened_.get()) : file_, file_);
   }
 
  private:
-  explicit TraceFolder(std::string name) : name_(std::move(name)) {}
+  explicit TraceFolder(const std::string& name) : name_(name), file_(name + "/job.pftrace") {}
   void Remove() {
     if (name_.empty()) return;
     std::error_code error;
@@ -134,6 +134,7 @@ class TraceFolder {
   }
 
   std::string name_;  // empty: it is gone
+  const std::string file_;
   runtime::FileDescriptor opened_;
 };
 

@@ -25,6 +25,7 @@ using runtime::Uncompress;
 using std::string;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 TracedCall Call(uint32_t rank, uint32_t kind, int32_t peer, uint64_t sequence, uint64_t start_ns, uint64_t end_ns) {
@@ -293,6 +294,13 @@ TEST_F(TraceReaderTest, ATraceOfEndlessTextsIsRefused) {
 TEST_F(TraceReaderTest, FilesThatCannotBeReadAreNamed) {
   EXPECT_TRUE(absl::IsNotFound(ReadTraceFile("/nowhere/job.pftrace").status()));
   EXPECT_THAT(string(ReadTraceFile("/tmp").status().message()), HasSubstr("/tmp is no plain file"));
+  // A descriptor of this process has a path that means nothing to anybody.
+  std::ofstream(folder_ + "/job.pftrace") << "no trace";
+  for (const string path : {"/job.pftrace", "/none"}) {
+    const string error(ReadTraceFile(folder_ + path, "the file of the job").status().message());
+    EXPECT_THAT(error, HasSubstr("the file of the job"));
+    EXPECT_THAT(error, Not(HasSubstr(folder_)));
+  }
 }
 
 }  // namespace
