@@ -37,6 +37,7 @@ constexpr size_t kMostBegunBytes = 256u << 20;  // of slices without an end
 constexpr size_t kTimesKept = 2;                // a shape's texts, which are in its key too
 constexpr size_t kMostOpen = 1u << 16;
 constexpr size_t kMostMarks = 4u << 20;
+constexpr size_t kMostMissed = 1u << 16;
 constexpr uint16_t kMostKinds = 64;
 
 std::optional<uint16_t> KindOf(const std::string& name) {
@@ -93,6 +94,7 @@ class TraceReader {
   void AddOpenCalls();
   void DropFirstHalf();
   void AddMark(const Event& event);
+  void AddMissed(const Event& event);
   void AddCall(const Track& track, const Event& begin, uint64_t end_ns);
   void AddState(const Track& track, const Event& begin, uint64_t end_ns);
   std::shared_ptr<const v1::CallShape> ShapeOf(const Track& track, const Event& begin, const std::string& operation);
@@ -190,10 +192,7 @@ void TraceReader::OnInstant(const Event& event) {
     ours_ = true;
     format_ = std::max(format_, Number(event, TraceWords::kFormat));
   } else if (event.name == TraceWords::kMissing) {
-    const uint64_t missed = Number(event, TraceWords::kCalls);
-    found_.missed += missed;
-    const Track& track = TrackOf(event.track);
-    if (track.kind == Track::Kind::kCalls) calls_of_[track.rank] += missed;
+    AddMissed(event);
   } else if (event.name == TraceWords::kStep) {
     AddMark(event);
   } else if (event.name == TraceWords::kGoesOn) {
@@ -265,6 +264,15 @@ void TraceReader::AddMark(const Event& event) {
   DropFirst(kMostMarks, &found_.marks, &found_.left_out);
 }
 
+void TraceReader::AddMissed(const Event& event) {
+  const uint64_t calls = Number(event, TraceWords::kCalls);
+  if (found_.missed.size() < kMostMissed) found_.missed.emplace_back();
+  found_.missed.back().ns = event.ns;
+  found_.missed.back().calls += calls;
+  const Track& track = TrackOf(event.track);
+  if (track.kind == Track::Kind::kCalls) calls_of_[track.rank] += calls;
+}
+
 void TraceReader::AddCall(const Track& track, const Event& begin, uint64_t end_ns) {
   const std::string& ended = Text(begin, TraceWords::kEnded);
   const runtime::CallState state = ended.empty()                     ? runtime::CallState::kDone
@@ -334,6 +342,24 @@ absl::StatusOr<TraceContents> TraceReader::Read(const std::string& path, const s
 }
 
 }  // namespace
+
+uint64_t TraceContents::missed_calls() const {
+  uint64_t sum = 0;
+  for (const MissedCalls& each : missed) sum += each.calls;
+  return sum;
+}
+
+void KeepLatest(std::chrono::nanoseconds length, TraceContents* contents) {
+  uint64_t end_ns = 0;
+  for (const TracedCall& call : contents->calls) end_ns = std::max(end_ns, call.end_ns);
+  for (const RankState& state : contents->states) end_ns = std::max(end_ns, state.end_ns);
+  const uint64_t from_ns = end_ns - std::min(end_ns, static_cast<uint64_t>(length.count()));
+  const size_t earlier = std::erase_if(contents->calls, [=](const TracedCall& call) { return call.end_ns < from_ns; });
+  if (earlier > 0) contents->left_out = 0;  // which came before these
+  std::erase_if(contents->states, [=](const RankState& state) { return state.end_ns < from_ns; });
+  std::erase_if(contents->marks, [=](const StepMark& mark) { return mark.ns < from_ns; });
+  std::erase_if(contents->missed, [=](const MissedCalls& missed) { return missed.ns < from_ns; });
+}
 
 absl::StatusOr<TraceContents> ReadTraceFile(const std::string& path, const std::string& name) {
   const std::string& shown = name.empty() ? path : name;

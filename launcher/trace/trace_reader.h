@@ -1,6 +1,7 @@
 // Reads the files that `dlaunch --trace` writes (trace_packets.h).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,6 +13,12 @@
 
 namespace cohort::launcher {
 
+// Calls that a trace lacks, and when that was noted.
+struct MissedCalls {
+  uint64_t ns = 0;
+  uint64_t calls = 0;
+};
+
 // The contents of a trace. All times are by one clock. A call of `calls` has the world ranks of itself and of the root
 // as its ranks in the group: those in the group are in no trace.
 struct TraceContents {
@@ -20,10 +27,15 @@ struct TraceContents {
   std::vector<TracedCall> calls;
   std::vector<RankState> states;
   std::vector<StepMark> marks;
-  uint64_t missed = 0;    // calls that the trace itself lacks
-  uint64_t left_out = 0;  // the first calls, states and marks, which were too many
-  bool cut = false;       // the last packet is not whole, as after kill -9, and while the file is written
+  std::vector<MissedCalls> missed;  // in the order of the file; those of many notes may be together
+  uint64_t left_out = 0;            // the first calls, states and marks, which were too many
+  bool cut = false;                 // the last packet is not whole, as after kill -9, and while the file is written
+
+  uint64_t missed_calls() const;
 };
+
+// Keeps what the last `length` of the trace holds, and counts what is missing there alone.
+void KeepLatest(std::chrono::nanoseconds length, TraceContents* contents);
 
 // Blocks while the file is read. Errors call the file `name`, or by its path where that is empty:
 // - kNotFound: it can't be read.

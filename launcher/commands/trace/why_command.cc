@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -138,17 +137,6 @@ class TraceFolder {
   runtime::FileDescriptor opened_;
 };
 
-// Keeps the calls and states of the last `length` of the trace.
-void KeepLatest(milliseconds length, TraceContents* contents) {
-  uint64_t end_ns = 0;
-  for (const TracedCall& call : contents->calls) end_ns = std::max(end_ns, call.end_ns);
-  for (const RankState& state : contents->states) end_ns = std::max(end_ns, state.end_ns);
-  const auto length_ns = static_cast<uint64_t>(std::chrono::nanoseconds(length).count());
-  const uint64_t from_ns = end_ns - std::min(end_ns, length_ns);
-  std::erase_if(contents->calls, [from_ns](const TracedCall& call) { return call.end_ns < from_ns; });
-  std::erase_if(contents->states, [from_ns](const RankState& state) { return state.end_ns < from_ns; });
-}
-
 // The trace that is being taken: all of it, at once; or what comes in a time that the user has given.
 absl::StatusOr<TraceContents> ReadRunning(const std::string& file, std::optional<milliseconds> length) {
   if (length) {
@@ -204,7 +192,7 @@ std::string NoCalls(const WhySource& source, milliseconds length) {
 
 int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource source, milliseconds length,
           bool json) {
-  source.missed = contents.missed;
+  source.missed = contents.missed_calls();
   source.cut = contents.cut;
   if (contents.calls.empty())
     return Refuse(WithRemedy(Remedy::kNoCalls, absl::NotFoundError(NoCalls(source, length))), kExitNoSuchJob);
@@ -218,7 +206,7 @@ int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource
   if (json) return Answer(WhyJson(*verdict, source));
   std::string text;
   for (const std::string& line : VerdictLines(*verdict)) text += line + "\n";
-  if (contents.missed > 0) text += "the trace lacks " + std::to_string(contents.missed) + " calls\n";
+  if (source.missed > 0) text += "the trace lacks " + std::to_string(source.missed) + " calls\n";
   if (contents.left_out > 0) text += "the trace is long: only its latest part was read\n";
   return Answer(text);
 }

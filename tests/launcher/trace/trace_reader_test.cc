@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -103,7 +104,7 @@ TEST_F(TraceReaderTest, ReadsWhatWasWritten) {
   const absl::StatusOr<TraceContents> read = ReadBytes(Trace());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_THAT(read->nodes, ElementsAre("node0", "node1"));
-  EXPECT_EQ(read->missed, 5u);
+  EXPECT_EQ(read->missed_calls(), 5u);
   EXPECT_FALSE(read->cut);
   ASSERT_THAT(read->calls, SizeIs(3));
   const TracedCall& call = read->calls[1];
@@ -183,6 +184,32 @@ TEST_F(TraceReaderTest, WaitsAreThoseOfTheCalls) {
   const std::vector<Waited> waits = FindWaits(read->calls, 1000);
   ASSERT_THAT(waits, SizeIs(3));
   for (const Waited& wait : waits) EXPECT_EQ(read->calls[wait.cause].rank, 2u);
+}
+
+TEST_F(TraceReaderTest, TheLatestPartHasNothingOfWhatCameBefore) {
+  packets_.Begin(100, 2'000'000);
+  for (const uint64_t second : {1u, 9u}) {
+    const uint64_t ns = second * 1'000'000'000;
+    Add(Call(0, 3, -1, second, ns, ns + 1000));
+    packets_.AddState(State(0, Activity::kReads, ns + 1000, ns + 2000), "node0");
+    packets_.AddStep({.rank = 0, .number = second, .ns = ns + 2000}, 0, "node0");
+    packets_.AddMissed(0, 0, "node0", second, ns + 2000);
+  }
+  absl::StatusOr<TraceContents> read = ReadBytes(packets_.Take());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->missed_calls(), 10u);
+  read->left_out = 7;
+  KeepLatest(std::chrono::seconds(20), &*read);
+  EXPECT_THAT(read->calls, SizeIs(2));
+  EXPECT_EQ(read->left_out, 7u);
+  KeepLatest(std::chrono::seconds(3), &*read);
+  ASSERT_THAT(read->calls, SizeIs(1));
+  EXPECT_EQ(read->calls[0].sequence, 9u);
+  EXPECT_THAT(read->states, SizeIs(1));
+  ASSERT_THAT(read->marks, SizeIs(1));
+  EXPECT_EQ(read->marks[0].number, 9u);
+  EXPECT_EQ(read->missed_calls(), 9u);
+  EXPECT_EQ(read->left_out, 0u);
 }
 
 TEST_F(TraceReaderTest, PartsOneAfterAnotherAreOneTrace) {
