@@ -27,11 +27,12 @@ constexpr size_t kBytes = (sizeof(RangeMemory) + kPage - 1) / kPage * kPage;
 Mutex g_mutex;
 const void* g_owner COHORT_GUARDED_BY(g_mutex) = nullptr;
 
-// A child shares its parent's ring until this.
+// A child shares its parent's ring until this. Without memory nothing is recorded any more, and the place is given up.
 void PutPrivateMemory() {
   RangeMemory* const ranges = g_ranges.load(std::memory_order_relaxed);
   if (ranges == nullptr) return;
-  (void)::mmap(ranges, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  if (::mmap(ranges, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) g_ranges.store(nullptr);
 }
 
 uint16_t LineOfThread() {
@@ -45,13 +46,21 @@ uint16_t LineOfThread() {
 absl::Status AttachRanges(Segment& segment, const void* owner) {
   [[maybe_unused]] static const int watched = ::pthread_atfork(nullptr, nullptr, PutPrivateMemory);
   MutexLock lock(g_mutex);
-  RangeMemory* const before = g_ranges.load(std::memory_order_relaxed);
   const auto offset = static_cast<off_t>(RankPartOffset(segment.local_rank()) + offsetof(RankPart, ranges));
-  void* const at = ::mmap(before, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | (before != nullptr ? MAP_FIXED : 0),
-                          segment.fd(), offset);
-  if (at == MAP_FAILED) return ErrnoStatus(errno, "cannot map the ring of ranges of the node segment");
+  void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd(), offset);
+  if (mapped == MAP_FAILED) return ErrnoStatus(errno, "cannot map the ring of ranges of the node segment");
+  RangeMemory* at = g_ranges.load(std::memory_order_relaxed);
+  if (at == nullptr) {
+    at = static_cast<RangeMemory*>(mapped);
+  } else if (::mremap(mapped, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) {
+    absl::Status status = ErrnoStatus(errno, "cannot move the ring of ranges of the node segment to its place");
+    (void)::munmap(mapped, kBytes);
+    g_owner = nullptr;
+    PutPrivateMemory();  // the kernel may have removed what was there
+    return status;
+  }
   g_owner = owner;
-  g_ranges.store(static_cast<RangeMemory*>(at), std::memory_order_release);
+  g_ranges.store(at, std::memory_order_release);
   return absl::OkStatus();
 }
 
@@ -87,7 +96,9 @@ void Range::BeginOn(uint16_t line, std::string_view name, RangeLane lane, uint64
 
 void Range::End() {
   record_->end_ns = SteadyNow();
-  AddRange(g_ranges.load(std::memory_order_acquire), *record_);
+  if (RangeMemory* const ranges = g_ranges.load(std::memory_order_acquire); ranges != nullptr) {
+    AddRange(ranges, *record_);
+  }
 }
 
 }  // namespace cohort::runtime

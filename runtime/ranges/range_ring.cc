@@ -19,8 +19,11 @@ void RangeRecord::set_name(std::string_view text) {
 void AddRange(RangeMemory* memory, const RangeRecord& record) {
   const uint64_t ticket = memory->tickets.fetch_add(1, std::memory_order_relaxed) + 1;
   RangeSlot& slot = SlotOf(memory, ticket);
-  uint64_t version = slot.version.load(std::memory_order_relaxed);
-  if (version % 2 != 0 || version >= 2 * ticket ||
+  uint64_t version = slot.version.load(std::memory_order_acquire);
+  // A ticket that nobody has been given yet, or that of this record, is one of another ring, which lay at this address
+  // when its thread took it.
+  const bool overtaken = version > 2 * ticket && version <= 2 * memory->tickets.load(std::memory_order_relaxed);
+  if (version % 2 != 0 || overtaken ||
       !slot.version.compare_exchange_strong(version, 2 * ticket - 1, std::memory_order_relaxed)) {
     return;
   }

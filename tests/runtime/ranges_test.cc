@@ -1,5 +1,6 @@
 #include "cohort/runtime/ranges.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/runtime.h"
 #include "cohort/runtime/segment/layout.h"
 #include "cohort/runtime/segment/segment.h"
@@ -128,6 +130,16 @@ TEST_F(Ranges, TheLatestRuntimeHasThem) {
   EXPECT_TRUE(runtime_->Finalize().ok());  // leaves the other's alone
   MarkStep(2);
   EXPECT_EQ(its->tickets.load(), 2u);
+}
+
+TEST_F(Ranges, ARingThatCannotBeMappedLeavesTheFormerOne) {
+  Segment& segment = runtime_->segment();
+  const FileDescriptor kept(::dup(segment.fd())), other(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  ASSERT_GE(::dup2(other.get(), segment.fd()), 0);
+  EXPECT_FALSE(AttachRanges(segment, this).ok());
+  ASSERT_GE(::dup2(kept.get(), segment.fd()), 0);
+  MarkStep(1);
+  EXPECT_EQ(recorded(), 1u);
 }
 
 TEST_F(Ranges, AForkedChildWritesNone) {

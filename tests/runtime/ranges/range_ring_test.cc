@@ -76,6 +76,18 @@ TEST_F(RangeRing, DropsARecordWhoseSlotIsStillBeingWritten) {
   EXPECT_EQ(slot.version.load(), 1u);
 }
 
+// A thread takes its ticket of the ring that lies there, and writes where another one lies by then.
+TEST_F(RangeRing, RecordsOfAnotherRingsTicketsAreReplaced) {
+  memory_->slots[1].version.store(2 * (1000 * kRangeRecords + 1));
+  memory_->slots[2].version.store(2 * 2);
+  AddRange(memory_.get(), Record(70));
+  AddRange(memory_.get(), Record(71));
+  ASSERT_TRUE(At(1).has_value());
+  EXPECT_EQ(At(1)->number, 70u);
+  ASSERT_TRUE(At(2).has_value());
+  EXPECT_EQ(At(2)->number, 71u);
+}
+
 TEST_F(RangeRing, TrustsNothing) {
   AddRange(memory_.get(), Record(1));
   for (std::atomic<uint64_t>& word : memory_->slots[1].words) word.store(~uint64_t{0});
