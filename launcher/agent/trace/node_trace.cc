@@ -1,5 +1,7 @@
 #include "cohort/launcher/agent/trace/node_trace.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -50,7 +52,8 @@ NodeTrace::NodeTrace(EventLoop* loop, std::vector<uint32_t> ranks, Surroundings 
     : loop_(loop),
       world_ranks_(std::move(ranks)),
       surroundings_(std::move(surroundings)),
-      ranks_(world_ranks_.size()) {}
+      ranks_(world_ranks_.size()),
+      pace_(get_nprocs()) {}
 
 runtime::BlackBoxReader NodeTrace::BoxOf(int local_rank) const {
   return surroundings_.segment_of(local_rank).black_box_of(local_rank);
@@ -86,13 +89,14 @@ void NodeTrace::Obey(const v1::TraceOrder& order) {
     return surroundings_.watch_states(false);
   }
   on_ = true;
+  pace_.Restart();
   sent_ = EventLoop::Clock::now();
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].segment != nullptr) Follow(i, order.past());
   }
   surroundings_.watch_states(true);
   Send();  // the node's clocks
-  Schedule();
+  Schedule(ReadPace::kLeast);
 }
 
 void NodeTrace::OnJoin(int local_rank) {
@@ -127,26 +131,32 @@ void NodeTrace::ReadLast(size_t local_rank) {
   ranges.reset();
 }
 
-void NodeTrace::Schedule() {
-  timer_ = loop_->After(kReadEvery, [this] {
-    Read();
-    Schedule();
-  });
+void NodeTrace::Schedule(ReadPace::Duration pause) {
+  timer_ = loop_->After(pause, [this] { Schedule(Read()); });
 }
 
-void NodeTrace::Read() {
-  if (surroundings_.full()) return;
+ReadPace::Duration NodeTrace::Read() {
+  if (surroundings_.full()) return ReadPace::kMost;
   const size_t most = std::max<size_t>(kCallsAtOnce / std::max<size_t>(ranks_.size(), 1), 16);
+  size_t news = 0, fullest = 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].reader) continue;
-    AddMissed(i, ranks_[i].reader->Read(
-                     BoxOf(static_cast<int>(i)), most,
-                     [this, i](const CallRecord& call, const CallService& service) { Add(i, call, service); }));
+    const size_t before = gathered_records_;
+    const uint64_t missed = ranks_[i].reader->Read(
+        BoxOf(static_cast<int>(i)), most,
+        [this, i](const CallRecord& call, const CallService& service) { Add(i, call, service); });
+    AddMissed(i, missed);
+    const size_t calls = gathered_records_ - before;
     AddMissedRanges(i, ranks_[i].range_reader->Read(RangesOf(i), most, AddRangesOf(i)));
+    const size_t ranges = gathered_records_ - before - calls;
+    news += calls + ranges;
+    const bool overflows = missed > 0 || std::max(calls, ranges) >= most;
+    fullest = std::max({fullest, calls, ranges, overflows ? size_t{runtime::kBlackBoxRecords} : 0});
   }
   const bool is_time = EventLoop::Clock::now() - sent_ >= kSendEvery;
   for (size_t i = 0; i < ranks_.size() && is_time; ++i) AddOpen(i);
   if (is_time || gathered_records_ >= kCallsToSend) Send();
+  return pace_.Next(news, fullest);
 }
 
 v1::RankCalls& NodeTrace::CallsOf(size_t local_rank) {

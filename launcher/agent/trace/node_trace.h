@@ -13,6 +13,7 @@
 
 #include "cohort/launcher/agent/trace/range_columns.h"
 #include "cohort/launcher/agent/trace/range_reader.h"
+#include "cohort/launcher/agent/trace/read_pace.h"
 #include "cohort/launcher/agent/trace/ring_reader.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/segment/segment.h"
@@ -24,8 +25,6 @@ namespace cohort::launcher {
 // On the loop's thread.
 class NodeTrace {
  public:
-  // A ring holds 512 calls: at this interval a rank may make 170,000 a second.
-  static constexpr std::chrono::milliseconds kReadEvery{3};
   // Calls, and ranges, looked at in one go, of all ranks: half a millisecond of the loop's time.
   static constexpr size_t kCallsAtOnce = 2048;
   static constexpr std::chrono::milliseconds kSendEvery{100};
@@ -70,10 +69,11 @@ class NodeTrace {
     std::optional<RangeColumns> ranges;                // in `gathered_ranges_`
   };
 
-  void Read();
+  // Returns the time until the next look.
+  ReadPace::Duration Read();
   void ReadLast(size_t local_rank);
   void Follow(size_t local_rank, bool past);
-  void Schedule();
+  void Schedule(ReadPace::Duration pause);
   runtime::BlackBoxReader BoxOf(int local_rank) const;
   runtime::RangeMemory& RangesOf(size_t local_rank) const;
   v1::RankCalls& CallsOf(size_t local_rank);
@@ -96,6 +96,7 @@ class NodeTrace {
   v1::TracedRanges gathered_ranges_;
   size_t gathered_records_ = 0;  // of both
   EventLoop::Clock::time_point sent_{};
+  ReadPace pace_;
   EventLoop::TimerId timer_ = 0;
 };
 
