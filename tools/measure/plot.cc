@@ -145,6 +145,19 @@ std::string TickText(double value) {
   return text;
 }
 
+// The next of 1, 2, 5, 10, ... or, with `decades`, of 1, 10, 100, ...
+double RoundDown(double value, bool decades) {
+  const double decade = std::pow(10, std::floor(std::log10(value) + 1e-9));
+  if (decades || decade * 2 > value) return decade;
+  return decade * 5 > value ? decade * 2 : decade * 5;
+}
+
+double RoundUp(double value, bool decades) {
+  const double decade = std::pow(10, std::ceil(std::log10(value)));
+  if (decades || decade / 2 < value) return decade;
+  return decade / 5 < value ? decade / 2 : decade / 5;
+}
+
 void DrawTick(std::ostringstream& svg, bool vertical, double at, const Axis& other, const std::string& text) {
   const double x1 = vertical ? at : other.from, x2 = vertical ? at : other.to;
   const double y1 = vertical ? other.from : at, y2 = vertical ? other.to : at;
@@ -170,10 +183,10 @@ void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const 
       DrawTick(svg, true, x.At(tick), y, TickText(tick));
     }
   }
-  for (double decade = y.low; decade <= y.high * 1.0001; decade *= 10) {
-    DrawTick(svg, false, y.At(decade), x, TickText(decade / unit.microseconds));
-    for (int part = 2; part < 10 && decade * part < y.high; ++part) {
-      const bool labelled = y.high / y.low < 150 && (part == 2 || part == 5);
+  for (double decade = RoundDown(y.low, true); decade <= y.high * 1.0001; decade *= 10) {
+    for (int part = 1; part < 10 && decade * part <= y.high * 1.0001; ++part) {
+      if (decade * part < y.low * 0.9999) continue;
+      const bool labelled = part == 1 || (y.high / y.low < 150 && (part == 2 || part == 5));
       DrawTick(svg, false, y.At(decade * part), x, labelled ? TickText(decade * part / unit.microseconds) : "");
     }
   }
@@ -189,12 +202,12 @@ void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const 
 void DrawChart(std::ostringstream& svg, const Chart& chart, const Limits& limits, const std::vector<std::string>& names,
                double left, double top) {
   const Axis x{.low = limits.x_low, .high = limits.x_high, .from = left + kLeft, .to = left + kWidth - kRight};
-  const Axis y{.low = std::pow(10, std::floor(std::log10(limits.y_low) + 1e-9)),
-               .high = std::pow(10, std::ceil(std::log10(limits.y_high * 1.05))),
+  const Axis y{.low = RoundDown(limits.y_low, chart.y_is_microseconds),
+               .high = RoundUp(limits.y_high * 1.05, chart.y_is_microseconds),
                .from = top + kHeight - kBottom,
                .to = top + kTop};
   svg << "<text x=\"" << x.from << "\" y=\"" << top + 20 << "\" class=\"title\">" << XmlText(chart.title)
-      << "</text>\n<text x=\"" << x.to << "\" y=\"" << top + 20 << "\" text-anchor=\"end\">"
+      << "</text>\n<text x=\"" << x.to << "\" y=\"" << y.from + 36 << "\" text-anchor=\"end\">"
       << (chart.better == Better::kLower ? "lower" : "higher") << " is better</text>\n";
   DrawAxes(svg, chart, x, y, chart.y_is_microseconds ? UnitOf(limits) : Unit{"", 1});
   if (chart.y_line > 0) {
@@ -222,6 +235,7 @@ void DrawLegend(std::ostringstream& svg, const std::vector<std::string>& names, 
     svg << "<line x1=\"" << at << "\" y1=\"" << line - 4 << "\" x2=\"" << at + 24 << "\" y2=\"" << line - 4
         << "\" stroke-width=\"2.5\" " << style.colour << style.dash << "/><text x=\"" << at + 30 << "\" y=\"" << line
         << "\">" << XmlText(names[i]) << "</text>\n";
+    DrawMark(svg, style, at + 12, line - 4);
   }
 }
 

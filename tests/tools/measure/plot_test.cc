@@ -31,7 +31,7 @@ TEST(Plot, DrawsAPointForEachValueAndOneLegendEntryForEachName) {
   Chart chart{.title = "a < b", .x_label = "bytes", .y_label = "us"};
   chart.series = {{"ours", {{8, 0.3}, {1024, 1.5}}}, {"theirs", {{8, 0.6}, {1024, 0}}}};
   const std::string svg = DrawCharts({chart, chart}, 2, "caption");
-  EXPECT_EQ(Count(svg, "class=\"mark\""), 6);  // the 0 has no place on a logarithmic axis
+  EXPECT_EQ(Count(svg, "class=\"mark\""), 6 + 2);  // and the legend's; the 0 has no place on a logarithmic axis
   EXPECT_EQ(Count(svg, ">ours<"), 1);
   EXPECT_EQ(Count(svg, "a &lt; b"), 2);
   EXPECT_EQ(Count(svg, "nan"), 0);
@@ -60,6 +60,8 @@ TEST(Plot, OtherLabelsHaveAxesOfTheirOwn) {
   EXPECT_EQ(Count(svg, ">lower is better<"), 1);
   EXPECT_EQ(Count(svg, ">higher is better<"), 1);
   EXPECT_EQ(Count(svg, ">100<"), 1);  // of the times alone
+  EXPECT_EQ(Count(svg, ">5<"), 2);
+  EXPECT_EQ(Count(svg, ">1<"), 1);  // of the times alone: the bandwidths' axis is from 5 to 10
 }
 
 TEST(Plot, ChartsWithoutALineAreOnlyNamed) {
@@ -67,7 +69,7 @@ TEST(Plot, ChartsWithoutALineAreOnlyNamed) {
   dots.series.push_back({"theirs", {{8, 2}}});
   const std::string svg = DrawCharts({dots, Line("line", {8, 1}, {16, 2})}, 2, "");
   EXPECT_EQ(Count(svg, "class=\"frame\""), 1);
-  EXPECT_EQ(Count(svg, "class=\"mark\""), 2);
+  EXPECT_EQ(Count(svg, "class=\"mark\""), 2 + 1);  // and the legend's
   EXPECT_THAT(svg, HasSubstr("fewer than two points to join: dots<"));
   EXPECT_EQ(Count(svg, "theirs"), 0);
   EXPECT_THAT(DrawCharts({dots}, 1, "caption"), HasSubstr("caption"));
@@ -77,8 +79,8 @@ TEST(Plot, NamesBeyondTheColoursHaveOtherDashesAndMarks) {
   Chart chart = Line("many", {8, 1}, {16, 2});
   for (int i = 1; i < 28; ++i) chart.series.push_back({std::to_string(i), {{8, 1}, {16, 2}}});
   const std::string svg = DrawCharts({chart}, 1, "");
-  EXPECT_EQ(Count(svg, "<circle"), 14);
-  EXPECT_EQ(Count(svg, "<path"), 42);
+  EXPECT_EQ(Count(svg, "<circle"), 21);  // two points a name, and the legend
+  EXPECT_EQ(Count(svg, "<path"), 63);
   EXPECT_EQ(Count(svg, "stroke-dasharray=\"6 3\""), 14);  // the lines and the legend
 }
 

@@ -176,7 +176,7 @@ absl::Status Keep(const std::string& folder, const std::string& text, const std:
   const std::pair<const char*, std::string> files[] = {
       {".txt", text},
       {".csv", CsvText(ResultsOf(points))},
-      {"-ratios.svg", RatioPlot(points, "Ours / best peer. " + caption)},
+      {"-ratios.svg", RatioPlot(points, "Cohort's time / the fastest peer's. " + caption)},
       {"-times.svg", TimePlot(points, "Median times. " + caption)}};
   for (const auto& [ending, content] : files) {
     COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(stem + ending, content));

@@ -178,7 +178,7 @@ std::string RatioPlot(const std::vector<PointResult>& points, const std::string&
     for (const char* memory : {"window", "private"}) {
       measure::Chart chart{.title = KeyText(key) + ", " + memory + " memory",
                            .x_label = "size of a block",
-                           .y_label = "ours / best peer",
+                           .y_label = "Cohort's time / fastest peer's",
                            .y_line = 1};
       for (const PointResult& point : points) {
         const double ratio = Ratio(point.Find(memory), point.BestPeer());
