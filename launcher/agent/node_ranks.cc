@@ -141,6 +141,11 @@ void NodeRanks::SendSpawnedFailure(int local_rank) {
   spawned_.KillOf(local_rank);
 }
 
+void NodeRanks::MarkFailure() {
+  after_failure_ = true;
+  if (mpi_ != nullptr) mpi_->OnFailure();
+}
+
 void NodeRanks::Stop(std::chrono::milliseconds grace, bool restarting) {
   stopped_ = true;
   processes_.Stop(grace, restarting);
@@ -289,9 +294,9 @@ void NodeRanks::On(const Supervisor::Line& event) {
 
 void NodeRanks::On(const Supervisor::Ended& event) {
   const int local_rank = event.local_rank;
-  if (mpi_ != nullptr) mpi_->OnEnded(local_rank);
   v1::RankExit exit = event.exit;
   const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
+  if (mpi_ != nullptr) mpi_->OnEnded(local_rank, in_order && !exit.killed_by_us());
   service_.TakeRest(local_rank, /*for_good=*/!in_order);
   exit.set_finalized(said_goodbye_[local_rank]);
   if (exit.killed_by_us() && exit.error().empty()) exit.set_error(reason_to_end_);

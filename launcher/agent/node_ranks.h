@@ -74,7 +74,7 @@ class NodeRanks {
   // Takes messages of the rendezvous about the running job; other messages are ignored.
   void OnMessage(const v1::ToAgent& message);
   // Something has failed: what ranks print from now on is probably a consequence.
-  void MarkFailure() { after_failure_ = true; }
+  void MarkFailure();
   // Whether a rank asks for notices of a preemption: a scheduler's signal is then no order to its process.
   bool asks_for_notices() const { return service_.asks_for_notices(); }
   // They are about to be told to end by SIGTERM to the agent. Where the ranks of other nodes go on, their ends will say

@@ -86,10 +86,35 @@ void MpiService::CloseInherited() {
   if (pmi1_ != nullptr) pmi1_->CloseInherited();
 }
 
-void MpiService::OnEnded(int local_rank) {
+void MpiService::OnEnded(int local_rank, bool in_order) {
   if (pmi1_ != nullptr) pmi1_->OnEnded(local_rank);
   if (pmix_ != nullptr) pmix_->OnEnded(local_rank);
+  if (in_order) ended_in_order_.emplace_back(local_rank, EventLoop::Clock::now());
+  // The other's failure may be known first. Whether this one has left is known after what is posted.
+  if (in_order && failed_at_) {
+    loop_->Post([this, lives = lives_] {
+      if (*lives) TellOfLeft();
+    });
+  }
   TellOfAbsence();
+}
+
+// Open MPI 5 aborts a rank that misses another at once, and so may any library whose connection breaks.
+void MpiService::OnFailure() {
+  if (!failed_at_) failed_at_ = EventLoop::Clock::now();
+  TellOfLeft();
+}
+
+void MpiService::TellOfLeft() {
+  const auto left = std::find_if(ended_in_order_.begin(), ended_in_order_.end(), [&](const auto& ended) {
+    const auto between = std::chrono::abs(ended.second - *failed_at_);
+    return between < delays_.cause_may_show && UseOf(ended.first) == MpiUse::kLeft;
+  });
+  if (left == ended_in_order_.end() || std::exchange(left_is_told_, true)) return;
+  const NodePlaces places = PlacesOf(assignment_);
+  const auto rank = static_cast<int>(assignment_.placement().ranks(left->first).rank());
+  callbacks_.on_notice("other ranks can't go on in MPI without " +
+                       RankThatLeft(rank, places.nodes.size() > 1 ? places.nodes[places.own].name : ""));
 }
 
 MpiUse MpiService::UseOf(int local_rank) const {

@@ -61,6 +61,7 @@ class MpiService {
   MpiService(EventLoop* loop, const v1::Assignment& assignment, Callbacks callbacks, const MpiDelays& delays = {},
              std::optional<Spawned> spawned = std::nullopt);
   ~MpiService() {
+    *lives_ = false;
     loop_->Cancel(stuck_timer_);
     loop_->Cancel(absence_timer_);
   }
@@ -77,8 +78,11 @@ class MpiService {
   std::vector<std::string> EnvironmentOf(int local_rank);
   // The ranks have been started: only they hold their ends from now on.
   void CloseInherited();
-  // A rank's process has ended.
-  void OnEnded(int local_rank);
+  // A rank's process has ended; `in_order`: by itself, with 0.
+  void OnEnded(int local_rank, bool in_order = false);
+  // Something has failed. If a rank of this node left MPI at about that time, MPI itself may have ended another for
+  // want of it: the user is told. Later failures say it themselves (on_stuck).
+  void OnFailure();
 
   // Takes the answers.
   StoredValues& store() { return spawned_ ? *spawned_->store : store_; }
@@ -87,6 +91,7 @@ class MpiService {
 
  private:
   void GetStuck(int local_rank, const std::string& why);
+  void TellOfLeft();
   void NoteAbsence(const std::string& why);
   void TellOfAbsence();
 
@@ -101,6 +106,10 @@ class MpiService {
   EventLoop::TimerId stuck_timer_ = 0;
   std::string absence_;  // a line for the user, unless ranks use PMI-1; empty: there is none, or it is said
   EventLoop::TimerId absence_timer_ = 0;
+  std::vector<std::pair<int, EventLoop::Clock::time_point>> ended_in_order_;  // local ranks, and when; each once
+  std::optional<EventLoop::Clock::time_point> failed_at_;                     // first
+  bool left_is_told_ = false;
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  // for what is posted already
 };
 
 }  // namespace cohort::launcher

@@ -74,7 +74,7 @@ class MpiServiceTest : public ::testing::Test {
             .on_abort = [](int, int) {},
             .on_stuck = [&node](int rank, const std::string& why) { node.stuck.emplace_back(rank, why); },
             .on_spawn = [](int, MpiWay, const SpawnRequest&, const SpawnDone&) {}},
-        MpiDelays{.cause_may_show = std::chrono::milliseconds(1),
+        MpiDelays{.cause_may_show = cause_may_show_,
                   .absence_is_told = std::chrono::hours(1),
                   .wait_is_told = kLongestDelay});
     const absl::Status started = node.service->Start(
@@ -104,6 +104,8 @@ class MpiServiceTest : public ::testing::Test {
               static_cast<ssize_t>(text.size()));
   }
 
+  // Before AddNode. At most kLongestDelay where its end is awaited.
+  std::chrono::nanoseconds cause_may_show_ = std::chrono::milliseconds(1);
   EventLoop loop_;
   JobVariables variables_{&loop_};
   std::vector<std::unique_ptr<Node>> nodes_;
@@ -183,6 +185,44 @@ TEST_F(MpiServiceTest, EndsNoRankThatHasLeftMpiMeanwhile) {
   ::shutdown(node.service->InheritedBy(1), SHUT_RDWR);
   Settle();
   EXPECT_THAT(node.stuck, IsEmpty()) << "a program that calls no MPI_Finalize at all";
+}
+
+TEST_F(MpiServiceTest, TellsWhichRankHadJustLeftWhereAnotherFails) {
+  cause_may_show_ = std::chrono::hours(1);
+  Node& pmi1 = AddNode(0, 1, 3, true);
+  for (int rank = 0; rank < 3; ++rank) Say(pmi1, rank, kInit);
+  Write(pmi1, 2, "cmd=finalize");
+  pmi1.service->OnEnded(2, true);
+  pmi1.service->OnEnded(1, true);
+  Settle();
+  for (int times = 0; times < 2; ++times) pmi1.service->OnFailure();
+  EXPECT_THAT(pmi1.said,
+              ElementsAre("other ranks can't go on in MPI without rank 1, which has ended without MPI_Finalize"));
+  Node& pmix = AddNode(1, 2, 1, true);
+  pmix.tell(PmixEndpoint::Connected{0});
+  Settle();
+  pmix.service->OnFailure();  // its node may learn of that first
+  pmix.service->OnEnded(0, true);
+  Settle();
+  EXPECT_THAT(pmix.said, ElementsAre("other ranks can't go on in MPI without rank 1 of node1, which has ended without "
+                                     "MPI_Finalize"));
+}
+
+TEST_F(MpiServiceTest, TellsOfNoRankThatFailedItselfOrUsesNoMpiOrLeftLongBefore) {
+  Node& node = AddNode(0, 1, 2, true);
+  Say(node, 0, kInit);
+  node.service->OnEnded(0, true);
+  Settle();
+  node.service->OnFailure();  // it is to be told by on_stuck
+  EXPECT_THAT(node.said, IsEmpty());
+  cause_may_show_ = std::chrono::hours(1);
+  Node& other = AddNode(0, 1, 2, true);
+  Say(other, 0, kInit);
+  other.service->OnEnded(0, false);
+  other.service->OnEnded(1, true);
+  Settle();
+  other.service->OnFailure();
+  EXPECT_THAT(other.said, IsEmpty());
 }
 
 TEST_F(MpiServiceTest, EndsARankThatIsInMpiWhereItsValuesAreRefused) {
