@@ -147,21 +147,21 @@ void Reducer::PrepareForward(bool averages) {
     throw DistributedError(absl::StatusCode::kFailedPrecondition, message);
   }
   if (averages) buckets_->BeginIteration();
-  if (stage_ != Stage::kBackward) shared_->BeginPass("forward");
-  if (stage_ == Stage::kIdle) return;
   if (stage_ == Stage::kBackward && !pass_.goes_on_here()) {
     Fail(kEndedByException);
     throw DistributedError(absl::StatusCode::kFailedPrecondition, kEndedByException);
   }
+  if (stage_ != Stage::kBackward) shared_->DropPass();  // a forward pass that had no end
   // All buckets may have left without a backward pass that reached this rank's parameters: they end here.
-  if (buckets_->launched_all()) {
+  if (stage_ != Stage::kIdle && buckets_->launched_all()) {
     FinishGuarded();
-  } else if (buckets_->launched_some() || stage_ == Stage::kBackward) {
+  } else if (stage_ == Stage::kBackward || (stage_ == Stage::kExpecting && buckets_->launched_some())) {
     ThrowForMissing();
   } else if (averages) {
     Become(Stage::kIdle);
   }
   // Otherwise this is an evaluation or a forward pass under no_sync: the backward pass that is to come stays as it is.
+  shared_->BeginPass("forward");
 }
 
 bool Reducer::NeedsRebuild() const {
