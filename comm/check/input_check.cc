@@ -9,8 +9,8 @@
 
 namespace cohort::comm {
 
-absl::Status NotFinite(const GroupContext& group, const CollectiveRequest& request, const runtime::CallRecord& record,
-                       const InputBlock& block, const NonFinite& found) {
+absl::Status NotFinite(const GroupContext& group, const CollectiveRequest& request, const void* in,
+                       const runtime::CallRecord& record, const InputBlock& block, const NonFinite& found) {
   const std::string site = runtime::SiteOf(record);
   const size_t element = block.place + found.first;
   std::string text = "rank " + std::to_string(group.members[static_cast<size_t>(group.rank)]) + "'s input of " +
@@ -19,7 +19,7 @@ absl::Status NotFinite(const GroupContext& group, const CollectiveRequest& reque
   text += std::string(" holds ") + (found.first_is_nan ? "NaN" : "infinity") + " at element " + std::to_string(element);
   if (request.parts != 0) {
     text += " of the small calls of a batch together";
-  } else if (const NamedInput* const named = NamedInput::Current(); named != nullptr) {
+  } else if (const NamedInput* const named = NamedInput::Of(in); named != nullptr) {
     if (const std::string name = named->NameOf(element); !name.empty()) text += ", in " + name;
   }
   return absl::DataLossError(text + " (" + std::to_string(found.nans) + " NaN, " + std::to_string(found.infinities) +
@@ -32,7 +32,7 @@ absl::Status CheckInput(const GroupContext& group, const CollectiveRequest& requ
   return LookAtInput(group, request, [&](const InputBlock& block) {
     const std::byte* const data = static_cast<const std::byte*>(in) + block.place * SizeOf(request.dtype);
     if (AllFinite(request.dtype, data, block.count)) return absl::OkStatus();
-    return NotFinite(group, request, record, block, CountNonFinite(request.dtype, data, block.count));
+    return NotFinite(group, request, in, record, block, CountNonFinite(request.dtype, data, block.count));
   });
 }
 

@@ -41,8 +41,8 @@ absl::Status LookAtInput(const GroupContext& group, const CollectiveRequest& req
 // looked at, nor is CUDA memory (comm/nccl/library/device_check.h). `record` describes the call.
 absl::Status CheckInput(const GroupContext& group, const CollectiveRequest& request, const void* in,
                         const runtime::CallRecord& record);
-// The error of CheckInput, for what was found in a block of the input.
-absl::Status NotFinite(const GroupContext& group, const CollectiveRequest& request, const runtime::CallRecord& record,
-                       const InputBlock& block, const NonFinite& found);
+// The error of CheckInput, for what was found in a block of the input that begins at `in`.
+absl::Status NotFinite(const GroupContext& group, const CollectiveRequest& request, const void* in,
+                       const runtime::CallRecord& record, const InputBlock& block, const NonFinite& found);
 
 }  // namespace cohort::comm

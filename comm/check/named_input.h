@@ -7,10 +7,12 @@
 
 namespace cohort::comm {
 
-// Names the inputs of the calls that its thread makes while it lives. Objects of a thread nest. The cost is two stores.
+// Names the input of the calls that its thread makes from one memory while it lives. Calls that callbacks make
+// meanwhile have inputs of their own, and no name. Objects of a thread nest. The cost is a few stores.
 class NamedInput {
  public:
-  NamedInput();
+  // `input`: where the buffer of the calls begins.
+  explicit NamedInput(const void* input);
   virtual ~NamedInput();
   NamedInput(const NamedInput&) = delete;
   NamedInput& operator=(const NamedInput&) = delete;
@@ -19,10 +21,11 @@ class NamedInput {
   // within the call, in the caller's thread, and only once a check has found something.
   virtual std::string NameOf(size_t element) const = 0;
 
-  // The innermost one of this thread; null: there is none.
-  static const NamedInput* Current();
+  // The innermost one of this thread for that memory; null: there is none.
+  static const NamedInput* Of(const void* input);
 
  private:
+  const void* const input_;
   const NamedInput* const outer_;
 };
 

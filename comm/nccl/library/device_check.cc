@@ -90,7 +90,7 @@ absl::Status DeviceCheck::Search(const AcceptedCall& call, cuda::ReductionKernel
                              .first_is_nan = here_->first % 2 == 0,
                              .nans = static_cast<size_t>(here_->nans),
                              .infinities = static_cast<size_t>(here_->infinities)};
-    return NotFinite(group_, request, call.record, block, found);
+    return NotFinite(group_, request, request.in, call.record, block, found);
   });
 }
 

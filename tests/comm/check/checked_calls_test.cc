@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cohort/comm/batch.h"
+#include "cohort/comm/check/named_input.h"
 #include "tests/comm/check/trials.h"
 #include "tests/support/nightly.h"
 #include "tests/support/process_cluster.h"
@@ -89,6 +90,30 @@ TEST_F(ChecksTest, AGroupOfOneRankIsCheckedToo) {
                              : text;
                 }),
             "");
+}
+
+struct Gradients final : comm::NamedInput {
+  using NamedInput::NamedInput;
+  std::string NameOf(size_t element) const override { return "gradient " + std::to_string(element); }
+};
+
+TEST_F(ChecksTest, TheNameOfAnInputIsThatOfItsMemoryAlone) {
+  EXPECT_EQ(
+      Run("nan", 2,
+          [](ProcessRank& rank) -> std::string {
+            float values[4] = {1, NAN, 3, 4}, others[4] = {1, NAN, 3, 4};
+            auto group = rank.world->Duplicate();
+            if (!group.ok()) return group.status().ToString();
+            rank.meet("groups", 2);
+            const Gradients outer(values), inner(others + 1);
+            const auto error_of = [](comm::Communicator& in, float* data) {
+              return std::string(in.AllReduce(ConstBuffer(data, 4), Buffer(data, 4), ReduceOp::kSum).Wait().message());
+            };
+            const std::string named = error_of(*rank.world, values), unnamed = error_of(**group, others);
+            if (named.find("at element 1, in gradient 1 (1 NaN, 0 inf)") == std::string::npos) return named;
+            return unnamed.find("at element 1 (1 NaN, 0 inf)") == std::string::npos ? unnamed : "";
+          }),
+      "");
 }
 
 TEST_F(ChecksTest, SendsAreCheckedAndIntegersAreNot) {

@@ -17,7 +17,8 @@ namespace {
 // Names the elements of a unit's vector of gradients (flat_gradient.h) while its call is made.
 class NamedGradients final : public comm::NamedInput {
  public:
-  NamedGradients(const FsdpUnit& unit, at::ScalarType type) : unit_(unit), type_(type) {}
+  NamedGradients(const FsdpUnit& unit, const at::Tensor& flat)
+      : NamedInput(flat.data_ptr()), unit_(unit), type_(flat.scalar_type()) {}
   std::string NameOf(size_t element) const override {
     const int64_t place =
         static_cast<int64_t>(element) / RealsPerElement(type_) % (unit_.padded_numel() / unit_.shards());
@@ -79,7 +80,7 @@ void GradientReductions::StartScatter(Reduction& reduction, at::Tensor flat) {
   const int64_t shard_numel = reduction.unit->padded_numel() / reduction.unit->shards();
   comm::Communicator* world = groups_.world();
   reduction.reduced = at::empty({shard_numel}, flat.options());
-  const NamedGradients names(*reduction.unit, flat.scalar_type());
+  const NamedGradients names(*reduction.unit, flat);
   if (world == nullptr) {
     reduction.work = ReduceScatter(groups_.reduce(), AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum,
                                    reduction.tag);

@@ -15,7 +15,8 @@ namespace cohort::trainer {
 
 class BucketSet::NamedGradients final : public comm::NamedInput {
  public:
-  NamedGradients(const BucketSet& set, const Bucket& bucket) : set_(set), bucket_(bucket) {}
+  NamedGradients(const BucketSet& set, const Bucket& bucket)
+      : NamedInput(bucket.buffer.data_ptr()), set_(set), bucket_(bucket) {}
   std::string NameOf(size_t element) const override {
     const int64_t place = static_cast<int64_t>(element) / RealsPerElement(bucket_.buffer.scalar_type());
     for (const int member : bucket_.members) {
