@@ -50,19 +50,14 @@ absl::StatusOr<v1::TraceState> Trace(JobConnection* connection, const v1::TraceR
   return job.trace();
 }
 
-}  // namespace
-
-absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish,
-                                         const std::function<void()>& on_answer) {
-  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
-  v1::TraceRequest request = wish;
-  COHORT_ASSIGN_OR_RETURN(v1::TraceState state, Trace(&connection, request));
-  on_answer();
+// Asks for it until it has ended, its job has, or the deadline has passed.
+absl::StatusOr<v1::TraceState> Follow(JobConnection* connection, v1::TraceState state, Deadline deadline,
+                                      const std::function<void()>& on_answer) {
+  v1::TraceRequest request;
   request.set_number(state.number());
-  const Deadline deadline = Deadline::After(milliseconds(wish.milliseconds()) + kEndsWithin);
   while (state.running() && !deadline.passed()) {
-    if (connection.WaitForEnd(Deadline::After(kPause))) break;
-    const absl::StatusOr<v1::TraceState> next = Trace(&connection, request);
+    if (connection->WaitForEnd(Deadline::After(kPause))) break;
+    const absl::StatusOr<v1::TraceState> next = Trace(connection, request);
     if (absl::IsUnavailable(next.status())) break;
     COHORT_RETURN_IF_ERROR(next.status());
     if (next->number() != state.number()) return absl::UnavailableError("its trace has ended, and another was begun");
@@ -70,6 +65,27 @@ absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::Tr
     on_answer();
   }
   return state;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish,
+                                         const std::function<void()>& on_answer) {
+  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+  COHORT_ASSIGN_OR_RETURN(const v1::TraceState begun, Trace(&connection, wish));
+  on_answer();
+  const Deadline deadline = Deadline::After(milliseconds(wish.milliseconds()) + kEndsWithin);
+  return Follow(&connection, begun, deadline, on_answer);
+}
+
+absl::Status AwaitTrace(const std::string& job_id, const v1::TraceState& trace, milliseconds longest) {
+  const Deadline deadline = Deadline::After(longest);
+  const auto follow = [&]() -> absl::Status {
+    COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+    return Follow(&connection, trace, deadline, [] {}).status();
+  };
+  const absl::Status followed = follow();
+  return absl::IsUnavailable(followed) ? absl::OkStatus() : followed;
 }
 
 absl::StatusOr<v1::TraceState> LatestTrace(const std::string& job_id) {

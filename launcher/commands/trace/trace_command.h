@@ -1,10 +1,12 @@
 // `dlaunch trace`: takes a trace of a job that runs.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/runtime/manual/command.h"
 #include "cohort/v1/job.pb.h"
@@ -20,6 +22,8 @@ int RunTraceCommand(const std::vector<std::string>& arguments);
 // another one is being taken. Otherwise as JobConnection.
 absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish,
                                          const std::function<void()>& on_answer);
+// Waits until a trace of a running job has ended, or the job has; for `longest` at the most. Errors as JobConnection.
+absl::Status AwaitTrace(const std::string& job_id, const v1::TraceState& trace, std::chrono::milliseconds longest);
 // The latest trace of a running job, which may have ended.
 absl::StatusOr<v1::TraceState> LatestTrace(const std::string& job_id);
 

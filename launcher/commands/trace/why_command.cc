@@ -1,25 +1,21 @@
 #include "cohort/launcher/commands/trace/why_command.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/commands/trace/trace_command.h"
+#include "cohort/launcher/commands/trace/trace_folder.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/options/option_values.h"
@@ -29,7 +25,6 @@
 #include "cohort/launcher/trace/trace_reader.h"
 #include "cohort/launcher/verdict/verdict_words.h"
 #include "cohort/runtime/base/deadline.h"
-#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -40,7 +35,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kUsualLength{3000};
 constexpr milliseconds kLookPause{100};
 constexpr milliseconds kOthersEndWithin{60'000};
-constexpr char kFolderPrefix[] = "/dlaunch-why.";
 
 struct Wish {
   std::string operand, step, length;
@@ -66,120 +60,52 @@ SubcommandLine WhyLine(Wish* wish) {
                  {"--for", "TIME", "How long to look at a running job (3)", &wish->length}}};
 }
 
-// Holds signals back that end this process.
-class HeldSignals {
- public:
-  HeldSignals() {
-    sigset_t ending;
-    ::sigemptyset(&ending);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::sigaddset(&ending, signal);
-    ::pthread_sigmask(SIG_BLOCK, &ending, &before_);
-  }
-  ~HeldSignals() { Release(); }
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-
-  // Signals that came meanwhile end it here.
-  void Release() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
-
-// A folder for one file that another process writes. Both go with it.
-class TraceFolder {
- public:
-  // `owner`: the process that writes there.
-  static absl::StatusOr<TraceFolder> Make(pid_t owner) {
-    std::error_code error;
-    const std::filesystem::path above = std::filesystem::temp_directory_path(error);
-    std::string name = above.string() + kFolderPrefix + "XXXXXX";
-    if (error || ::mkdtemp(name.data()) == nullptr) {
-      return absl::UnavailableError("no folder can be made in " + above.string() + " for a trace; set TMPDIR");
-    }
-    TraceFolder folder(name);
-    struct stat process{};
-    const bool known = ::stat(("/proc/" + std::to_string(owner)).c_str(), &process) == 0;
-    if (known && process.st_uid != ::geteuid() && ::chown(name.c_str(), process.st_uid, process.st_gid) != 0) {
-      return absl::PermissionDeniedError(name + " can't be given to the user of the job");
-    }
-    return folder;
-  }
-  ~TraceFolder() { Remove(); }
-  TraceFolder(TraceFolder&& other) noexcept
-      : name_(std::exchange(other.name_, "")), file_(other.file_), opened_(std::move(other.opened_)) {}
-  TraceFolder& operator=(TraceFolder&&) = delete;
-
-  const std::string& file() const { return file_; }
-  // Opens the file and takes its name away, so that nothing of it stays however this process ends. False: nobody has
-  // made it yet.
-  bool TakeNameAway() {
-    if (!opened_.valid()) opened_ = runtime::FileDescriptor(::open(file().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (opened_.valid()) Remove();
-    return opened_.valid();
-  }
-  // Reads as much as was written.
-  absl::StatusOr<TraceContents> Read() const {
-    return ReadTraceFile(opened_.valid() ? "/proc/self/fd/" + std::to_string(opened_.get()) : file_, file_);
-  }
-
- private:
-  explicit TraceFolder(const std::string& name) : name_(name), file_(name + "/job.pftrace") {}
-  void Remove() {
-    if (name_.empty()) return;
-    std::error_code error;
-    std::filesystem::remove(file(), error);
-    std::filesystem::remove(std::exchange(name_, ""), error);
-  }
-
-  std::string name_;  // empty: it is gone
-  const std::string file_;
-  runtime::FileDescriptor opened_;
-};
-
-// The trace that is being taken: all of it, at once; or what comes in a time that the user has given.
-absl::StatusOr<TraceContents> ReadRunning(const std::string& file, std::optional<milliseconds> length) {
+// The trace that is being taken: all of it, at once; or what comes in a time that the user has given. The end of the
+// job, or of its trace, ends that time.
+absl::StatusOr<TraceContents> ReadRunning(const std::string& job_id, const v1::TraceState& trace,
+                                          std::optional<milliseconds> length) {
   if (length) {
-    std::this_thread::sleep_for(*length);
-    absl::StatusOr<TraceContents> contents = ReadTraceFile(file);
+    COHORT_RETURN_IF_ERROR(AwaitTrace(job_id, trace, *length));
+    absl::StatusOr<TraceContents> contents = ReadTraceFile(trace.file());
     if (contents.ok()) KeepLatest(*length, &*contents);
     return contents;
   }
   const runtime::Deadline looked = runtime::Deadline::After(kUsualLength);
   while (true) {
-    absl::StatusOr<TraceContents> contents = ReadTraceFile(file);  // an error as long as it is empty
+    absl::StatusOr<TraceContents> contents = ReadTraceFile(trace.file());  // an error as long as it is empty
     if (looked.passed() || (contents.ok() && !contents->calls.empty())) return contents;
     std::this_thread::sleep_for(kLookPause);
   }
 }
 
-// A trace of its own, with the calls that the rings of the ranks hold; or the one that is being taken anyway. Another
-// `dlaunch why` is waited for, since nobody else can read its file.
-absl::StatusOr<TraceContents> LookAt(const std::string& job_id, std::optional<milliseconds> length) {
-  COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
-  const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
-  while (latest.running() && latest.file().find(kFolderPrefix) != std::string::npos && !deadline.passed()) {
-    std::this_thread::sleep_for(kLookPause);
-    COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
-  }
-  if (latest.running()) return ReadRunning(latest.file(), length);
+// A trace for this process alone, with the calls that the rings of the ranks hold.
+absl::StatusOr<TraceContents> TakeOwn(const std::string& job_id, std::optional<milliseconds> length) {
   pid_t owner = 0;
   {
     COHORT_ASSIGN_OR_RETURN(const JobConnection connection, JobConnection::Open(job_id));
     owner = connection.pid();
   }
-  HeldSignals signals;
   COHORT_ASSIGN_OR_RETURN(TraceFolder folder, TraceFolder::Make(owner));
   v1::TraceRequest request;
   request.set_file(folder.file());
   request.set_milliseconds(static_cast<uint64_t>(length.value_or(kUsualLength).count()));
   request.set_past(true);
   request.set_while_asked(true);
-  COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request, [&] {
-                            if (folder.TakeNameAway()) signals.Release();
-                          }));
+  COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request, [&] { folder.TakeNameAway(); }));
   if (!state.problem().empty()) return absl::UnavailableError(state.problem());
   return folder.Read();
+}
+
+// The trace that is being taken anyway, or one of its own. Another `dlaunch why` is waited for, since nobody else can
+// read its file.
+absl::StatusOr<TraceContents> LookAt(const std::string& job_id, std::optional<milliseconds> length) {
+  COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
+  const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
+  while (latest.running() && TraceFolder::Holds(latest.file()) && !deadline.passed()) {
+    std::this_thread::sleep_for(kLookPause);
+    COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
+  }
+  return latest.running() ? ReadRunning(job_id, latest, length) : TakeOwn(job_id, length);
 }
 
 std::string NoCalls(const WhySource& source, milliseconds length) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -71,16 +72,18 @@ class Why : public testing::Test {
       job.Wait();
     }
   }
-  // Whether a process has a trace open that has no name any more.
-  static bool HasNamelessTrace(pid_t process) {
+  // The first open file of a process whose name holds `text`; empty: none.
+  static string OpenFileOf(pid_t process, const string& text) {
     std::error_code error;
     const string folder = "/proc/" + std::to_string(process) + "/fd";
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       const string target = std::filesystem::read_symlink(entry.path(), error).string();
-      if (target.find("job.pftrace (deleted)") != string::npos) return true;
+      if (target.find(text) != string::npos) return target;
     }
-    return false;
+    return "";
   }
+  // Whether a process has a trace open that has no name any more.
+  static bool HasNamelessTrace(pid_t process) { return !OpenFileOf(process, "job.pftrace (deleted)").empty(); }
 
   TemporaryFolder folder_;
   const string path_ = folder_.path() + "/job.pftrace";
@@ -180,6 +183,27 @@ TEST_F(Why, ReadsTheTraceThatIsBeingTaken) {
   EXPECT_TRUE(Blames(found, 0)) << found.dump(1);
   EXPECT_GT(found["steps"]["count"], 8);
   EXPECT_LT(found["seconds"], 6.0) << "the time that was asked for is judged";
+}
+
+TEST_F(Why, ALookEndsWithTheJob) {
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "none", "0", "0", "0", "0"}));
+  const string id = IdOf(&job);
+  DlaunchProcess why({"why", "--json", "--for", "1h", id});
+  // One connection to the job that stays is that of the look: those before it are short.
+  string connection;
+  auto since = std::chrono::steady_clock::now();
+  ASSERT_TRUE(why.WaitUntil([&] {
+    const string now = OpenFileOf(why.pid(), "socket:");
+    if (now != connection) since = std::chrono::steady_clock::now();
+    connection = now;
+    return !now.empty() && std::chrono::steady_clock::now() - since > std::chrono::milliseconds(500);
+  })) << why.err();
+  ::kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143);
+  EXPECT_EQ(why.Wait(), 0) << why.err();
+  const json found = json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
+  ASSERT_FALSE(found.is_discarded()) << why.out();
+  EXPECT_GT(found["calls"], 0);
 }
 
 TEST_F(Why, RefusesWhatItCannotRead) {
