@@ -61,7 +61,11 @@ JobTrace::JobTrace(EventLoop* loop, Surroundings surroundings)
     : loop_(loop), surroundings_(std::move(surroundings)), agents_(surroundings_.names.size(), false) {}
 
 absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
-  if (taking_) return absl::FailedPreconditionError("a trace is being taken already, to " + taking_->file->path());
+  if (taking_) {
+    return WithRemedy(Remedy::kTraceTaken,
+                      absl::FailedPreconditionError("a trace is being taken already, to " + taking_->file->path() +
+                                                    "; ask again when it has ended"));
+  }
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Begin(wish.path));
   const bool first = opening == Opening::kFirst;
   const absl::Status opened = file->AwaitOpen(runtime::Deadline::After(first ? kOpensFirstWithin : kOpensAtOnceWithin));

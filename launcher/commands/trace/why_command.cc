@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kUsualLength{3000};
 constexpr milliseconds kLookPause{100};
-constexpr milliseconds kOthersEndWithin{60'000};
+constexpr milliseconds kOthersEndWithin{10'000};
 
 struct Wish {
   std::string operand, step, length;
@@ -96,16 +96,26 @@ absl::StatusOr<TraceContents> TakeOwn(const std::string& job_id, std::optional<m
   return folder.Read();
 }
 
-// The trace that is being taken anyway, or one of its own. Another `dlaunch why` is waited for, since nobody else can
-// read its file.
+// The trace that is being taken anyway, or one of its own. Another `dlaunch why` is waited for as long as a short one
+// takes, or one that was killed: nobody else can read its file.
 absl::StatusOr<TraceContents> LookAt(const std::string& job_id, std::optional<milliseconds> length) {
-  COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
   const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
-  while (latest.running() && TraceFolder::Holds(latest.file()) && !deadline.passed()) {
+  while (true) {
+    COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
+    if (!latest.running()) {
+      absl::StatusOr<TraceContents> contents = TakeOwn(job_id, length);
+      if (!absl::IsFailedPrecondition(contents.status())) return contents;
+      COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
+      if (!latest.running()) return contents;  // no other trace was the reason
+    }
+    if (!TraceFolder::Holds(latest.file())) return ReadRunning(job_id, latest, length);
+    if (deadline.passed()) {
+      return WithRemedy(Remedy::kTraceTaken,
+                        absl::FailedPreconditionError("another dlaunch why looks at this job, which has one trace at "
+                                                      "a time; ask again when that one has ended"));
+    }
     std::this_thread::sleep_for(kLookPause);
-    COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
   }
-  return latest.running() ? ReadRunning(job_id, latest, length) : TakeOwn(job_id, length);
 }
 
 std::string NoCalls(const WhySource& source, milliseconds length) {

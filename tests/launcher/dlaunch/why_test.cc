@@ -146,6 +146,10 @@ TEST_F(Why, LeavesNothingBehindHoweverItEnds) {
     DlaunchProcess why({"why", "--for", "1h", id}, {.environment = {"TMPDIR=" + folder_.path()}});
     ASSERT_TRUE(why.WaitUntil([&why] { return HasNamelessTrace(why.pid()); }));
     EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+    DlaunchProcess second({"why", id});
+    EXPECT_EQ(second.Wait(), 1);
+    EXPECT_THAT(second.err(), HasSubstr("another dlaunch why looks at this job"));
+    EXPECT_THAT(second.err(), HasSubstr("[trace-taken]"));
     ::kill(why.pid(), SIGKILL);
     why.Wait();
   }

@@ -25,6 +25,7 @@ namespace {
 
 using runtime::Deadline;
 using std::string;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -235,7 +236,8 @@ TEST_F(JobTraceTest, ASecondTraceIsRefused) {
   v1::TraceRequest request;
   request.set_file(folder_ + "/other");
   request.set_milliseconds(1000);
-  EXPECT_THAT(trace_.Answer(request).refused(), HasSubstr("a trace is being taken already, to " + path_));
+  EXPECT_THAT(trace_.Answer(request).refused(),
+              AllOf(HasSubstr("a trace is being taken already, to " + path_), HasSubstr("[trace-taken]")));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/other"));
 }
 
