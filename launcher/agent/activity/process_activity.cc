@@ -23,6 +23,7 @@ constexpr uint64_t kOthersEveryNs = 1'000'000'000;
 constexpr uint64_t kPlaceEveryNs = 100'000'000;
 constexpr uint64_t kShareOfPlaces = 50;  // of the time at the most: 2 %
 constexpr size_t kMostObject = 120;
+constexpr uint64_t kCountedWithinNs = 1'000'000'000;  // a time without a CPU
 
 std::string FolderOf(pid_t process) { return "/proc/" + std::to_string(process); }
 
@@ -58,6 +59,13 @@ Activity ActivityAt(const std::string& place) {
 }
 
 uint64_t Since(uint64_t before, uint64_t now) { return now - std::min(before, now); }
+
+// The kernel counts a time without a CPU, and a throttled one, when it is over: most of this one is counted nowhere
+// yet.
+bool AwaitsCounts(char state, const ProcessActivity::State& found) {
+  const uint64_t counted_ns = found.computed_ns + found.queued_ns + found.throttled_ns;
+  return state == 'R' && counted_ns < found.length_ns / 2 && found.length_ns < kCountedWithinNs;
+}
 
 }  // namespace
 
@@ -168,16 +176,25 @@ std::optional<ProcessActivity::State> ProcessActivity::Look(bool waits) {
   char* end = nullptr;
   now.main_ns = std::strtoull(schedule.c_str(), &end, 10);
   now.queued_ns = std::strtoull(end, nullptr, 10);
-  const std::optional<Counters> before = std::exchange(before_, now);
-  if (!before) return std::nullopt;
+  if (!before_) {
+    before_ = now;
+    uncounted_.reset();
+    return std::nullopt;
+  }
   State found;
-  found.begin_ns = before->at_ns;
-  found.length_ns = Since(before->at_ns, now.at_ns);
-  Name(state->state, Since(before->faults, now.faults) > 0, &found);
-  Count(*before, now, &found);
+  found.begin_ns = before_->at_ns;
+  found.length_ns = Since(before_->at_ns, now.at_ns);
+  Name(state->state, Since(before_->faults, now.faults) > 0, &found);
+  Count(*before_, now, &found);
+  if (AwaitsCounts(state->state, found)) {
+    if (!waits) uncounted_ = found;
+    return std::nullopt;
+  }
+  before_ = now;
+  const std::optional<State> uncounted = std::exchange(uncounted_, std::nullopt);
   const bool held = found.activity == Activity::kStopped || found.activity == Activity::kDebugged ||
                     found.activity == Activity::kSwaps || found.throttled_ns + found.queued_ns >= found.length_ns / 2;
-  if (waits && !held) return std::nullopt;
+  if (waits && !held) return uncounted;
   if (!waits) FindPlace(now.at_ns);
   if (!waits) found.place = place_;
   return found;

@@ -42,8 +42,9 @@ class ProcessActivity {
   const WatchedProcess& process() const { return watched_; }
 
   // Looks at it, in some microseconds; for a Python line now and then in some hundred. Blocks for as long as the kernel
-  // needs to bring its memory back from a disk. Nothing at the first time, and when it has ended. `waits`: it waits in
-  // a call of Cohort's, so that only what holds it up there counts: in other states nothing is returned either.
+  // needs to bring its memory back from a disk. Nothing at the first time, and when it has ended. Nothing, for a second
+  // at the most, while it is ready to run without a CPU: the next state has that time too. `waits`: it waits in a call
+  // of Cohort's, so that only what holds it up there counts: in other states nothing is returned either.
   std::optional<State> Look(bool waits);
 
  private:
@@ -72,6 +73,7 @@ class ProcessActivity {
   uint64_t next_place_ns_ = 0;  // when the Python line may be looked for
   std::string place_;           // as it was found last
   std::optional<Counters> before_;
+  std::optional<State> uncounted_;  // since then, outside of calls: the kernel has not counted most of it
 };
 
 }  // namespace cohort::launcher

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -62,6 +64,30 @@ TEST(ProcessActivityTest, ABusyProcessComputes) {
   EXPECT_EQ(state->activity, Activity::kComputes);
   EXPECT_GT(state->computed_ns, 0u);
   EXPECT_LE(state->computed_ns + state->queued_ns + state->throttled_ns, state->length_ns);
+}
+
+// The kernel counts the time between two turns on the CPU, which several looks see, when it is over.
+TEST(ProcessActivityTest, AllOfTheTimeWithoutACpuIsCounted) {
+  cpu_set_t cpu;
+  CPU_ZERO(&cpu);
+  CPU_SET(static_cast<size_t>(::sched_getcpu()), &cpu);
+  const auto spins = [&cpu](int nice) {
+    return [&cpu, nice](int) {
+      ::sched_setaffinity(0, sizeof cpu, &cpu);
+      ::setpriority(PRIO_PROCESS, 0, nice);
+      Spin();
+    };
+  };
+  const WatchedChild favoured(spins(0)), starved(spins(15));  // one turn of 3 ms in about 80 ms
+  ProcessActivity process(ProcessOf(starved.pid()));
+  uint64_t seen_ns = 0, without_ns = 0;
+  LookUntil(&process, [&](const auto& state) {
+    seen_ns += state.length_ns;
+    without_ns += state.queued_ns + state.throttled_ns;
+    return seen_ns >= 2'000'000'000;
+  });
+  EXPECT_GE(seen_ns, 2'000'000'000u);
+  EXPECT_GT(without_ns, seen_ns / 10 * 7);
 }
 
 TEST(ProcessActivityTest, AReadNamesItsFile) {
