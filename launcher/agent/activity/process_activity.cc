@@ -92,9 +92,19 @@ void ProcessActivity::LookForOthers(uint64_t now_ns) {
   if (others_at_ns_ != 0 && now_ns - others_at_ns_ < kOthersEveryNs) return;
   const bool was_limited = throttle_ && throttle_->limited();
   others_at_ns_ = now_ns;
+  groups_ = ReadKernelFile(FolderOf(process_) + "/cgroup");
   throttle_.emplace(process_);
   if (throttle_->limited() != was_limited) before_.reset();  // the sum is of other groups
   if (python_ == nullptr) python_ = PythonWatch::Of(process_);
+}
+
+// A group that it was moved into since may be what keeps it from its CPUs. That one counts the time when it is over.
+void ProcessActivity::FollowGroups() {
+  std::string groups = ReadKernelFile(FolderOf(process_) + "/cgroup");
+  if (groups == groups_) return;
+  groups_ = std::move(groups);
+  throttle_.emplace(process_);
+  before_->throttled_ns = throttle_->TotalNs();
 }
 
 void ProcessActivity::FindPlace(uint64_t now_ns) {
@@ -187,11 +197,13 @@ std::optional<ProcessActivity::State> ProcessActivity::Look(bool waits) {
   Name(state->state, Since(before_->faults, now.faults) > 0, &found);
   Count(*before_, now, &found);
   if (AwaitsCounts(state->state, found)) {
+    found.place = place_;
     if (!waits) uncounted_ = found;
+    FollowGroups();
     return std::nullopt;
   }
   before_ = now;
-  const std::optional<State> uncounted = std::exchange(uncounted_, std::nullopt);
+  std::optional<State> uncounted = std::exchange(uncounted_, std::nullopt);
   const bool held = found.activity == Activity::kStopped || found.activity == Activity::kDebugged ||
                     found.activity == Activity::kSwaps || found.throttled_ns + found.queued_ns >= found.length_ns / 2;
   if (waits && !held) return uncounted;

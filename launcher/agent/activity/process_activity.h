@@ -59,6 +59,7 @@ class ProcessActivity {
 
   std::string Text(const runtime::FileDescriptor& file) const;
   void LookForOthers(uint64_t now_ns);
+  void FollowGroups();
   void FindPlace(uint64_t now_ns);
   bool Swaps() const;
   void Name(char state, bool faulted, State* found) const;
@@ -67,7 +68,8 @@ class ProcessActivity {
   const WatchedProcess watched_;
   const pid_t process_;
   const runtime::FileDescriptor stat_, schedule_, call_;
-  std::optional<Throttle> throttle_;
+  std::string groups_;                // its control groups, as the kernel writes them
+  std::optional<Throttle> throttle_;  // by them
   std::unique_ptr<PythonWatch> python_;
   uint64_t others_at_ns_ = 0;   // when groups and Python were looked for
   uint64_t next_place_ns_ = 0;  // when the Python line may be looked for
