@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cohort/runtime/base/clock.h"
+
 namespace cohort::launcher {
 
 RankStates::RankStates(EventLoop* loop, std::vector<uint32_t> ranks, Surroundings surroundings)
@@ -10,14 +12,24 @@ RankStates::RankStates(EventLoop* loop, std::vector<uint32_t> ranks, Surrounding
 
 void RankStates::Watch(bool on) {
   loop_->Cancel(std::exchange(timer_, 0));
-  sampler_.reset();
   seen_.clear();
   seen_.resize(world_ranks_.size());
-  if (!on) return;
-  absl::StatusOr<std::unique_ptr<ActivitySampler>> sampler = ActivitySampler::Start();
-  if (!sampler.ok()) return;
-  sampler_ = *std::move(sampler);
+  begun_ns_ = on ? runtime::SteadyNow() : kNever;
+  if (!on) return Forget();
+  if (sampler_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<ActivitySampler>> sampler = ActivitySampler::Start();
+    if (!sampler.ok()) return;
+    sampler_ = *std::move(sampler);
+  }
   LookAtSome();
+}
+
+// Nothing of the processes stays open. A look that is not over keeps them until the next time.
+void RankStates::Forget() {
+  if (sampler_ == nullptr) return;
+  std::vector<ActivitySampler::Subject> none(world_ranks_.size());
+  for (size_t i = 0; i < none.size(); ++i) none[i].number = i;
+  (void)sampler_->Look(std::move(none));
 }
 
 void RankStates::LookAtSome() {
@@ -38,7 +50,9 @@ void RankStates::LookAtSome() {
 
 void RankStates::TakeSamples() {
   if (sampler_ == nullptr) return;
-  for (const ActivitySampler::Sample& sample : sampler_->Take()) Add(sample.state, &seen_[sample.number]);
+  for (const ActivitySampler::Sample& sample : sampler_->Take()) {
+    if (sample.state.begin_ns >= begun_ns_) Add(sample.state, &seen_[sample.number]);  // else of the time before
+  }
 }
 
 void RankStates::Add(const ProcessActivity::State& state, Seen* seen) {

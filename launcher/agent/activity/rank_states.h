@@ -48,6 +48,7 @@ class RankStates {
   // Kept of a rank while nobody takes any. What follows is lost.
   static constexpr size_t kMostShapes = 256;
   static constexpr int kMostStates = 4096;
+  static constexpr uint64_t kNever = ~uint64_t{0};
   struct Seen {
     v1::RankStates states;  // that nobody has taken
     std::map<std::tuple<Activity, std::string, std::string>, uint32_t> shapes;
@@ -57,12 +58,14 @@ class RankStates {
 
   void LookAtSome();
   void TakeSamples();
+  void Forget();
   static void Add(const ProcessActivity::State& state, Seen* seen);
 
   EventLoop* const loop_;
   const std::vector<uint32_t> world_ranks_;
   const Surroundings surroundings_;
-  std::unique_ptr<ActivitySampler> sampler_;  // while somebody wants to know
+  std::unique_ptr<ActivitySampler> sampler_;  // from the first time on: one that is stuck is the only one
+  uint64_t begun_ns_ = kNever;                // when somebody began to want to know
   std::vector<Seen> seen_;                    // by local rank
   size_t next_ = 0;                           // whose turn it is
   EventLoop::TimerId timer_ = 0;

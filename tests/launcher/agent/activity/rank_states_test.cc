@@ -4,9 +4,15 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
+#include "cohort/runtime/base/clock.h"
 #include "tests/launcher/agent/activity/watched_child.h"
 
 namespace cohort::launcher {
@@ -82,6 +88,27 @@ TEST_F(RankStatesTest, NobodyLooksUnlessTold) {
   TakeUntil([this] { return HasSleep(); });
   states_.Watch(false);
   ExpectNoStates();
+}
+
+// A thread that is stuck in a look stays: each time another one would be one more.
+TEST_F(RankStatesTest, OneThreadLooksEachTimeAndTellsOnlyOfThatTime) {
+  const auto threads = [] {
+    std::set<std::string> found;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      found.insert(thread.path().filename());
+    }
+    return found;
+  };
+  states_.Watch(true);
+  TakeUntil([this] { return HasSleep(); });
+  const std::set<std::string> first = threads();
+  states_.Watch(false);
+  taken_.clear();
+  const uint64_t again_ns = runtime::SteadyNow();
+  states_.Watch(true);
+  TakeUntil([this] { return HasSleep(); });
+  EXPECT_EQ(threads(), first);
+  EXPECT_GE(taken_[0].begin_ns(0), static_cast<int64_t>(again_ns));
 }
 
 TEST_F(RankStatesTest, AnotherProcessOfTheSameNumberIsNotWatched) {
