@@ -215,11 +215,12 @@ bool JobTrace::AddRanges(size_t agent, const v1::RankRanges& ranges) {
   for (const TracedRange& range : all) {
     if (range.lane == runtime::RangeLane::kSteps) {
       taking_->packets.AddStep({.rank = range.rank, .number = range.number, .ns = range.start_ns}, agent, node);
-    } else {
-      taking_->packets.AddRange(range, node);
+    } else if (!taking_->packets.AddRange(range, node)) {
+      ++taking_->missed_ranges;
+      continue;
     }
+    ++taking_->unwritten_ranges;
   }
-  taking_->unwritten_ranges += all.size();
   taking_->missed_ranges += ranges.missed();
   if (ranges.missed() > 0 && end_ns != 0) {
     taking_->packets.AddMissedRanges(ranges.rank(), agent, node, ranges.missed(), end_ns);

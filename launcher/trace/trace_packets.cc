@@ -19,9 +19,7 @@ constexpr uint64_t kStateTracks = uint64_t{1} << 48;
 constexpr uint64_t kLongCallTracks = uint64_t{2} << 48;
 constexpr uint64_t kRangeTracks = uint64_t{3} << 48;
 
-// Index: the lane. Marks of steps are on the track of the calls.
-constexpr const char* kLaneNames[] = {"", " program", " passes", " stages", " buckets", " checkpoints"};
-static_assert(std::size(kLaneNames) == runtime::kRangeLanes);
+static_assert(std::size(TraceWords::kLanes) == runtime::kRangeLanes);
 
 std::string Hexadecimal(uint64_t number) {
   char text[20];
@@ -97,16 +95,34 @@ void TracePackets::Describe(const TracedCall& call, v1::TracePacket* packet) {
     packets_.AddNumber(TraceWords::kOtherRank, static_cast<uint64_t>(shape.peer_rank()), packet);
 }
 
-uint64_t TracePackets::RangeTrack(const TracedRange& range, std::string_view node_name) {
+bool TracePackets::LatestRanges::Cross(uint64_t start_ns, uint64_t end_ns) const {
+  return std::any_of(spans.begin(), spans.end(), [start_ns, end_ns](const auto& span) {
+    return (span.first < start_ns && start_ns < span.second && span.second < end_ns) ||
+           (start_ns < span.first && span.first < end_ns && end_ns < span.second);
+  });
+}
+
+void TracePackets::LatestRanges::Add(uint64_t start_ns, uint64_t end_ns) {
+  spans[next] = {start_ns, end_ns};
+  next = (next + 1) % spans.size();
+}
+
+std::optional<uint64_t> TracePackets::RangeTrack(const TracedRange& range, std::string_view node_name) {
   const auto lane = static_cast<uint64_t>(range.lane);
-  const uint64_t uuid =
-      kRangeTracks + (range.rank * uint64_t{runtime::kRangeLanes} + lane) * runtime::kRangeLines + range.line;
-  if (packets_.Describes(uuid)) return uuid;
-  packets_.Describe({.uuid = uuid,
-                     .name = TraceWords::kRank + std::to_string(range.rank) + kLaneNames[lane],
-                     .parent = NodeTrack(range.node, node_name),
-                     .order = static_cast<int32_t>(range.rank)});
-  return uuid;
+  const uint64_t line = (range.rank * uint64_t{runtime::kRangeLanes} + lane) * runtime::kRangeLines + range.line;
+  for (uint64_t beside = 0; beside < kMostTracksOfLine; ++beside) {
+    const uint64_t uuid = kRangeTracks + line * kMostTracksOfLine + beside;
+    LatestRanges& latest = latest_ranges_[uuid];
+    if (latest.Cross(range.start_ns, range.end_ns)) continue;
+    latest.Add(range.start_ns, range.end_ns);
+    if (packets_.Describes(uuid)) return uuid;
+    packets_.Describe({.uuid = uuid,
+                       .name = TraceWords::kRank + std::to_string(range.rank) + TraceWords::kLanes[lane],
+                       .parent = NodeTrack(range.node, node_name),
+                       .order = static_cast<int32_t>(range.rank)});
+    return uuid;
+  }
+  return std::nullopt;
 }
 
 bool TracePackets::Add(const Slice& slice) {
@@ -163,13 +179,15 @@ void TracePackets::AddState(const RankState& state, std::string_view node) {
   packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, latest));
 }
 
-void TracePackets::AddRange(const TracedRange& range, std::string_view node) {
-  const uint64_t track = RangeTrack(range, node);
+bool TracePackets::AddRange(const TracedRange& range, std::string_view node) {
+  const std::optional<uint64_t> track = RangeTrack(range, node);
+  if (!track) return false;
   v1::TracePacket packet =
-      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, range.start_ns, std::string(range.name));
+      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, *track, range.start_ns, std::string(range.name));
   if (range.number != runtime::kNoNumber) packets_.AddNumber(TraceWords::kNumber, range.number, &packet);
   packets_.Append(packet);
-  packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, std::max(range.end_ns, range.start_ns)));
+  packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, *track, std::max(range.end_ns, range.start_ns)));
+  return true;
 }
 
 void TracePackets::AddStep(const StepMark& mark, size_t node, std::string_view node_name) {

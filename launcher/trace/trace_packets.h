@@ -4,11 +4,14 @@
 // trace_reader.h reads them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cohort/launcher/trace/call_meetings.h"
@@ -28,6 +31,9 @@ class TracePackets {
  public:
   // Calls of one rank may overlap, where it does not wait for each. Each overlapping one is on a line of its own.
   static constexpr size_t kMostLines = 64;
+  // Ranges of one line of a lane may cross, where buckets or threads share it (runtime::kRangeLines). Each that crosses
+  // another one is on a further track.
+  static constexpr uint64_t kMostTracksOfLine = 8;
 
   // PerfettoPackets::Begin, and the number of the format.
   void Begin(uint64_t steady_ns, uint64_t unix_ns);
@@ -49,8 +55,9 @@ class TracePackets {
   void AddOpen(const TracedCall& call, std::string_view node);
   // A state of a rank by node 0's clock.
   void AddState(const RankState& state, std::string_view node);
-  // A range of a rank. Those of one line of a lane that begin together come with the longest first.
-  void AddRange(const TracedRange& range, std::string_view node);
+  // A range of a rank. Those of one line of a lane that begin together come with the longest first. False: it crosses
+  // others on all tracks of its line.
+  bool AddRange(const TracedRange& range, std::string_view node);
   // By node 0's clock. `node`: the rank's.
   void AddStep(const StepMark& mark, size_t node, std::string_view node_name);
   // Something that befell the job, or one of its nodes.
@@ -65,6 +72,16 @@ class TracePackets {
   std::string Take() { return packets_.Take(); }
 
  private:
+  // The latest ranges of one track.
+  struct LatestRanges {
+    // Whether the range overlaps one of them, and neither lies in the other: slices of a track can't.
+    bool Cross(uint64_t start_ns, uint64_t end_ns) const;
+    void Add(uint64_t start_ns, uint64_t end_ns);
+
+    std::array<std::pair<uint64_t, uint64_t>, 8> spans{};
+    size_t next = 0;
+  };
+
   void Describe(const TracedCall& call, v1::TracePacket* packet);
   uint64_t JobTrack();
   uint64_t NodeTrack(size_t node, std::string_view name);
@@ -72,13 +89,14 @@ class TracePackets {
   // A second track of a rank: `first` with its number added.
   uint64_t TrackBeside(uint64_t first, uint32_t rank, const char* name, uint64_t node_track);
   uint64_t StateTrack(const RankState& state, std::string_view node_name);
-  uint64_t RangeTrack(const TracedRange& range, std::string_view node_name);
+  std::optional<uint64_t> RangeTrack(const TracedRange& range, std::string_view node_name);
   // An instant with one number.
   void AddCount(uint64_t track, uint64_t ns, const char* name, const char* counted, uint64_t count);
 
   runtime::PerfettoPackets packets_;
   std::unordered_map<uint32_t, std::vector<uint64_t>> line_ends_;  // by rank: when the latest call of each line ends
   std::unordered_map<uint32_t, uint64_t> state_ends_;              // by rank: when its latest state ends
+  std::unordered_map<uint64_t, LatestRanges> latest_ranges_;       // by track
 };
 
 }  // namespace cohort::launcher

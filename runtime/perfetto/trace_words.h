@@ -9,6 +9,8 @@ struct TraceWords {
   static constexpr char kRank[] = "rank ";  // with its number behind it
   static constexpr char kOutsideCalls[] = " outside calls";
   static constexpr char kLongCalls[] = " long calls";
+  // Behind the rank: index: RangeLane. Marks of steps are on the track of the calls.
+  static constexpr const char* kLanes[] = {"", " program", " passes", " stages", " buckets", " checkpoints"};
   static constexpr char kPredicted[] = ", predicted: ";  // with what is predicted behind it
 
   // Events.

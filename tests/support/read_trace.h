@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cohort/runtime/perfetto/compressed.h"
+#include "cohort/runtime/perfetto/trace_words.h"
 #include "cohort/v1/trace_file.pb.h"
 
 namespace cohort::launcher {
@@ -125,13 +126,13 @@ class ReadTrace {
   }
 
   std::vector<ReadSlice>& ListOf(const std::string& track) {
-    if (track.ends_with(" outside calls")) return states;
+    if (track.ends_with(runtime::TraceWords::kOutsideCalls)) return states;
     const bool is_range =
-        std::any_of(std::begin(kLanes), std::end(kLanes), [&](const char* lane) { return track.ends_with(lane); });
+        std::any_of(std::begin(runtime::TraceWords::kLanes) + 1, std::end(runtime::TraceWords::kLanes),
+                    [&](const char* lane) { return track.ends_with(lane); });
     return is_range ? ranges : slices;
   }
 
-  static constexpr const char* kLanes[] = {" program", " passes", " stages", " buckets", " checkpoints"};
   const Slices expected_;
   bool valid_ = false;  // readers skip what needs a state until one begins
   std::map<uint64_t, std::string> names_, keys_, values_;

@@ -16,6 +16,7 @@ namespace {
 using std::string;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAreArray;
 
 TracedCall Call(uint32_t rank, uint64_t sequence, uint64_t start_ns, uint64_t end_ns) {
   auto shape = std::make_shared<v1::CallShape>();
@@ -81,6 +82,32 @@ TEST_F(TracePacketsTest, LinesOfARankAreBounded) {
   for (uint64_t i = 0; i <= TracePackets::kMostLines; ++i) {
     const TracedCall call = Call(0, i + 1, 1000 + i, 90'000);
     EXPECT_EQ(packets_.Add({.call = &call, .node = "node0"}), i < TracePackets::kMostLines);
+  }
+}
+
+// As where bucket 64 begins on its way before bucket 0, on the same line, has come.
+TEST_F(TracePacketsTest, RangesThatCrossKeepTheirTimes) {
+  const std::vector<std::pair<uint64_t, uint64_t>> times = {
+      {1100, 1300}, {1200, 1250}, {1200, 1400}, {1300, 1500}, {1400, 1600}};
+  for (const auto& [start_ns, end_ns] : times) {
+    EXPECT_TRUE(packets_.AddRange(
+        {.rank = 3, .name = "bucket", .lane = runtime::RangeLane::kBuckets, .start_ns = start_ns, .end_ns = end_ns},
+        "node0"));
+  }
+  const ReadTrace trace(packets_.Take());
+  EXPECT_THAT(trace.problems, IsEmpty());
+  std::vector<std::pair<uint64_t, uint64_t>> read;
+  for (const ReadSlice& range : trace.ranges) {
+    EXPECT_EQ(range.track, "rank 3 buckets");
+    read.emplace_back(range.start_ns, range.end_ns);
+  }
+  EXPECT_THAT(read, UnorderedElementsAreArray(times));
+}
+
+TEST_F(TracePacketsTest, TracksOfALineAreBounded) {
+  for (uint64_t i = 0; i <= TracePackets::kMostTracksOfLine; ++i) {
+    const TracedRange range{.rank = 3, .name = "bucket", .start_ns = 2000 + i, .end_ns = 9000 + i};
+    EXPECT_EQ(packets_.AddRange(range, "node0"), i < TracePackets::kMostTracksOfLine);
   }
 }
 
