@@ -206,7 +206,12 @@ void TraceReader::OnInstant(const Event& event) {
                           .start_ns = std::min(Number(event, TraceWords::kBegan), event.ns),
                           .end_ns = event.ns,
                           .state = runtime::CallState::kStarted};
-    if (open_.size() < kMostOpen) open_[KeyOf(call)] = {call, calls_of_[track.rank]};
+    const auto known = open_.find(KeyOf(call));
+    if (known != open_.end()) {
+      known->second = {call, calls_of_[track.rank]};
+    } else if (open_.size() < kMostOpen) {
+      open_[KeyOf(call)] = {call, calls_of_[track.rank]};
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -173,6 +174,28 @@ TEST_F(TraceReaderTest, ACallWhoseEndWasMissedIsNotOpen) {
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_THAT(read->calls, SizeIs(1));
   EXPECT_EQ(read->calls[0].sequence, 600u);
+}
+
+// Its rank makes others meanwhile, and tells it again: it is known to go on.
+TEST_F(TraceReaderTest, ACallThatIsToldAgainGoesOnBesideTooManyOthers) {
+  constexpr uint64_t kTooMany = (1u << 16) + 1;
+  packets_.Begin(100, 2'000'000);
+  TracedCall open = Call(1, 3, -1, 1, 1000, 2000);
+  open.state = runtime::CallState::kStarted;
+  packets_.AddOpen(open, "node0");
+  TracedCall other = Call(0, 3, -1, 0, 1000, 2000);
+  string bytes;
+  for (other.sequence = 1; other.sequence < kTooMany; ++other.sequence) {
+    packets_.AddOpen(other, "node0");
+    if (other.sequence % 4096 == 0) bytes += packets_.Take();
+  }
+  packets_.AddMissed(1, 0, "node0", 600, 3000);
+  open.end_ns = 4000;
+  packets_.AddOpen(open, "node0");
+  const absl::StatusOr<TraceContents> read = ReadBytes(bytes + packets_.Take());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(
+      std::count_if(read->calls.begin(), read->calls.end(), [](const TracedCall& call) { return call.rank == 1; }), 1);
 }
 
 // The last member of a broadcast is not waited for, but the root is: the trace tells the root as a world rank.
