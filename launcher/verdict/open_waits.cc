@@ -178,4 +178,26 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
   return culprit;
 }
 
+std::optional<History> UntilFailure(const History& history, uint64_t least_ns) {
+  uint64_t well_ns = 0;  // the latest begin of a call that ended well
+  for (const TracedCall& call : history.calls) {
+    if (call.state == runtime::CallState::kDone) well_ns = std::max(well_ns, call.start_ns);
+  }
+  std::optional<uint64_t> failed_ns;
+  for (const TracedCall& call : history.calls) {
+    const bool counts = call.state == runtime::CallState::kFailed && call.end_ns > well_ns &&
+                        call.end_ns - std::min(call.end_ns, call.start_ns) >= least_ns;
+    if (counts) failed_ns = std::min(failed_ns.value_or(call.end_ns), call.end_ns);
+  }
+  if (!failed_ns) return std::nullopt;
+  History until = history;
+  std::erase_if(until.calls, [&](const TracedCall& call) { return call.start_ns >= *failed_ns; });
+  for (TracedCall& call : until.calls) {
+    if (call.end_ns < *failed_ns) continue;
+    call.end_ns = *failed_ns;
+    call.state = runtime::CallState::kStarted;
+  }
+  return until;
+}
+
 }  // namespace cohort::launcher

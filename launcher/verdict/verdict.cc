@@ -76,7 +76,8 @@ bool IsSure(const std::optional<Culprit>& culprit) { return culprit && culprit->
 
 class Judgement {
  public:
-  explicit Judgement(const History& history) : evidence_(history), times_(TimesOf(evidence_.steps)) {
+  // `history` outlives this.
+  explicit Judgement(const History& history) : history_(history), evidence_(history), times_(TimesOf(evidence_.steps)) {
     const Steps& steps = evidence_.steps;
     verdict_.ranks = evidence_.node_of.size();
     verdict_.calls = history.calls.size();
@@ -124,7 +125,13 @@ class Judgement {
   }
 
   Verdict OfAll() {
-    std::optional<Culprit> now = FindOpenWait(evidence_, std::max(2 * times_.usual_ns, kLongWaitNs));
+    const uint64_t long_ns = std::max(2 * times_.usual_ns, kLongWaitNs);
+    std::optional<Culprit> now = FindOpenWait(evidence_, long_ns);
+    if (!IsSure(now)) {
+      if (const std::optional<History> until = UntilFailure(history_, long_ns)) {
+        now = FindOpenWait(Evidence(*until), long_ns);
+      }
+    }
     ExplainSlowSteps();
     if (IsSure(now)) return Say(Verdict::Kind::kWaitsNow, std::move(now));
     if (evidence_.steps.all.empty()) {
@@ -175,6 +182,7 @@ class Judgement {
     return std::move(verdict_);
   }
 
+  const History& history_;
   const Evidence evidence_;
   const StepTimes times_;
   std::vector<std::optional<Culprit>> slow_;  // of the steps in `verdict_.slow`

@@ -31,7 +31,7 @@ struct Culprit {
 struct Verdict {
   enum class Kind {
     kNothing,    // no rank stands out
-    kWaitsNow,   // ranks waited when the history ended, and had for long
+    kWaitsNow,   // ranks waited when the history ended, or their calls failed, and had for long
     kSlowStep,   // `step` took longer than usual
     kEveryStep,  // the usual time of steps is long for the sake of these ranks
     kAllOfIt,    // no steps are known: of the whole time

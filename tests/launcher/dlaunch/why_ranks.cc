@@ -1,8 +1,9 @@
 // The ranks of why_test.cc and why_trials.py: make steps, in which one of them is slow.
-//   SHAPE KIND RANK WHEN MS STEPS
+//   SHAPE KIND RANK WHEN MS STEPS [TIMEOUT_MS]
 // SHAPE: replicas, which reduce, or pipeline, whose ranks hand on messages. KIND: none, compute, uneven, read, write,
 // lock, file_lock, child, sleep, stop. RANK is slow in step WHEN, in each ("every"), or in each eighth ("some"), by MS
-// milliseconds. STEPS 0: no end. RANK prints "slow" when it is about to be so for the first time.
+// milliseconds. STEPS 0: no end. RANK prints "slow" when it is about to be so for the first time. TIMEOUT_MS: of the
+// reduction behind the slowness.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -35,6 +36,7 @@ struct Wanted {
   int rank = 0;
   int ms = 0;
   int64_t steps = 0;
+  comm::CallOptions options;
 
   bool SlowAt(int64_t step) const {
     if (when == "every") return true;
@@ -173,19 +175,21 @@ class Slowness {
   pid_t child_ = 0;
 };
 
-absl::Status Reduce(comm::Communicator& world, std::vector<float>* data) {
-  return world.AllReduce(*data, *data, comm::ReduceOp::kMax).Wait();
+absl::Status Reduce(comm::Communicator& world, const comm::CallOptions& options, std::vector<float>* data) {
+  return world.AllReduce(*data, *data, comm::ReduceOp::kMax, options).Wait();
 }
 
-absl::Status StepOfReplica(comm::Communicator& world, const std::function<void()>& slow, std::vector<float>* data) {
+absl::Status StepOfReplica(comm::Communicator& world, const Wanted& wanted, const std::function<void()>& slow,
+                           std::vector<float>* data) {
   Compute(milliseconds(4));
   slow();
-  COHORT_RETURN_IF_ERROR(Reduce(world, data));
+  COHORT_RETURN_IF_ERROR(Reduce(world, wanted.options, data));
   Compute(milliseconds(1));
   return world.AllReduce(*data, *data, comm::ReduceOp::kMin).Wait();
 }
 
-absl::Status StepOfStage(comm::Communicator& world, const std::function<void()>& slow, std::vector<float>* data) {
+absl::Status StepOfStage(comm::Communicator& world, const Wanted& wanted, const std::function<void()>& slow,
+                         std::vector<float>* data) {
   constexpr int kBatches = 4;
   std::vector<comm::Work> sent;
   for (int batch = 0; batch < kBatches; ++batch) {
@@ -195,7 +199,7 @@ absl::Status StepOfStage(comm::Communicator& world, const std::function<void()>&
     if (world.rank() + 1 < world.size()) sent.push_back(world.Send(*data, world.rank() + 1));
   }
   for (comm::Work& work : sent) COHORT_RETURN_IF_ERROR(work.Wait());
-  return Reduce(world, data);
+  return Reduce(world, wanted.options, data);
 }
 
 absl::Status Run(const Wanted& wanted, Slowness* slowness) {
@@ -214,8 +218,8 @@ absl::Status Run(const Wanted& wanted, Slowness* slowness) {
       }
       slowness->BeSlow();
     };
-    COHORT_RETURN_IF_ERROR(wanted.shape == "pipeline" ? StepOfStage(*world, slow, &data)
-                                                      : StepOfReplica(*world, slow, &data));
+    COHORT_RETURN_IF_ERROR(wanted.shape == "pipeline" ? StepOfStage(*world, wanted, slow, &data)
+                                                      : StepOfReplica(*world, wanted, slow, &data));
   }
   return runtime->Finalize();
 }
@@ -225,12 +229,14 @@ absl::Status Run(const Wanted& wanted, Slowness* slowness) {
 
 int main(int argc, char** argv) {
   if (argc < 7) return 2;
-  const cohort::Wanted wanted{.shape = argv[1],
-                              .kind = argv[2],
-                              .when = argv[4],
-                              .rank = std::atoi(argv[3]),
-                              .ms = std::atoi(argv[5]),
-                              .steps = std::atoll(argv[6])};
+  cohort::Wanted wanted{.shape = argv[1],
+                        .kind = argv[2],
+                        .when = argv[4],
+                        .rank = std::atoi(argv[3]),
+                        .ms = std::atoi(argv[5]),
+                        .steps = std::atoll(argv[6]),
+                        .options = {}};
+  if (argc > 7) wanted.options.timeout = std::chrono::milliseconds(std::atoll(argv[7]));
   cohort::Slowness slowness(wanted);
   if (!slowness.Prepare()) return 3;
   const absl::Status status = cohort::Run(wanted, &slowness);

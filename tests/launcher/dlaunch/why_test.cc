@@ -179,6 +179,16 @@ TEST_F(Why, ReadsATrace) {
   EXPECT_THAT(none.err(), HasSubstr("[no-such-step]"));
 }
 
+TEST_F(Why, NamesTheRankThatADeadlineAwaited) {
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "3", "20", "3600000", "0", "3000"}));
+  EXPECT_NE(job.Wait(), 0);
+  const json found = Ask({path_});
+  ASSERT_EQ(found["verdict"], "waits now") << found.dump(1);
+  ASSERT_TRUE(Blames(found, 3)) << found.dump(1);
+  EXPECT_EQ(found["culprit"]["waiting"], json::array({0, 1, 2}));
+  EXPECT_EQ(found["culprit"]["reason"]["activity"], "sleeps");
+}
+
 TEST_F(Why, ReadsTheTraceThatIsBeingTaken) {
   DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "0", "every", "200", "0"}));
   const string id = IdOf(&job);

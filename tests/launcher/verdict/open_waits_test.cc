@@ -100,5 +100,61 @@ TEST(OpenWaitsTest, NamesARankThatNeverCalled) {
   EXPECT_EQ(verdict->culprit->reason.object, "read of /data/x");
 }
 
+// Three ranks wait for one that sleeps, until their calls fail; then the late one comes, and its call fails at once.
+History EndedByDeadline() {
+  World world(4, 2);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (int step = 0; step < 10; ++step) {
+      world.Compute(rank, 10 * kMs);
+      world.AllReduce(rank, World::All(4), 1);
+    }
+    if (rank == 2) world.Compute(rank, 20'000 * kMs, Activity::kSleeps);
+    if (rank != 2) world.AllReduce(rank, World::All(4), 1);
+  }
+  History history = world.Run(10'000 * kMs);
+  std::vector<TracedCall> late;
+  for (TracedCall& call : history.calls) {
+    if (call.state != runtime::CallState::kStarted) continue;
+    call.state = runtime::CallState::kFailed;
+    if (!late.empty()) continue;
+    late.push_back(call);
+    late[0].rank = 2;
+    late[0].node = 1;
+    late[0].start_ns = late[0].end_ns = call.end_ns + 11'000 * kMs;
+  }
+  history.calls.insert(history.calls.end(), late.begin(), late.end());
+  return history;
+}
+
+TEST(OpenWaitsTest, NamesTheRankThatCallsAwaitedUntilTheirDeadline) {
+  const absl::StatusOr<Verdict> verdict = FindVerdict(EndedByDeadline());
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u, 3u));
+  EXPECT_EQ(verdict->culprit->reason.activity, Activity::kSleeps);
+  EXPECT_GT(verdict->culprit->waited_ns, 9'000 * kMs);
+  EXPECT_LT(verdict->culprit->waited_ns, 11'000 * kMs);
+}
+
+TEST(OpenWaitsTest, AFailureAfterWhichRanksWentOnIsNotTheEnd) {
+  History history = EndedByDeadline();
+  const uint64_t later_ns = history.calls.back().end_ns + 1'000 * kMs;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    TracedCall call = history.calls.back();
+    call.rank = rank;
+    call.node = rank / 2;
+    ++call.sequence;
+    call.state = runtime::CallState::kDone;
+    call.start_ns = later_ns + rank * kMs;
+    call.end_ns = later_ns + 10 * kMs;
+    history.calls.push_back(call);
+  }
+  EXPECT_FALSE(UntilFailure(history, 1'000 * kMs).has_value());
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_NE(verdict->kind, Verdict::Kind::kWaitsNow);
+}
+
 }  // namespace
 }  // namespace cohort::launcher
