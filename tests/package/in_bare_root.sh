@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
-# Runs in a bare Debian 12 that has /packages and /user (bare_root.sh): installs and uses the packages of each format, and
-# removes them.
+# in_bare_root.sh [deb|tarball|rpm]...: runs in a bare Debian 12 that has /packages and /user (bare_root.sh). Installs and
+# uses the packages of these formats, or of all, and removes them. The .deb set, which brings the libraries of others for the
+# other formats, is always installed and removed.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
+[ $# -gt 0 ] || set -- deb tarball rpm
+formats=" $* "
+for format; do
+  case $format in deb | tarball | rpm) ;; *) echo "in_bare_root.sh: there is no format $format" && exit 2 ;; esac
+done
 cd /user
 
 quietly() { "$@" >/tmp/step.log 2>&1 || { cat /tmp/step.log && echo "failed: $*" && exit 1; }; }
@@ -64,6 +70,9 @@ END
   rm -rf "$work"
 }
 
+# wanted <format>
+wanted() { [[ $formats == *" $1 "* ]]; }
+
 # removed <what>: nothing is left that was not there before.
 removed() {
   ldconfig
@@ -80,28 +89,32 @@ everything | sort >/user/before
 echo "== .deb"
 apt install /packages/*.deb
 dpkg -l libcohort0 libcohort-dev dlaunch cohort-trainer | awk '/^ii/ { print $2, $3 }'
-use /usr ""
+if wanted deb; then use /usr ""; fi
 apt purge libcohort0 libcohort-dev dlaunch cohort-trainer
 removed "the set of .deb"
 
 # The libraries of others, which those packages brought, are still here.
-echo "== tarball"
-mkdir /user/first
-tar -xzf /packages/cohort-*-Linux-*.tar.gz -C /user/first --strip-components 1
-mv /user/first /opt/moved
-use /opt/moved /opt/moved/lib/pkgconfig
-rm -rf /opt/moved
-removed "the tarball"
+if wanted tarball; then
+  echo "== tarball"
+  mkdir /user/first
+  tar -xzf /packages/cohort-*-Linux-*.tar.gz -C /user/first --strip-components 1
+  mv /user/first /opt/moved
+  use /opt/moved /opt/moved/lib/pkgconfig
+  rm -rf /opt/moved
+  removed "the tarball"
+fi
 
-echo "== .rpm"
-# rpm's own database knows nothing of Debian's libraries.
-quietly rpm --install --nodeps /packages/*.rpm
-rpm -qa | sort
-# Debian's loader and CMake look into no lib64, as those of rpm's systems do.
-echo /usr/lib64 >/etc/ld.so.conf.d/lib64.conf
-ldconfig
-use /usr /usr/lib64/pkgconfig -Dcohort_DIR=/usr/lib64/cmake/cohort
-quietly rpm --erase --nodeps libcohort0 libcohort-devel dlaunch cohort-trainer
-rm /etc/ld.so.conf.d/lib64.conf
-removed "the set of .rpm"
-echo "all of it passed"
+if wanted rpm; then
+  echo "== .rpm"
+  # rpm's own database knows nothing of Debian's libraries.
+  quietly rpm --install --nodeps /packages/*.rpm
+  rpm -qa | sort
+  # Debian's loader and CMake look into no lib64, as those of rpm's systems do.
+  echo /usr/lib64 >/etc/ld.so.conf.d/lib64.conf
+  ldconfig
+  use /usr /usr/lib64/pkgconfig -Dcohort_DIR=/usr/lib64/cmake/cohort
+  quietly rpm --erase --nodeps libcohort0 libcohort-devel dlaunch cohort-trainer
+  rm /etc/ld.so.conf.d/lib64.conf
+  removed "the set of .rpm"
+fi
+echo "passed:$formats"
