@@ -1,13 +1,12 @@
 #include "cohort/launcher/agent/trace/node_trace.h"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "cohort/launcher/base/unix_time.h"
+#include "cohort/launcher/machine/cpus.h"
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/perfetto/compressed.h"
 #include "cohort/runtime/segment/call_names.h"
@@ -53,7 +52,7 @@ NodeTrace::NodeTrace(EventLoop* loop, std::vector<uint32_t> ranks, Surroundings 
       world_ranks_(std::move(ranks)),
       surroundings_(std::move(surroundings)),
       ranks_(world_ranks_.size()),
-      pace_(get_nprocs()) {}
+      pace_(CpusToShare()) {}
 
 runtime::BlackBoxReader NodeTrace::BoxOf(int local_rank) const {
   return surroundings_.segment_of(local_rank).black_box_of(local_rank);

@@ -25,6 +25,22 @@ TEST(ReadPace, ReadsAtOnceAgainWhenARingHasFilledAQuarter) {
   EXPECT_EQ(pace.Next(64, 64), ReadPace::kLeast);  // neither little nor much: as before
 }
 
+TEST(ReadPace, KeepsTheLeastIntervalForSomeSecondsAfterAFullRing) {
+  ReadPace pace(128);
+  ReadPace::Duration time = pace.Next(runtime::kBlackBoxRecords, runtime::kBlackBoxRecords);
+  while (time < ReadPace::kHold) {
+    const ReadPace::Duration next = pace.Next(0, 0);
+    ASSERT_EQ(next, ReadPace::kLeast);
+    time += next;
+  }
+  EXPECT_GT(pace.Next(0, 0), ReadPace::kLeast);
+}
+
+TEST(ReadPace, NoPauseIsLongerThanItsBound) {
+  ReadPace pace(1);
+  EXPECT_EQ(pace.Next(1'000'000, runtime::kBlackBoxRecords), ReadPace::kLongestPause);
+}
+
 TEST(ReadPace, RestartsAtTheLeastInterval) {
   ReadPace pace(64);
   for (int i = 0; i < 4; ++i) pace.Next(0, 0);
