@@ -62,9 +62,11 @@ JobTrace::JobTrace(EventLoop* loop, Surroundings surroundings)
 
 absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
   if (taking_) {
+    const bool whole_job = taking_->until == EventLoop::Clock::time_point::max();
     return WithRemedy(Remedy::kTraceTaken,
                       absl::FailedPreconditionError("a trace is being taken already, to " + taking_->file->path() +
-                                                    "; ask again when it has ended"));
+                                                    (whole_job ? ", until the job ends; dlaunch why reads it meanwhile"
+                                                               : "; ask again when it has ended")));
   }
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Begin(wish.path));
   const bool first = opening == Opening::kFirst;

@@ -38,6 +38,7 @@ constexpr size_t kTimesKept = 2;                // a shape's texts, which are in
 constexpr size_t kMostOpen = 1u << 16;
 constexpr size_t kMostMarks = 4u << 20;
 constexpr size_t kMostMissed = 1u << 16;
+constexpr uint64_t kMissedTogetherNs = 1'000'000'000;  // of all ranks: the list holds 18 hours
 constexpr uint16_t kMostKinds = 64;
 
 std::optional<uint16_t> KindOf(const std::string& name) {
@@ -271,8 +272,8 @@ void TraceReader::AddMark(const Event& event) {
 
 void TraceReader::AddMissed(const Event& event) {
   const uint64_t calls = Number(event, TraceWords::kCalls);
-  if (found_.missed.size() < kMostMissed) found_.missed.emplace_back();
-  found_.missed.back().ns = event.ns;
+  const bool another = found_.missed.empty() || event.ns >= found_.missed.back().ns + kMissedTogetherNs;
+  if (another && found_.missed.size() < kMostMissed) found_.missed.push_back({.ns = event.ns, .calls = 0});
   found_.missed.back().calls += calls;
   const Track& track = TrackOf(event.track);
   if (track.kind == Track::Kind::kCalls) calls_of_[track.rank] += calls;
