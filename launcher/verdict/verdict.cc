@@ -130,6 +130,7 @@ class Judgement {
     if (!IsSure(now)) {
       if (const std::optional<History> until = UntilFailure(history_, long_ns)) {
         now = FindOpenWait(Evidence(*until), long_ns);
+        verdict_.until_failure = IsSure(now);
       }
     }
     ExplainSlowSteps();

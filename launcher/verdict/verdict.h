@@ -37,6 +37,7 @@ struct Verdict {
     kAllOfIt,    // no steps are known: of the whole time
   };
   Kind kind = Kind::kNothing;
+  bool until_failure = false;  // kWaitsNow: the calls have failed since
   std::optional<Culprit> culprit;
 
   size_t ranks = 0;

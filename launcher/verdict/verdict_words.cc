@@ -45,20 +45,24 @@ std::string CallAndSite(const Culprit& culprit) {
 // "ranks 0,1,3 waited 290 ms for rank 2 (node1)", or that a call took it.
 std::string Waits(const Verdict& verdict, const Culprit& culprit) {
   const bool now = verdict.kind == Verdict::Kind::kWaitsNow;
+  const std::string failed = verdict.until_failure ? ", until the call failed" : "";
   const bool always = verdict.kind == Verdict::Kind::kEveryStep && !verdict.step;
   if (culprit.ranks.empty()) {
     const std::string call = culprit.call.empty() ? "a call" : CallAndSite(culprit);
     const std::string between = culprit.nodes.size() > 1 ? ", between " + Nodes(culprit) : "";
-    if (now) return call + " has gone on for " + TimeText(culprit.lost_ns) + " since all of its ranks came" + between;
+    if (now) {
+      return call + (verdict.until_failure ? " went on for " : " has gone on for ") + TimeText(culprit.lost_ns) +
+             " since all of its ranks came" + between + failed;
+    }
     return call + " itself took " + TimeText(culprit.lost_ns) + " longer" + between;
   }
   const std::string whom = culprit.in_call ? Named(culprit) + ", which was held up in the call" : Named(culprit);
   if (culprit.waiting.empty()) return Named(culprit) + " took " + TimeText(culprit.lost_ns) + " longer";
   const bool one = culprit.waiting.size() == 1;
-  const std::string verb = now      ? (one ? " has waited " : " have waited ")
-                           : always ? (one ? " waits " : " wait ")
-                                    : " waited ";
-  return Ranks(culprit.waiting) + verb + TimeText(culprit.waited_ns) + " for " + whom;
+  const std::string verb = now && !verdict.until_failure ? (one ? " has waited " : " have waited ")
+                           : always                      ? (one ? " waits " : " wait ")
+                                                         : " waited ";
+  return Ranks(culprit.waiting) + verb + TimeText(culprit.waited_ns) + " for " + whom + failed;
 }
 
 std::string Headline(const Verdict& verdict) {
