@@ -59,6 +59,7 @@ absl::StatusOr<v1::TraceState> Follow(JobConnection* connection, v1::TraceState 
     if (connection->WaitForEnd(Deadline::After(kPause))) break;
     const absl::StatusOr<v1::TraceState> next = Trace(connection, request);
     if (absl::IsUnavailable(next.status())) break;
+    if (absl::IsDeadlineExceeded(next.status())) continue;  // the trace goes on, and its dlaunch may be stopped
     COHORT_RETURN_IF_ERROR(next.status());
     if (next->number() != state.number()) return absl::UnavailableError("its trace has ended, and another was begun");
     state = *next;

@@ -22,7 +22,8 @@ int RunTraceCommand(const std::vector<std::string>& arguments);
 // another one is being taken. Otherwise as JobConnection.
 absl::StatusOr<v1::TraceState> TakeTrace(const std::string& job_id, const v1::TraceRequest& wish,
                                          const std::function<void()>& on_answer);
-// Waits until a trace of a running job has ended, or the job has; for `longest` at the most. Errors as JobConnection.
+// Waits until a trace of a running job has ended, or the job has; for `longest` at the most, whether or not
+// its dlaunch answers meanwhile. Errors as JobConnection, but one whose dlaunch has ended has ended well.
 absl::Status AwaitTrace(const std::string& job_id, const v1::TraceState& trace, std::chrono::milliseconds longest);
 // The latest trace of a running job, which may have ended.
 absl::StatusOr<v1::TraceState> LatestTrace(const std::string& job_id);
