@@ -42,9 +42,9 @@ class ProcessActivity {
   const WatchedProcess& process() const { return watched_; }
 
   // Looks at it, in some microseconds; for a Python line now and then in some hundred. Blocks for as long as the kernel
-  // needs to bring its memory back from a disk. Nothing at the first time, and when it has ended. Nothing, for a second
-  // at the most, while it is ready to run without a CPU: the next state has that time too. `waits`: it waits in a call
-  // of Cohort's, so that only what holds it up there counts: in other states nothing is returned either.
+  // needs to bring its memory back from a disk. Returns nothing at the first time, and when it has ended. While it is
+  // ready to run without a CPU it returns nothing for a second at the most: the next state has that time too. `waits`:
+  // it waits in a call of Cohort's, so that only what holds it up there counts: in other states nothing is returned.
   std::optional<State> Look(bool waits);
 
  private:
