@@ -71,11 +71,15 @@ class Why : public testing::Test {
       DlaunchProcess job(Command({}, {"replicas", kind, "2", when, when == "some" ? "900" : "300", "0"}));
       const string id = IdOf(&job);
       ASSERT_TRUE(job.WaitForOutput("[2] slow"));
-      // Beside other programs all ranks may be late at once, and then none is named, or a slow step lasts until the
-      // look ends: these are no wrong answers.
+      // Beside other programs all ranks may be late at once, in calls too, or a slow step lasts until the look ends.
+      // These looks tell little, but none may name another rank.
       const string expected = when == "some" ? "slow step" : "every step";
-      json found = Ask({"--for", "4s", id});
-      for (int look = 1; look < kLooks && found["verdict"] != expected; ++look) found = Ask({"--for", "4s", id});
+      json found;
+      for (int look = 0; look < kLooks && (found["verdict"] != expected || !Blames(found, 2)); ++look) {
+        found = Ask({"--for", "4s", id});
+        const bool named = found.contains("culprit") && !found["culprit"]["ranks"].empty();
+        ASSERT_TRUE(!named || Blames(found, 2)) << kind << " " << when << "\n" << found.dump(1);
+      }
       ASSERT_TRUE(Blames(found, 2)) << kind << " " << when << "\n" << found.dump(1);
       EXPECT_THAT(found["verdict"].get<string>(), AnyOf(expected, "waits now", "all of it")) << found.dump(1);
       const string activity = found["culprit"]["reason"]["activity"];
@@ -192,7 +196,7 @@ TEST_F(Why, ReadsATrace) {
 }
 
 TEST_F(Why, NamesTheRankThatADeadlineAwaited) {
-  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "3", "20", "3600000", "0", "3000"}));
+  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "sleep", "3", "20", "3600000", "0", "10000"}));
   EXPECT_NE(job.Wait(), 0);
   const json found = Ask({path_});
   ASSERT_EQ(found["verdict"], "waits now") << found.dump(1);
@@ -222,7 +226,7 @@ TEST_F(Why, ALookEndsWithTheJob) {
     const string now = OpenFileOf(why.pid(), "socket:");
     if (now != connection) since = std::chrono::steady_clock::now();
     connection = now;
-    return !now.empty() && std::chrono::steady_clock::now() - since > std::chrono::milliseconds(500);
+    return !now.empty() && std::chrono::steady_clock::now() - since > std::chrono::milliseconds(3000);
   })) << why.err();
   ::kill(job.pid(), SIGTERM);
   EXPECT_EQ(job.Wait(), 143);

@@ -73,12 +73,11 @@ TEST(ProcessActivityTest, AllOfTheTimeWithoutACpuIsCounted) {
   CPU_SET(static_cast<size_t>(::sched_getcpu()), &cpu);
   const auto spins = [&cpu](int nice) {
     return [&cpu, nice](int) {
-      ::sched_setaffinity(0, sizeof cpu, &cpu);
-      ::setpriority(PRIO_PROCESS, 0, nice);
+      if (::sched_setaffinity(0, sizeof cpu, &cpu) != 0 || ::setpriority(PRIO_PROCESS, 0, nice) != 0) ::_exit(1);
       Spin();
     };
   };
-  const WatchedChild favoured(spins(0)), starved(spins(15));  // one turn of 3 ms in about 80 ms
+  const WatchedChild favoured(spins(0)), starved(spins(8));  // one turn of 3 ms in about 20 ms
   ProcessActivity process(ProcessOf(starved.pid()));
   uint64_t seen_ns = 0, without_ns = 0;
   LookUntil(&process, [&](const auto& state) {
