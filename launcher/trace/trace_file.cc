@@ -55,6 +55,16 @@ absl::StatusOr<runtime::FileDescriptor> OpenLocked(const std::string& path) {
   return fd;
 }
 
+// Whether a file is empty, or begins as a trace does: with a packet that holds compressed ones, field 50.
+bool MayBeOverwritten(int fd) {
+  unsigned char head[16];
+  const ssize_t n = ::pread(fd, head, sizeof head, 0);
+  if (n <= 0) return n == 0;
+  ssize_t at = 1;
+  while (at < n && (head[at] & 0x80) != 0) ++at;  // the packet's length
+  return head[0] == 0x0A && at + 2 < n && head[at + 1] == 0x92 && head[at + 2] == 0x03;
+}
+
 // Adds the `bytes` of a file to the end of the one at `path`, or nothing. Returns the error, or 0.
 int AppendFile(const std::string& path, int from, off_t bytes) {
   const runtime::FileDescriptor to(::open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -172,6 +182,10 @@ bool TraceFile::OpenFile(Shared* shared) {
   {
     MutexLock lock(shared->mutex);
     if (shared->state == State::kClosed) return false;  // it was given up: its contents stay
+  }
+  if (fd.ok() && !MayBeOverwritten(fd->get())) {
+    fd = WithRemedy(Remedy::kTraceOtherFile,
+                    Cannot(shared->path, "it holds something else than a trace; give another file, or remove it"));
   }
   if (fd.ok() && ::ftruncate(fd->get(), 0) != 0) fd = Cannot(shared->path, std::strerror(errno));
   MutexLock lock(shared->mutex);

@@ -242,7 +242,7 @@ TEST_F(JobTraceTest, ASecondTraceIsRefused) {
 }
 
 TEST_F(JobTraceTest, AFileServerThatIsSilentDoesNotHoldTheJobUp) {
-  std::ofstream(path_) << "what was there before";
+  std::ofstream(path_) << "\n\x1a\x92\x03\x17what was there before";
   v1::TraceRequest request;
   request.set_file(path_);
   request.set_milliseconds(60'000);

@@ -55,9 +55,23 @@ class TraceFileTest : public ::testing::Test {
   string folder_;
 };
 
+constexpr char kTraceOfBefore[] = "\n\x1a\x92\x03\x17what was there before";
+
+TEST_F(TraceFileTest, AFileThatIsNoTraceIsLeftAsItIs) {
+  const string path = folder_ + "/train.py";
+  for (const string text : {"import dlaunch\n", "\nimport dlaunch\n", "\n", "\n\x92\x03", "x"}) {
+    std::ofstream(path, std::ios::binary) << text;
+    const auto file = Open(path);
+    EXPECT_THAT(string(file.status().message()), HasSubstr("it holds something else than a trace"));
+    EXPECT_EQ(TextOf(path), text);
+  }
+  std::ofstream(path, std::ios::binary) << "";
+  EXPECT_TRUE(Open(path).ok());
+}
+
 TEST_F(TraceFileTest, WritesPiecesInTheirOrder) {
   const string path = folder_ + "/trace";
-  std::ofstream(path) << "what was there before";
+  std::ofstream(path) << kTraceOfBefore;
   auto file = Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   string all;
@@ -139,7 +153,7 @@ TEST_F(TraceFileTest, KeepsThePartBefore) {
 
 TEST_F(TraceFileTest, AFileServerThatIsSilentBlocksTheThreadAlone) {
   const string path = folder_ + "/trace";
-  std::ofstream(path) << "what was there before";
+  std::ofstream(path) << kTraceOfBefore;
   std::unique_ptr<TraceFile> file;
   {
     const testing::SlowFolder slow(folder_);
@@ -161,7 +175,7 @@ TEST_F(TraceFileTest, AFileServerThatIsSilentBlocksTheThreadAlone) {
 
 TEST_F(TraceFileTest, AFileThatWasGivenUpIsLeftAsItIs) {
   const string path = folder_ + "/trace";
-  std::ofstream(path) << "what was there before";
+  std::ofstream(path) << kTraceOfBefore;
   {
     const testing::SlowFolder slow(folder_);
     if (!slow.works()) GTEST_SKIP() << slow.why_not();
@@ -172,7 +186,7 @@ TEST_F(TraceFileTest, AFileThatWasGivenUpIsLeftAsItIs) {
   // The thread's lock on the file is gone when it has ended.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(::flock(fd, LOCK_EX), 0);
-  EXPECT_EQ(TextOf(path), "what was there before");
+  EXPECT_EQ(TextOf(path), kTraceOfBefore);
   ::close(fd);
 }
 
