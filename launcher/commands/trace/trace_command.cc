@@ -115,6 +115,7 @@ int RunTraceCommand(const std::vector<std::string>& arguments) {
   v1::TraceRequest request;
   request.set_file(path.string());
   request.set_milliseconds(static_cast<uint64_t>(time->count()));
+  request.set_while_asked(true);
   const absl::StatusOr<v1::TraceState> state = TakeTrace(*id, request, [] {});
   if (!state.ok()) return Refuse(Prefixed(*id + ": ", state.status()), kExitNoSuchJob);
   if (!state->problem().empty()) return Refuse(state->problem(), kExitLauncher);

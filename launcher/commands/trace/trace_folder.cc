@@ -76,7 +76,8 @@ absl::StatusOr<TraceFolder> TraceFolder::Make(pid_t owner) {
   std::string name = above.string() + kFolderPrefix + "XXXXXX";
   const HeldSignals held;
   if (error || ::mkdtemp(name.data()) == nullptr) {
-    return absl::UnavailableError("no folder can be made in " + above.string() + " for a trace; set TMPDIR");
+    return absl::UnavailableError("no folder can be made in " + (error ? "the one that TMPDIR names" : above.string()) +
+                                  " for a trace; set TMPDIR");
   }
   TraceFolder folder(name);
   RemoveAtSignals(name, folder.file());
