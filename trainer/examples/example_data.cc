@@ -13,7 +13,7 @@ std::string FindExampleData(const std::string& name) {
   for (int level = 0; level < 3; ++level, folder = folder.parent_path()) {
     if (std::filesystem::exists(folder / place)) return folder / place;
   }
-  TORCH_CHECK(false, name, " is not at ", first.string(), "; name it with --data");
+  TORCH_CHECK(false, name, " is not at ", first.string(), ", where a build and an installation have it");
 }
 
 }  // namespace cohort::examples
