@@ -14,7 +14,7 @@
 namespace cohort::launcher {
 
 // Calls that a trace lacks, and when that was noted.
-// Those of all ranks in about a second.
+// Calls of all ranks that were missed within about a second.
 struct MissedCalls {
   uint64_t ns = 0;
   uint64_t calls = 0;
