@@ -90,6 +90,24 @@ ReduceKernel FindKernel(DataType dtype, ReduceOp op) {
   });
 }
 
+struct MeanOfTwo {
+  template <class V>
+  V operator()(V a, V b) const {
+    return hn::Mul(hn::Add(a, b), hn::Set(hn::DFromV<V>(), 0.5f));  // as exact as a division by 2
+  }
+};
+
+ReduceKernel FindMean(DataType dtype) {
+  return WithFormat<ReduceKernel>(dtype, [](auto format) -> ReduceKernel {
+    using Format = decltype(format);
+    if constexpr (std::is_same_v<Format, Plain<typename Format::Element>>) {
+      return nullptr;
+    } else {
+      return Apply<Format, MeanOfTwo>;
+    }
+  });
+}
+
 }  // namespace cohort::comm::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -98,10 +116,13 @@ namespace cohort::comm {
 namespace {
 
 COHORT_VERSIONS(FindKernel);
+COHORT_VERSIONS(FindMean);
 
 }  // namespace
 
 ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op) { return COHORT_BEST_VERSION(FindKernel)(dtype, op); }
+
+ReduceKernel FindMeanOfTwoKernel(DataType dtype) { return COHORT_BEST_VERSION(FindMean)(dtype); }
 
 }  // namespace cohort::comm
 #endif  // HWY_ONCE

@@ -24,6 +24,9 @@ namespace cohort::comm {
 // takes counts in elements and memory of any alignment; dst may equal a or b, other overlaps are not allowed. Cheap,
 // but meant to be looked up once per operation.
 ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op);
+// dst[i] = (a[i] + b[i]) / 2, divided in float32 before the one rounding: for averages of two ranks. Like
+// FindReduceKernel; null for types that AccumulatorOf leaves as they are.
+ReduceKernel FindMeanOfTwoKernel(DataType dtype);
 
 // data[i] /= divisor, in place, for `count` elements: what turns a sum into an average. Integers truncate towards zero;
 // smaller floating-point types are divided in float32. divisor > 0.

@@ -21,13 +21,18 @@ constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
 
-Demands DemandsOf(const CollectiveRequest& request) {
+// The kernel divides where its one combination has both operands of an average.
+bool KernelAverages(const CollectiveRequest& request, int size) {
+  return Averages(request) && IsSmallFloat(request.dtype) && size == 2;
+}
+
+Demands DemandsOf(const CollectiveRequest& request, int size) {
   Demands demands;
   if (!Reduces(request.kind)) return demands;
   demands.rank_order = request.determinism == Determinism::kOrderInvariant ||
                        (request.user_op != nullptr && !request.user_op->commutative);
   demands.built_in = request.determinism == Determinism::kReproducible;
-  demands.widening = static_cast<int32_t>(ComputedBytes(request) / SizeOf(request.dtype));
+  demands.widening = static_cast<int32_t>(ComputedBytes(request, size) / SizeOf(request.dtype));
   return demands;
 }
 
@@ -78,7 +83,7 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
                                                  const std::string& forced_algorithm) {
   if (request.memory != MemoryKind::kHost) return absl::UnimplementedError("plans move host memory only");
   const absl::StatusOr<Choice> choice =
-      selector_.Choose(request.kind, BytesOf(request), forced_algorithm, DemandsOf(request));
+      selector_.Choose(request.kind, BytesOf(request), forced_algorithm, DemandsOf(request, group_->size));
   if (!choice.ok()) return choice.status();
   ServicePlan service{.algorithm = choice->algorithm->id, .pieces = choice->pieces, .tuning = tuning_hash_};
   if (choice->fallback != nullptr) {
@@ -119,7 +124,7 @@ absl::Status PlanProvider::Begin(bool fallback) {
     first.signature = first.call.record.wire_signature = results_->Sign(first.numbered);
   algorithm_ = fallback ? call.service.fallback : call.service.algorithm;
   pieces_ = fallback ? call.service.fallback_pieces : call.service.pieces;
-  staged_ = ReductionStage::Needed(call.request, algorithm_);
+  staged_ = ReductionStage::Needed(call.request, group_->size, algorithm_);
   if (!staged_) [[likely]]
     return StartPlan();
   if (!stage_.Begin(call.request, group_->rank, group_->size)) {
@@ -153,7 +158,7 @@ absl::Status PlanProvider::StartPlan() {
   return absl::OkStatus();
 }
 
-PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
+PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) const {
   PlanBinding binding;
   binding.in = request.in;
   binding.out = request.out;
@@ -163,7 +168,8 @@ PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
   binding.dtype = request.dtype;
   binding.user_op = request.user_op;
   if (Reduces(request.kind)) {
-    binding.kernel = FindReduceKernel(request.dtype, request.op);
+    binding.kernel = KernelAverages(request, group_->size) ? FindMeanOfTwoKernel(request.dtype)
+                                                           : FindReduceKernel(request.dtype, request.op);
     binding.fold = Averages(request) ? FindAverageFoldKernel(request.dtype) : FindFoldKernel(request.dtype, request.op);
   }
   return binding;
@@ -175,21 +181,24 @@ void PlanProvider::Prepare(PreparedCall& call) {
   if (results_.has_value()) return;  // an inline run hashes nothing
   // Only the links know which unequal blocks are too long.
   const bool too_long = request.blocks == nullptr && BytesOf(request) > int64_t{kMostInlineBytes};
-  if (too_long || request.user_op != nullptr || ReductionStage::Needed(request, service.algorithm)) return;
+  if (too_long || request.user_op != nullptr || ReductionStage::Needed(request, group_->size, service.algorithm))
+    return;
   absl::StatusOr<std::shared_ptr<const Plan>> plan =
       plans_.Find(request.kind, service.algorithm, request.root, request.in_place, service.pieces);
   if (!plan.ok()) return;
   std::shared_ptr<BoundPlan> bound = runner_.Bind(*std::move(plan), BindingOf(request));
   if (bound == nullptr) return;
-  call.inline_run = InlineRun::Of(bound.get(), Averages(request) ? group_->size : 1,
-                                  [this](int peer) { return runner_.LinkTo(peer); });
+  const bool divided_after = Averages(request) && !KernelAverages(request, group_->size);
+  call.inline_run =
+      InlineRun::Of(bound.get(), divided_after ? group_->size : 1, [this](int peer) { return runner_.LinkTo(peer); });
   // Others run on the runner's bound plan: each with scratch of its own, they would hold much memory.
   if (call.inline_run != nullptr) call.plan = std::move(bound);
 }
 
 void PlanProvider::FinishFirst() {
   const CollectiveRequest& request = queue_.front()->call.request;
-  if (Averages(request) && request.out != nullptr && !staged_ && !runner_.divides()) {
+  if (Averages(request) && request.out != nullptr && !staged_ && !runner_.divides() &&
+      !KernelAverages(request, group_->size)) {
     DivideBy(request.dtype, request.out, BlockCount(static_cast<size_t>(request.count), request.blocks), group_->size);
   }
   phase_ = Phase::kIdle;
@@ -369,7 +378,7 @@ void PlanProvider::OnTuning() {
 }
 
 std::string PlanProvider::Explain(const CollectiveRequest& request) {
-  return selector_.Explain(request.kind, BytesOf(request), DemandsOf(request));
+  return selector_.Explain(request.kind, BytesOf(request), DemandsOf(request, group_->size));
 }
 
 }  // namespace cohort::comm

@@ -53,7 +53,7 @@ class PlanProvider : public HostProvider {
   absl::Status PrepareMore();
   absl::Status StartPlan();
   // The binding of a call that no stage prepares, without its signature and record.
-  static PlanBinding BindingOf(const CollectiveRequest& request);
+  PlanBinding BindingOf(const CollectiveRequest& request) const;
   void FinishFirst();
   // Ends all operations; within a user's function all but the one that it works for, which Advance ends then.
   void EndAll(const absl::Status& status);

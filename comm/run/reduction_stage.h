@@ -19,11 +19,11 @@ constexpr bool AveragesIntegers(const CollectiveRequest& request) {
   return Reduces(request.kind) && request.op == ReduceOp::kAvg && !IsFloat(request.dtype);
 }
 
-// Bytes of the elements that a reduction is computed in, unless one fold has all operands: those of the buffers'
-// elements, or of a wider type's.
-constexpr size_t ComputedBytes(const CollectiveRequest& request) {
+// Bytes of the elements that a reduction of `size` ranks is computed in, unless one fold has all operands: those of the
+// buffers' elements, or of a wider type's. Two ranks combine each element once, which a kernel rounds once by itself.
+constexpr size_t ComputedBytes(const CollectiveRequest& request, int size) {
   if (AveragesIntegers(request)) return TotalBytes(request.dtype);
-  const bool wide = Reduces(request.kind) && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
+  const bool wide = Reduces(request.kind) && size > 2 && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
                     request.op != ReduceOp::kMax && request.op != ReduceOp::kUser;
   return wide ? SizeOf(DataType::kFloat32) : SizeOf(request.dtype);
 }
@@ -31,11 +31,11 @@ constexpr size_t ComputedBytes(const CollectiveRequest& request) {
 // One call at a time; its memory is kept for the next one.
 class ReductionStage {
  public:
-  // Whether a call that the algorithm with this id serves needs a stage. All members decide alike.
-  static bool Needed(const CollectiveRequest& request, uint16_t algorithm) {
+  // Whether a call of `size` ranks that the algorithm with this id serves needs a stage. All members decide alike.
+  static bool Needed(const CollectiveRequest& request, int size, uint16_t algorithm) {
     if (!Reduces(request.kind)) return false;
     return request.op == ReduceOp::kPreMulSum ||
-           (ComputedBytes(request) > SizeOf(request.dtype) && !FindAlgorithm(algorithm)->traits.folds_once);
+           (ComputedBytes(request, size) > SizeOf(request.dtype) && !FindAlgorithm(algorithm)->traits.folds_once);
   }
 
   // Begins a call of rank `rank` of `size`. False: there is no memory for `bytes()` bytes.

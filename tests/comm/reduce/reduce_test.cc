@@ -127,6 +127,33 @@ void EveryValue() {
     }
   }
 }
+// The mean of two is that of a fold: no sum overflows, and it is rounded once.
+template <typename T>
+void EveryMeanOfTwo(const std::vector<T>& all) {
+  constexpr DataType kType = Type<T>::kDataType;
+  std::vector<T> other(all.size()), out(all.size()), expected(all.size());
+  std::mt19937_64 random(9);
+  for (int turn = 0; turn < 40; ++turn) {
+    for (T& value : other) value = all[random() % all.size()];
+    const void* ins[] = {all.data(), other.data()};
+    void* const outs[] = {expected.data()};
+    FindMeanOfTwoKernel(kType)(out.data(), all.data(), other.data(), all.size());
+    FindAverageFoldKernel(kType)(outs, 1, ins, 2, all.size(), false);
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_TRUE(SameValue(out[i], expected[i]))
+          << Show(all[i]) << " and " << Show(other[i]) << " gave " << Show(out[i]);
+    }
+  }
+}
+TEST(ReduceHalfTest, MeansOfTwoEqualTheFold) {
+  std::vector<ReferenceFloat16> halves(65536);
+  std::vector<ReferenceBFloat16> brains(65536);
+  for (uint32_t i = 0; i < 65536; ++i) halves[i].bits = brains[i].bits = static_cast<uint16_t>(i);
+  EveryMeanOfTwo(halves);
+  EveryMeanOfTwo(brains);
+  EXPECT_EQ(FindMeanOfTwoKernel(DataType::kFloat32), nullptr);
+  EXPECT_EQ(FindMeanOfTwoKernel(DataType::kInt32), nullptr);
+}
 TEST(ReduceHalfTest, EveryFloat16IsReducedRight) { EveryValue<ReferenceFloat16>(); }
 TEST(ReduceHalfTest, EveryBFloat16IsReducedRight) { EveryValue<ReferenceBFloat16>(); }
 
