@@ -35,7 +35,7 @@ std::string KindOf(const TracedCall& call) {
 
 void TracePackets::Begin(uint64_t steady_ns, uint64_t unix_ns) {
   packets_.Begin(steady_ns, unix_ns);
-  v1::TracePacket begin = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), steady_ns, TraceWords::kBegin);
+  v1::TracePacket& begin = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), steady_ns, TraceWords::kBegin);
   packets_.AddNumber(TraceWords::kFormat, kTraceFormat, &begin);
   packets_.Append(begin);
 }
@@ -135,7 +135,7 @@ bool TracePackets::Add(const Slice& slice) {
   ends[line] = std::max(call.end_ns, call.start_ns);
   const uint64_t track = RankTrack(call.rank, call.node, slice.node, line);
 
-  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, call.start_ns, KindOf(call));
+  v1::TracePacket& packet = packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, call.start_ns, KindOf(call));
   Describe(call, &packet);
   if (call.state == runtime::CallState::kFailed) packets_.AddText(TraceWords::kEnded, TraceWords::kWithError, &packet);
   if (call.state == runtime::CallState::kStarted) packets_.AddText(TraceWords::kEnded, TraceWords::kNotEnded, &packet);
@@ -147,7 +147,7 @@ bool TracePackets::Add(const Slice& slice) {
   for (const uint64_t flow : slice.causes) packet.mutable_track_event()->add_flow_ids(flow);
   packets_.Append(packet);
 
-  v1::TracePacket end = packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, ends[line]);
+  v1::TracePacket& end = packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, ends[line]);
   if (slice.waited != 0) end.mutable_track_event()->add_terminating_flow_ids(slice.waited);
   packets_.Append(end);
   return true;
@@ -155,7 +155,7 @@ bool TracePackets::Add(const Slice& slice) {
 
 void TracePackets::AddOpen(const TracedCall& call, std::string_view node) {
   const uint64_t track = TrackBeside(kLongCallTracks, call.rank, TraceWords::kLongCalls, NodeTrack(call.node, node));
-  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, track, call.end_ns, TraceWords::kGoesOn);
+  v1::TracePacket& packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, track, call.end_ns, TraceWords::kGoesOn);
   packets_.AddText(TraceWords::kOperation, KindOf(call), &packet);
   packets_.AddNumber(TraceWords::kBegan, call.start_ns, &packet);
   Describe(call, &packet);
@@ -168,8 +168,8 @@ void TracePackets::AddState(const RankState& state, std::string_view node) {
   const uint64_t begin_ns = std::max(state.begin_ns, latest);  // clocks of nodes may have moved between the two
   if (state.end_ns <= begin_ns) return;
   latest = state.end_ns;
-  v1::TracePacket packet =
-      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, begin_ns, std::string(ActivityName(state.activity())));
+  v1::TracePacket& packet =
+      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, track, begin_ns, ActivityName(state.activity()));
   if (!state.shape->object().empty()) packets_.AddText(TraceWords::kObject, state.shape->object(), &packet);
   if (!state.shape->place().empty()) packets_.AddText(TraceWords::kPlace, state.shape->place(), &packet);
   packets_.AddNumber(TraceWords::kComputed, state.computed_ns, &packet);
@@ -182,8 +182,7 @@ void TracePackets::AddState(const RankState& state, std::string_view node) {
 bool TracePackets::AddRange(const TracedRange& range, std::string_view node) {
   const std::optional<uint64_t> track = RangeTrack(range, node);
   if (!track) return false;
-  v1::TracePacket packet =
-      packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, *track, range.start_ns, std::string(range.name));
+  v1::TracePacket& packet = packets_.Event(v1::TrackEvent::TYPE_SLICE_BEGIN, *track, range.start_ns, range.name);
   if (range.number != runtime::kNoNumber) packets_.AddNumber(TraceWords::kNumber, range.number, &packet);
   packets_.Append(packet);
   packets_.Append(packets_.Event(v1::TrackEvent::TYPE_SLICE_END, *track, std::max(range.end_ns, range.start_ns)));
@@ -195,7 +194,7 @@ void TracePackets::AddStep(const StepMark& mark, size_t node, std::string_view n
 }
 
 void TracePackets::AddEvent(const std::string& name, const std::string& text, uint64_t ns) {
-  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), ns, name);
+  v1::TracePacket& packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, JobTrack(), ns, name);
   if (!text.empty()) packets_.AddText(TraceWords::kText, text, &packet);
   packets_.Append(packet);
 }
@@ -210,7 +209,7 @@ void TracePackets::AddMissedRanges(uint32_t rank, size_t node, std::string_view 
 }
 
 void TracePackets::AddCount(uint64_t track, uint64_t ns, const char* name, const char* counted, uint64_t count) {
-  v1::TracePacket packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, track, ns, name);
+  v1::TracePacket& packet = packets_.Event(v1::TrackEvent::TYPE_INSTANT, track, ns, name);
   packets_.AddNumber(counted, count, &packet);
   packets_.Append(packet);
 }

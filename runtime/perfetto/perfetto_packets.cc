@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cohort/runtime/perfetto/compressed.h"
+#include "google/protobuf/io/coded_stream.h"
 
 namespace cohort::runtime {
 namespace {
@@ -13,11 +14,12 @@ constexpr uint32_t kNeedsState = 2;
 constexpr uint32_t kRealTime = 1;
 constexpr uint32_t kBootTime = 6;
 constexpr uint32_t kByOrder = 3;
-constexpr size_t kMostTexts = 1u << 16;  // of a kind; later ones are written out
+constexpr uint32_t kLengthDelimited = 2;  // by the encoding of Protobuf
+constexpr size_t kMostTexts = 1u << 16;   // of a kind; later ones are written out
 
 }  // namespace
 
-std::pair<uint64_t, bool> PerfettoPackets::Texts::Find(const std::string& text) {
+std::pair<uint64_t, bool> PerfettoPackets::Texts::Find(std::string_view text) {
   const auto at = known.find(text);
   if (at != known.end()) return {at->second, false};
   if (known.size() >= kMostTexts) return {0, false};
@@ -65,9 +67,9 @@ void PerfettoPackets::Describe(const Track& track) {
   Append(packet);
 }
 
-v1::TracePacket PerfettoPackets::Event(v1::TrackEvent::Type type, uint64_t track, uint64_t ns,
-                                       const std::string& name) {
-  v1::TracePacket packet;
+v1::TracePacket& PerfettoPackets::Event(v1::TrackEvent::Type type, uint64_t track, uint64_t ns, std::string_view name) {
+  event_->arena.Reset();
+  v1::TracePacket& packet = *google::protobuf::Arena::CreateMessage<v1::TracePacket>(&event_->arena);
   packet.set_timestamp(ns);
   packet.set_trusted_packet_sequence_id(kSequence);
   packet.set_sequence_flags(kNeedsState);
@@ -76,48 +78,53 @@ v1::TracePacket PerfettoPackets::Event(v1::TrackEvent::Type type, uint64_t track
   if (name.empty()) return packet;
   const auto [number, fresh] = names_.Find(name);
   if (number == 0) {
-    packet.mutable_track_event()->set_name(name);
+    packet.mutable_track_event()->set_name(name.data(), name.size());
     return packet;
   }
   packet.mutable_track_event()->set_name_iid(number);
   if (!fresh) return packet;
   v1::InternedText* text = packet.mutable_interned_data()->add_event_names();
   text->set_iid(number);
-  text->set_text(name);
+  text->set_text(name.data(), name.size());
   return packet;
 }
 
-v1::DebugAnnotation* PerfettoPackets::Annotate(const char* name, v1::TracePacket* packet) {
+v1::DebugAnnotation* PerfettoPackets::Annotate(std::string_view name, v1::TracePacket* packet) {
   const auto [number, fresh] = argument_names_.Find(name);
   v1::DebugAnnotation* annotation = packet->mutable_track_event()->add_debug_annotations();
   annotation->set_name_iid(number);
   if (fresh) {
     v1::InternedText* text = packet->mutable_interned_data()->add_debug_annotation_names();
     text->set_iid(number);
-    text->set_text(name);
+    text->set_text(name.data(), name.size());
   }
   return annotation;
 }
 
-void PerfettoPackets::AddText(const char* name, const std::string& text, v1::TracePacket* packet) {
+void PerfettoPackets::AddText(std::string_view name, std::string_view text, v1::TracePacket* packet) {
   v1::DebugAnnotation* annotation = Annotate(name, packet);
   const auto [number, fresh] = argument_values_.Find(text);
-  if (number == 0) return annotation->set_string_value(text);
+  if (number == 0) return annotation->set_string_value(text.data(), text.size());
   annotation->set_string_value_iid(number);
   if (!fresh) return;
   v1::InternedText* interned = packet->mutable_interned_data()->add_debug_annotation_string_values();
   interned->set_iid(number);
-  interned->set_text(text);
+  interned->set_text(text.data(), text.size());
 }
 
-void PerfettoPackets::AddNumber(const char* name, uint64_t number, v1::TracePacket* packet) {
+void PerfettoPackets::AddNumber(std::string_view name, uint64_t number, v1::TracePacket* packet) {
   Annotate(name, packet)->set_uint_value(number);
 }
 
+// As a field of a TraceFile. Setting the field would copy the packet.
 void PerfettoPackets::Append(const v1::TracePacket& packet) {
-  v1::TraceFile file;  // one field of it, since it holds one packet
-  *file.add_packet() = packet;
-  file.AppendToString(&packets_);
+  using google::protobuf::io::CodedOutputStream;
+  constexpr uint32_t kTag = v1::TraceFile::kPacketFieldNumber << 3 | kLengthDelimited;
+  std::array<uint8_t, 16> head{};
+  uint8_t* end = CodedOutputStream::WriteTagToArray(kTag, head.data());
+  end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(packet.ByteSizeLong()), end);
+  packets_.append(head.data(), end);
+  packet.AppendToString(&packets_);
 }
 
 std::string PerfettoPackets::Take() {

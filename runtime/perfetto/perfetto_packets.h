@@ -2,14 +2,19 @@
 // Texts that repeat are written once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "cohort/v1/trace_file.pb.h"
+#include "google/protobuf/arena.h"
 
 namespace cohort::runtime {
 
@@ -33,10 +38,11 @@ class PerfettoPackets {
   void Describe(const Track& track);
   bool Describes(uint64_t uuid) const { return described_.count(uuid) > 0; }
 
-  // A packet of an event, which Append takes when it is complete. Slices have a name at their beginning alone.
-  v1::TracePacket Event(v1::TrackEvent::Type type, uint64_t track, uint64_t ns, const std::string& name = "");
-  void AddText(const char* name, const std::string& text, v1::TracePacket* packet);
-  void AddNumber(const char* name, uint64_t number, v1::TracePacket* packet);
+  // A packet of an event, which Append takes when it is complete, and which lives until the next one. Slices have a
+  // name at their beginning alone.
+  v1::TracePacket& Event(v1::TrackEvent::Type type, uint64_t track, uint64_t ns, std::string_view name = "");
+  void AddText(std::string_view name, std::string_view text, v1::TracePacket* packet);
+  void AddNumber(std::string_view name, uint64_t number, v1::TracePacket* packet);
   void Append(const v1::TracePacket& packet);
 
   // Bytes of packets that wait for Take.
@@ -46,16 +52,26 @@ class PerfettoPackets {
 
  private:
   enum class State : uint8_t { kBeforeFile, kInFile };
+  // Events are many and small: each is built where the one before was, mostly without allocating.
+  struct Scratch {
+    std::array<char, 4096> first_block;
+    google::protobuf::Arena arena{first_block.data(), first_block.size()};
+  };
   struct Texts {
-    std::unordered_map<std::string, uint64_t> known;
+    struct Hash {
+      using is_transparent = void;
+      size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+    };
+    std::unordered_map<std::string, uint64_t, Hash, std::equal_to<>> known;
     // The text's number, and whether it is new.
-    std::pair<uint64_t, bool> Find(const std::string& text);
+    std::pair<uint64_t, bool> Find(std::string_view text);
   };
 
   // Begins again with the packet that says so.
   void Clear(v1::TracePacket packet);
-  v1::DebugAnnotation* Annotate(const char* name, v1::TracePacket* packet);
+  v1::DebugAnnotation* Annotate(std::string_view name, v1::TracePacket* packet);
 
+  std::unique_ptr<Scratch> event_ = std::make_unique<Scratch>();
   State state_ = State::kBeforeFile;
   std::string packets_;  // fields of a TraceFile
   Texts names_, argument_names_, argument_values_;
