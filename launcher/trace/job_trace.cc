@@ -86,7 +86,7 @@ absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
   state_.set_running(true);
   state_.set_file(wish.path);
   Tell(/*on=*/true);
-  timer_ = loop_->After(kWriteEvery, [this] { Look(); });
+  timer_ = loop_->After(kLookEvery, [this] { Look(); });
   return absl::OkStatus();
 }
 
@@ -315,6 +315,7 @@ void JobTrace::BeginPart() {
 
 void JobTrace::WritePackets() {
   if (!taking_->has_clock) return;
+  taking_->written = EventLoop::Clock::now();
   for (const Event& event : std::exchange(taking_->events, {})) {
     const uint64_t at = taking_->clocks.AtWallClock(event.unix_ns).value_or(runtime::SteadyNow());
     taking_->packets.AddEvent(event.name, event.text, at);
@@ -337,7 +338,7 @@ void JobTrace::Look() {
   taking_->clocks.Update();
   taking_->meetings.Expire(now);
   BeginFile(/*in_any_case=*/false);
-  WritePackets();
+  if (now - taking_->written >= kWriteEvery) WritePackets();
   if (taking_->has_clock && taking_->keep.count() > 0 && now - taking_->part_begun >= taking_->keep) BeginPart();
   const bool broken = !taking_->file->problem().ok();
   const bool forsaken = taking_->while_asked && now - taking_->asked > kAskedWithin;
@@ -350,7 +351,7 @@ void JobTrace::Look() {
   bool all_ended = ending;
   for (size_t i = 0; i < agents_.size(); ++i) all_ended = all_ended && (!agents_[i] || taking_->ended[i]);
   if (all_ended || broken || (ending && now >= taking_->until + kAgentsSendWithin)) return AwaitDisk();
-  timer_ = loop_->After(kWriteEvery, [this] { Look(); });
+  timer_ = loop_->After(kLookEvery, [this] { Look(); });
 }
 
 // Without blocking the loop.
@@ -360,7 +361,7 @@ void JobTrace::AwaitDisk() {
   const bool waits = absl::IsDeadlineExceeded(written) &&
                      EventLoop::Clock::now() < taking_->until + kAgentsSendWithin + kDiskTakesWithin;
   if (!waits) return Report(written);
-  timer_ = loop_->After(kWriteEvery, [this] { AwaitDisk(); });
+  timer_ = loop_->After(kLookEvery, [this] { AwaitDisk(); });
 }
 
 std::string JobTrace::Summary() const {

@@ -63,7 +63,8 @@ class JobTrace {
   void Finish(runtime::Deadline deadline);
 
  private:
-  static constexpr std::chrono::milliseconds kWriteEvery{100};
+  static constexpr std::chrono::milliseconds kLookEvery{100};
+  static constexpr std::chrono::milliseconds kWriteEvery{500};  // to compress few packets costs as much as many
   static constexpr std::chrono::milliseconds kOpensFirstWithin{5000};
   static constexpr std::chrono::milliseconds kOpensAtOnceWithin{20};  // the loop's time
   static constexpr std::chrono::seconds kAgentsSendWithin{2};         // the rest, when a trace is to end
@@ -93,7 +94,8 @@ class JobTrace {
     bool while_asked = false;
     EventLoop::Clock::time_point asked;  // the latest time
     EventLoop::Clock::time_point begun, part_begun;
-    EventLoop::Clock::time_point until;  // max: to the end of the job
+    EventLoop::Clock::time_point written{};  // the latest piece
+    EventLoop::Clock::time_point until;      // max: to the end of the job
     Phase phase = Phase::kReads;
     bool has_clock = false;  // the file, or its latest part, has begun
     NodeClocks clocks;

@@ -20,6 +20,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr uint64_t kOthersEveryNs = 1'000'000'000;
+constexpr uint64_t kMostPythonPauseNs = 64'000'000'000;
 constexpr uint64_t kPlaceEveryNs = 100'000'000;
 constexpr uint64_t kShareOfPlaces = 50;  // of the time at the most: 2 %
 constexpr size_t kMostObject = 120;
@@ -95,7 +96,15 @@ void ProcessActivity::LookForOthers(uint64_t now_ns) {
   groups_ = ReadKernelFile(FolderOf(process_) + "/cgroup");
   throttle_.emplace(process_);
   if (throttle_->limited() != was_limited) before_.reset();  // the sum is of other groups
-  if (python_ == nullptr) python_ = PythonWatch::Of(process_);
+  if (python_ == nullptr && now_ns >= next_python_ns_) LookForPython(now_ns);
+}
+
+// Reads the names of all that is mapped, which takes milliseconds where libtorch is: more rarely with every time that
+// there is no Python.
+void ProcessActivity::LookForPython(uint64_t now_ns) {
+  python_ = PythonWatch::Of(process_);
+  next_python_ns_ = now_ns + python_pause_ns_;
+  python_pause_ns_ = std::min(2 * python_pause_ns_, kMostPythonPauseNs);
 }
 
 // A group that it was moved into since may be what keeps it from its CPUs. That one counts the time when it is over.

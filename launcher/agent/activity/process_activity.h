@@ -59,6 +59,7 @@ class ProcessActivity {
 
   std::string Text(const runtime::FileDescriptor& file) const;
   void LookForOthers(uint64_t now_ns);
+  void LookForPython(uint64_t now_ns);
   void FollowGroups();
   void FindPlace(uint64_t now_ns);
   bool Swaps() const;
@@ -71,7 +72,9 @@ class ProcessActivity {
   std::string groups_;                // its control groups, as the kernel writes them
   std::optional<Throttle> throttle_;  // by them
   std::unique_ptr<PythonWatch> python_;
-  uint64_t others_at_ns_ = 0;   // when groups and Python were looked for
+  uint64_t others_at_ns_ = 0;    // when groups were looked for
+  uint64_t next_python_ns_ = 0;  // when Python may be looked for
+  uint64_t python_pause_ns_ = 1'000'000'000;
   uint64_t next_place_ns_ = 0;  // when the Python line may be looked for
   std::string place_;           // as it was found last
   std::optional<Counters> before_;
