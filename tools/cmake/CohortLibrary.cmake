@@ -30,7 +30,8 @@
 #   cohort_program(NAME dlaunch SRCS main.cc DEPS cohort::launcher [EXCLUDE_FROM_INSTALL] [PREFER_ARCHIVES])
 #
 # A GoogleTest binary, one ctest entry named after it (CohortTest.cmake has the details). One entry per binary unless
-# DISCOVER asks for one per test; a binary all of whose tests skip is shown as skipped.
+# DISCOVER asks for one per test; a binary all of whose tests skip is shown as skipped. Several sources are compiled as one
+# (CohortMerge.cmake): small tests of a folder share a program, unless they change their process for good.
 #
 #   cohort_test(NAME comm_selector_test
 #     SRCS selector_test.cc

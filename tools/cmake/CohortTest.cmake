@@ -10,7 +10,8 @@
 # COHORT_TEST_PROCESSORS to 1, so that twice as many of them run at a time.
 include_guard(GLOBAL)
 
-# Precompiled headers of the programs of tests (CohortHeaders.cmake); a folder that has its own clears the name.
+# Precompiled headers of the programs of tests (CohortHeaders.cmake), whose sources are merged (CohortMerge.cmake). A folder
+# that has its own headers clears the name, and merges for itself.
 set(COHORT_TEST_HEADERS test_headers)
 
 set(COHORT_TEST_OUTPUT_DIR ${CMAKE_BINARY_DIR}/tests/bin)
@@ -42,6 +43,7 @@ function(cohort_test_program)
   if(COHORT_TEST_HEADERS AND NOT arg_SRCS MATCHES "[.]c(;|$)")
     cohort_reuse_headers(${arg_NAME} ${COHORT_TEST_HEADERS})
     target_compile_definitions(${arg_NAME} PRIVATE GTEST_HAS_PTHREAD=1) # as GoogleTest's target says, or g++ refuses them
+    cohort_merge_sources(${arg_NAME} 10)
   endif()
 endfunction()
 

@@ -15,22 +15,22 @@ namespace {
 
 using std::string;
 
-absl::StatusOr<CommandLine> Parse(std::vector<string> arguments) {
+absl::StatusOr<CommandLine> ParseTrain(std::vector<string> arguments) {
   arguments.insert(arguments.begin(), "dlaunch");
   arguments.emplace_back("train");
   return ParseCommandLine(arguments);
 }
 
 TEST(Familiar, OptionNamesOfOtherLaunchersAreTaken) {
-  const auto line = Parse({"-H", "a,b", "--ppn", "4", "--gpus-per-task", "2", "--launcher", "auto"});
+  const auto line = ParseTrain({"-H", "a,b", "--ppn", "4", "--gpus-per-task", "2", "--launcher", "auto"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->options.hosts, "a,b");
   EXPECT_EQ(line->options.ranks_per_node, 4);
   EXPECT_EQ(line->options.gpus_per_rank, 2);
   EXPECT_EQ(line->options.launcher, "");
   EXPECT_EQ(line->options.programs[0].command, std::vector<string>{"train"});
-  EXPECT_FALSE(Parse({"--ppn", "4", "--nproc-per-node", "4"}).ok()) << "one option, given twice";
-  EXPECT_FALSE(Parse({"--ppn", "none"}).ok());
+  EXPECT_FALSE(ParseTrain({"--ppn", "4", "--nproc-per-node", "4"}).ok()) << "one option, given twice";
+  EXPECT_FALSE(ParseTrain({"--ppn", "none"}).ok());
 }
 
 TEST(Familiar, OptionsOfTorchrunThatChangeNothingAreTakenAndCounted) {
@@ -45,7 +45,7 @@ TEST(Familiar, OptionsOfTorchrunThatChangeNothingAreTakenAndCounted) {
       {{"--rdzv-id=1", "--rdzv-id=2"}, {"--rdzv-id"}},
       {{}, {}}};
   for (const auto& [arguments, names] : taken) {
-    const auto line = Parse(arguments);
+    const auto line = ParseTrain(arguments);
     ASSERT_TRUE(line.ok()) << line.status();
     EXPECT_EQ(line->options.idle_options, names);
     EXPECT_EQ(line->options.programs[0].command, std::vector<string>{"train"});
@@ -78,26 +78,26 @@ TEST(Familiar, PythonRunsModulesAndScripts) {
 
 TEST(Familiar, OtherOptionsForSeveralProgramsAreAnsweredWithOurs) {
   for (const char* const option : {"--app", "-configfile", "--het-group"}) {
-    const absl::Status status = Parse({option, "file"}).status();
+    const absl::Status status = ParseTrain({option, "file"}).status();
     EXPECT_NE(status.message().find("dlaunch -n 1 ./server : -n 3 ./client"), string::npos) << status;
   }
 }
 
 TEST(Familiar, NpIsTheNumberOfRanks) {
-  const auto line = Parse({"--no_prefix", "-np", "16"});
+  const auto line = ParseTrain({"--no_prefix", "-np", "16"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->options.ranks, 16);
   EXPECT_FALSE(line->options.prefix);
   for (const char* const glued : {"-np2", "-np=2", "-n=2", "-n2", "--np=2"}) {
-    const auto two = Parse({glued, "true", glued});
+    const auto two = ParseTrain({glued, "true", glued});
     ASSERT_TRUE(two.ok()) << two.status();
     EXPECT_EQ(two->options.ranks, 2) << glued;
     EXPECT_EQ(two->options.programs[0].command, (std::vector<string>{"true", glued, "train"}))
         << "a word of the program is its own";
   }
-  const auto value = Parse({"--env", "-np", "--", "-np"});
+  const auto value = ParseTrain({"--env", "-np", "--", "-np"});
   EXPECT_FALSE(value.ok()) << "-np is the value of --env here, without an equals sign";
-  const auto program = Parse({"--log-dir", "-np", "--", "-np"});
+  const auto program = ParseTrain({"--log-dir", "-np", "--", "-np"});
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->options.log_directory, "-np");
   EXPECT_EQ(program->options.programs[0].command[0], "-np");
@@ -113,7 +113,7 @@ TEST(Familiar, OptionsOfPythonsLaunchersAreAnsweredWithEitherHyphen) {
       {{"--include", "localhost:0,1"}, "CUDA_VISIBLE_DEVICES=0,1 dlaunch"},
       {{"--gpu_ids", "0,1"}, "CUDA_VISIBLE_DEVICES=0,1 dlaunch"}};
   for (const auto& [arguments, says] : refused) {
-    const absl::Status status = Parse(arguments).status();
+    const absl::Status status = ParseTrain(arguments).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << arguments[0];
     EXPECT_NE(status.message().find(says), string::npos) << status;
   }
@@ -136,13 +136,13 @@ TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
       {{"-wdir", "/tmp"}, "dlaunch env -C FOLDER PROGRAM"},
       {{"-prepend-rank"}, "leave it out"}};
   for (const auto& [arguments, says] : refused) {
-    const absl::Status status = Parse(arguments).status();
+    const absl::Status status = ParseTrain(arguments).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << arguments[0];
     EXPECT_NE(status.message().find(says), string::npos) << status;
   }
-  const auto line = Parse({"-n4", "--env", "A=-x", "--grace", "-hosts"});
+  const auto line = ParseTrain({"-n4", "--env", "A=-x", "--grace", "-hosts"});
   EXPECT_NE(line.status().message().find("--grace '-hosts'"), string::npos) << line.status();
-  const auto program = Parse({"-n4", "--", "-hosts"});
+  const auto program = ParseTrain({"-n4", "--", "-hosts"});
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->options.ranks, 4);
   EXPECT_EQ(program->options.programs[0].command[0], "-hosts");
@@ -150,12 +150,12 @@ TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
 
 TEST(Familiar, UnknownOptionsWithoutALikenessAreNotGuessed) {
   for (const char* const name : {"--quiet", "--jobid", "--verbose", "--cpus"}) {
-    const absl::Status status = Parse({name}).status();
+    const absl::Status status = ParseTrain({name}).status();
     EXPECT_NE(status.message().find("unknown option"), string::npos) << status;
     EXPECT_EQ(status.message().find("did you mean"), string::npos) << status;
   }
   for (const char* const name : {"--mca", "--gpus", "--wd", "--time", "--gres=gpu:2", "-x", "--export=ALL", "-l"}) {
-    const absl::Status status = Parse({name}).status();
+    const absl::Status status = ParseTrain({name}).status();
     EXPECT_NE(status.message().find("is none of dlaunch's: "), string::npos) << status;
   }
 }

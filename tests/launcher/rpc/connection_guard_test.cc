@@ -20,6 +20,7 @@
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"
+#include "tests/launcher/rpc/patience.h"
 
 namespace cohort::launcher {
 namespace {
@@ -28,8 +29,6 @@ using runtime::Deadline;
 using runtime::FileDescriptor;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr seconds kPatience{30};  // a bound on hanging, not a promise
 
 FileDescriptor NewSocket() { return FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 

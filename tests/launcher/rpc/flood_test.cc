@@ -22,13 +22,13 @@
 #include "cohort/launcher/rpc/server.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "tests/launcher/rpc/patience.h"
 
 namespace cohort::launcher {
 namespace {
 
 using runtime::Deadline;
 
-constexpr std::chrono::seconds kPatience{30};  // a bound on hanging, not a promise
 constexpr rlim_t kDescriptors = 256;
 constexpr int kConnections = 2 * static_cast<int>(kDescriptors);
 

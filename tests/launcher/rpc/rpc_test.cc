@@ -21,6 +21,7 @@
 #include "cohort/launcher/rpc/server.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/mutex.h"
+#include "tests/launcher/rpc/patience.h"
 
 namespace cohort::launcher {
 namespace {
@@ -28,8 +29,6 @@ namespace {
 using runtime::Deadline;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr seconds kPatience{30};  // a bound on hanging, not a promise
 
 v1::JobPlan MakePlan(uint32_t nodes, uint32_t ranks_per_node) {
   v1::JobPlan plan;

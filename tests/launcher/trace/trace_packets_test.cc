@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAreArray;
 
-TracedCall Call(uint32_t rank, uint64_t sequence, uint64_t start_ns, uint64_t end_ns) {
+TracedCall AllReduceCall(uint32_t rank, uint64_t sequence, uint64_t start_ns, uint64_t end_ns) {
   auto shape = std::make_shared<v1::CallShape>();
   shape->set_group(0xab);
   shape->set_epoch(1);
@@ -42,7 +42,7 @@ class TracePacketsTest : public ::testing::Test {
 };
 
 TEST_F(TracePacketsTest, ACallIsASliceOnTheTrackOfItsRank) {
-  const TracedCall call = Call(3, 42, 5000, 7000);
+  const TracedCall call = AllReduceCall(3, 42, 5000, 7000);
   EXPECT_TRUE(packets_.Add({.call = &call, .node = "node1", .waited = 9, .waited_for = 2, .waited_ns = 1500}));
   const ReadTrace trace(packets_.Take());
   EXPECT_THAT(trace.problems, IsEmpty());
@@ -68,10 +68,10 @@ TEST_F(TracePacketsTest, ACallIsASliceOnTheTrackOfItsRank) {
 
 TEST_F(TracePacketsTest, CallsThatOverlapAreOnSeveralLines) {
   for (uint64_t i = 0; i < 4; ++i) {
-    const TracedCall call = Call(0, i + 1, 1000 + i * 10, 2000);
+    const TracedCall call = AllReduceCall(0, i + 1, 1000 + i * 10, 2000);
     EXPECT_TRUE(packets_.Add({.call = &call, .node = "node0"}));
   }
-  const TracedCall later = Call(0, 5, 2000, 2000);
+  const TracedCall later = AllReduceCall(0, 5, 2000, 2000);
   EXPECT_TRUE(packets_.Add({.call = &later, .node = "node0"}));
   const ReadTrace trace(packets_.Take());
   EXPECT_THAT(trace.problems, IsEmpty());
@@ -80,7 +80,7 @@ TEST_F(TracePacketsTest, CallsThatOverlapAreOnSeveralLines) {
 
 TEST_F(TracePacketsTest, LinesOfARankAreBounded) {
   for (uint64_t i = 0; i <= TracePackets::kMostLines; ++i) {
-    const TracedCall call = Call(0, i + 1, 1000 + i, 90'000);
+    const TracedCall call = AllReduceCall(0, i + 1, 1000 + i, 90'000);
     EXPECT_EQ(packets_.Add({.call = &call, .node = "node0"}), i < TracePackets::kMostLines);
   }
 }
@@ -114,7 +114,7 @@ TEST_F(TracePacketsTest, TracksOfALineAreBounded) {
 TEST_F(TracePacketsTest, AnyNumberOfPiecesIsATrace) {
   string file;
   for (uint64_t i = 0; i < 10; ++i) {
-    const TracedCall call = Call(0, i + 1, 1000 + i * 100, 1050 + i * 100);
+    const TracedCall call = AllReduceCall(0, i + 1, 1000 + i * 100, 1050 + i * 100);
     EXPECT_TRUE(packets_.Add({.call = &call, .node = "node0"}));
     file += packets_.Take();
     const ReadTrace trace(file);
@@ -125,11 +125,11 @@ TEST_F(TracePacketsTest, AnyNumberOfPiecesIsATrace) {
 }
 
 TEST_F(TracePacketsTest, AFileThatBeginsNeedsNothingOfTheOneBefore) {
-  const TracedCall call = Call(0, 1, 1000, 2000);
+  const TracedCall call = AllReduceCall(0, 1, 1000, 2000);
   EXPECT_TRUE(packets_.Add({.call = &call, .node = "node0"}));
   (void)packets_.Take();
   packets_.Begin(3000, 4'000'000);
-  const TracedCall next = Call(0, 2, 3000, 4000);
+  const TracedCall next = AllReduceCall(0, 2, 3000, 4000);
   EXPECT_TRUE(packets_.Add({.call = &next, .node = "node0"}));
   const ReadTrace trace(packets_.Take());
   EXPECT_THAT(trace.problems, IsEmpty());

@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-TracedCall Call(uint32_t rank, uint32_t kind, int32_t peer, uint64_t sequence, uint64_t start_ns, uint64_t end_ns) {
+TracedCall CallOf(uint32_t rank, uint32_t kind, int32_t peer, uint64_t sequence, uint64_t start_ns, uint64_t end_ns) {
   auto shape = std::make_shared<v1::CallShape>();
   shape->set_group(0xab);
   shape->set_epoch(2);
@@ -83,10 +83,10 @@ class TraceReaderTest : public ::testing::Test {
   // A trace of several pieces.
   string Trace() {
     packets_.Begin(100, 2'000'000);
-    Add(Call(0, 3, -1, 1, 1000, 2000));
-    Add(Call(3, 3, -1, 1, 1100, 2000));
+    Add(CallOf(0, 3, -1, 1, 1000, 2000));
+    Add(CallOf(3, 3, -1, 1, 1100, 2000));
     string bytes = packets_.Take();
-    TracedCall open = Call(1, 3, -1, 2, 3000, 4000);
+    TracedCall open = CallOf(1, 3, -1, 2, 3000, 4000);
     open.state = runtime::CallState::kStarted;
     Add(open);
     packets_.AddState(State(3, Activity::kReads, 2000, 3000), "node1");
@@ -145,13 +145,13 @@ TEST_F(TraceReaderTest, ReadsWhatWasWritten) {
 
 TEST_F(TraceReaderTest, CallsThatGoOnAreOpenUntilTheyHaveEnded) {
   packets_.Begin(100, 2'000'000);
-  TracedCall ended = Call(0, 3, -1, 1, 1000, 2000), open = Call(1, 3, -1, 1, 1000, 2000);
+  TracedCall ended = CallOf(0, 3, -1, 1, 1000, 2000), open = CallOf(1, 3, -1, 1, 1000, 2000);
   ended.state = open.state = runtime::CallState::kStarted;
   packets_.AddOpen(ended, "node0");
   packets_.AddOpen(open, "node0");
   open.end_ns = 4000;
   packets_.AddOpen(open, "node0");
-  Add(Call(0, 3, -1, 1, 1000, 9000));
+  Add(CallOf(0, 3, -1, 1, 1000, 9000));
   const absl::StatusOr<TraceContents> read = ReadBytes(packets_.Take());
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_THAT(read->calls, SizeIs(2));
@@ -165,10 +165,10 @@ TEST_F(TraceReaderTest, CallsThatGoOnAreOpenUntilTheyHaveEnded) {
 
 TEST_F(TraceReaderTest, ACallWhoseEndWasMissedIsNotOpen) {
   packets_.Begin(100, 2'000'000);
-  TracedCall open = Call(1, 3, -1, 1, 1000, 2000);
+  TracedCall open = CallOf(1, 3, -1, 1, 1000, 2000);
   open.state = runtime::CallState::kStarted;
   packets_.AddOpen(open, "node0");
-  Add(Call(1, 3, -1, 600, 5000, 6000));
+  Add(CallOf(1, 3, -1, 600, 5000, 6000));
   packets_.AddMissed(1, 0, "node0", 511, 6000);
   const absl::StatusOr<TraceContents> read = ReadBytes(packets_.Take());
   ASSERT_TRUE(read.ok()) << read.status();
@@ -180,10 +180,10 @@ TEST_F(TraceReaderTest, ACallWhoseEndWasMissedIsNotOpen) {
 TEST_F(TraceReaderTest, ACallThatIsToldAgainGoesOnBesideTooManyOthers) {
   constexpr uint64_t kTooMany = (1u << 16) + 1;
   packets_.Begin(100, 2'000'000);
-  TracedCall open = Call(1, 3, -1, 1, 1000, 2000);
+  TracedCall open = CallOf(1, 3, -1, 1, 1000, 2000);
   open.state = runtime::CallState::kStarted;
   packets_.AddOpen(open, "node0");
-  TracedCall other = Call(0, 3, -1, 0, 1000, 2000);
+  TracedCall other = CallOf(0, 3, -1, 0, 1000, 2000);
   string bytes;
   for (other.sequence = 1; other.sequence < kTooMany; ++other.sequence) {
     packets_.AddOpen(other, "node0");
@@ -201,7 +201,7 @@ TEST_F(TraceReaderTest, ACallThatIsToldAgainGoesOnBesideTooManyOthers) {
 // The last member of a broadcast is not waited for, but the root is: the trace tells the root as a world rank.
 TEST_F(TraceReaderTest, WaitsAreThoseOfTheCalls) {
   packets_.Begin(100, 2'000'000);
-  for (uint32_t rank = 0; rank < 4; ++rank) Add(Call(rank, 1, 2, 1, rank == 2 ? 50'000 : 1000 + 100 * rank, 60'000));
+  for (uint32_t rank = 0; rank < 4; ++rank) Add(CallOf(rank, 1, 2, 1, rank == 2 ? 50'000 : 1000 + 100 * rank, 60'000));
   const absl::StatusOr<TraceContents> read = ReadBytes(packets_.Take());
   ASSERT_TRUE(read.ok()) << read.status();
   const std::vector<Waited> waits = FindWaits(read->calls, 1000);
@@ -213,7 +213,7 @@ TEST_F(TraceReaderTest, TheLatestPartHasNothingOfWhatCameBefore) {
   packets_.Begin(100, 2'000'000);
   for (const uint64_t second : {1u, 9u}) {
     const uint64_t ns = second * 1'000'000'000;
-    Add(Call(0, 3, -1, second, ns, ns + 1000));
+    Add(CallOf(0, 3, -1, second, ns, ns + 1000));
     packets_.AddState(State(0, Activity::kReads, ns + 1000, ns + 2000), "node0");
     packets_.AddStep({.rank = 0, .number = second, .ns = ns + 2000}, 0, "node0");
     packets_.AddMissed(0, 0, "node0", second, ns + 2000);
@@ -238,7 +238,7 @@ TEST_F(TraceReaderTest, TheLatestPartHasNothingOfWhatCameBefore) {
 TEST_F(TraceReaderTest, PartsOneAfterAnotherAreOneTrace) {
   string bytes = Trace();
   packets_.Begin(100, 2'000'000);
-  Add(Call(2, 3, -1, 7, 9000, 9500));
+  Add(CallOf(2, 3, -1, 7, 9000, 9500));
   bytes += packets_.Take();
   const absl::StatusOr<TraceContents> read = ReadBytes(bytes);
   ASSERT_TRUE(read.ok()) << read.status();

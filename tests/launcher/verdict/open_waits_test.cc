@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "cohort/launcher/verdict/verdict.h"
+#include "tests/launcher/verdict/milliseconds.h"
 #include "tests/launcher/verdict/world.h"
 
 namespace cohort::launcher {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr uint64_t kMs = 1'000'000;
 
 TEST(OpenWaitsTest, NamesTheRankThatIsWaitedForAtTheEnd) {
   World world(4, 2);

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/launcher/verdict/milliseconds.h"
+
 namespace cohort::launcher {
 namespace {
-
-constexpr uint64_t kMs = 1'000'000;
 
 RankState State(uint64_t begin_ms, Activity activity, uint64_t computed_ms, uint64_t queued_ms = 0,
                 uint64_t throttled_ms = 0, const std::string& object = "", const std::string& place = "") {

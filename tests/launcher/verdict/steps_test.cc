@@ -4,12 +4,11 @@
 
 #include <cstdint>
 
+#include "tests/launcher/verdict/milliseconds.h"
 #include "tests/launcher/verdict/world.h"
 
 namespace cohort::launcher {
 namespace {
-
-constexpr uint64_t kMs = 1'000'000;
 
 Steps StepsOf(World* world) {
   const History history = world->Run();

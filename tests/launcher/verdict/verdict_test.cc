@@ -13,6 +13,7 @@
 
 #include "cohort/launcher/verdict/steps.h"
 #include "cohort/launcher/verdict/timelines.h"
+#include "tests/launcher/verdict/milliseconds.h"
 #include "tests/launcher/verdict/world.h"
 
 namespace cohort::launcher {
@@ -25,7 +26,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-constexpr uint64_t kMs = 1'000'000;
 constexpr int kWorlds = 150;  // of each property
 
 // Numbers of one world.

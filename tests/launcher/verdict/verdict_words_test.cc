@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/launcher/verdict/milliseconds.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -10,8 +12,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-constexpr uint64_t kMs = 1'000'000;
 
 Verdict SlowStep() {
   Verdict verdict;

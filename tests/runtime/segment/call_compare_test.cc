@@ -11,7 +11,7 @@
 namespace cohort::runtime {
 namespace {
 
-CallRecord Call(uint16_t kind, uint64_t count, int root, const std::string& site) {
+CallRecord RecordedCall(uint16_t kind, uint64_t count, int root, const std::string& site) {
   CallRecord record;
   record.signature = {
       .group = 0xab, .sequence = 7, .count = count, .epoch = 1, .root = root, .kind = kind, .dtype = 11};
@@ -23,8 +23,8 @@ CallRecord Call(uint16_t kind, uint64_t count, int root, const std::string& site
 
 CallView Seen(int rank, const CallRecord& record) { return MakeCallView(rank, "node0", record, true, record); }
 
-const CallRecord kSum = Call(3, 1024, -1, "a.cc:10");
-const CallRecord kBroadcast = Call(1, 1024, 0, "a.cc:20");
+const CallRecord kSum = RecordedCall(3, 1024, -1, "a.cc:10");
+const CallRecord kBroadcast = RecordedCall(1, 1024, 0, "a.cc:20");
 
 TEST(CallCompareTest, EqualCallsAreNoVerdict) {
   const std::vector<CallView> views = {Seen(1, kSum), Seen(0, kSum)};

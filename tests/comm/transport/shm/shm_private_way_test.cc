@@ -14,20 +14,13 @@
 #include "cohort/comm/transport/shm/way/message_time.h"
 #include "cohort/comm/transport/shm/way/way_time.h"
 #include "tests/comm/transport/shm/local_world.h"
+#include "tests/comm/transport/shm/way_count.h"
 
 namespace cohort::comm::testing {
 namespace {
 
 using shm::Way;
 using shm::WayTime;
-
-// How many messages went each way.
-struct Count {
-  int copied = 0;
-  int past_cache = 0;
-  int read = 0;
-  friend bool operator==(const Count&, const Count&) = default;
-};
 
 constexpr LinkSpec kSpec{.group = 1, .epoch = 1, .peer_world_rank = 1};
 
@@ -64,9 +57,9 @@ shm::Ack& AckOf(LocalWorld& world) {
 }
 
 // How `messages` messages of `bytes` bytes of private memory went, one after another.
-Count SendThrough(LocalWorld& world, size_t bytes, uint64_t messages) {
+WayCount SendThrough(LocalWorld& world, size_t bytes, uint64_t messages) {
   const auto a = world.Connect(0, 1), b = world.Connect(1, 0);
-  Count count;
+  WayCount count;
   for (uint64_t message = 0; message < messages; ++message) {
     const std::vector<std::byte> data = Pattern(bytes, message);
     std::vector<std::byte> received(data.size());
@@ -84,7 +77,7 @@ TEST(PrivateMessages, MessagesGoTheForcedWay) {
   LocalWorld reads(2, {.private_reads = true}), copies(2, {.private_reads = false});
   // The first finds out whether the receiver can read.
   EXPECT_GE(SendThrough(reads, 8192, 50).read, 49);
-  EXPECT_EQ(SendThrough(copies, 8192, 50), (Count{.copied = 50}));
+  EXPECT_EQ(SendThrough(copies, 8192, 50), (WayCount{.copied = 50}));
 }
 
 // A receiver may copy in what it sends itself between two parts of a read.
@@ -193,7 +186,7 @@ TEST(PrivateMessages, LargeRingsAreBoundedForAllLinksOfARank) {
 
 TEST(PrivateMessages, MessagesTryAllWaysWhereNoneIsForced) {
   LocalWorld world(2, {});
-  const Count count = SendThrough(world, 8192, 400);
+  const WayCount count = SendThrough(world, 8192, 400);
   EXPECT_GE(count.copied, 3);
   EXPECT_GE(count.past_cache, 3);
   EXPECT_GE(count.read, 3);
@@ -201,11 +194,11 @@ TEST(PrivateMessages, MessagesTryAllWaysWhereNoneIsForced) {
 
 TEST(PrivateMessages, ShortMessagesTryBothCopies) {
   LocalWorld world(2, {});
-  const Count count = SendThrough(world, 4096, 2000);
+  const WayCount count = SendThrough(world, 4096, 2000);
   EXPECT_GE(count.copied, 3 * static_cast<int>(shm::kShortRun));
   EXPECT_GE(count.past_cache, 3 * static_cast<int>(shm::kShortRun));
   EXPECT_EQ(count.read, 0);
-  EXPECT_EQ(SendThrough(world, shm::kPastCacheFrom - 1, 200), (Count{.copied = 200}));
+  EXPECT_EQ(SendThrough(world, shm::kPastCacheFrom - 1, 200), (WayCount{.copied = 200}));
 }
 
 }  // namespace

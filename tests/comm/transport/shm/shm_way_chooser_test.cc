@@ -12,6 +12,7 @@
 #include "cohort/comm/transport/shm/way/message_time.h"
 #include "cohort/comm/transport/shm/way/way_chooser.h"
 #include "cohort/comm/transport/shm/way/way_time.h"
+#include "tests/comm/transport/shm/way_count.h"
 
 namespace cohort::comm::testing {
 namespace {
@@ -94,14 +95,6 @@ TEST(MessageTime, TheTimeOfCopiesLeavesOutReadsBeyondCopyingOut) {
   EXPECT_EQ(time.OfCopies(2000, 50, 1'000'000), 300u);  // any word of a peer is good
 }
 
-// How many messages went each way.
-struct Count {
-  int copied = 0;
-  int past_cache = 0;
-  int read = 0;
-  friend bool operator==(const Count&, const Count&) = default;
-};
-
 // A pair of ranks on which each way takes a given time, in ns for a KiB.
 struct Times {
   uint64_t copied_in, copied_out;
@@ -123,8 +116,8 @@ class Pair {
     received_.Note(way, kBytes, (copied ? times_.copied_out : way == Way::kRead ? times_.read : times_.past_out) * 64);
     return way;
   }
-  Count Send(int messages, bool may_read = true) {
-    Count count;
+  WayCount Send(int messages, bool may_read = true) {
+    WayCount count;
     for (int i = 0; i < messages; ++i) {
       const Way way = Send(may_read);
       ++(way == Way::kCopied ? count.copied : way == Way::kRead ? count.read : count.past_cache);
@@ -149,13 +142,13 @@ TEST(WayChooser, TriesAllWaysAndTakesTheQuickest) {
     Pair start(first, kNear);
     EXPECT_EQ(start.Send(), first);
     EXPECT_EQ(start.Send(8),
-              (Count{3 - (first == Way::kCopied), 3 - (first == Way::kPastCache), 3 - (first == Way::kRead)}));
+              (WayCount{3 - (first == Way::kCopied), 3 - (first == Way::kPastCache), 3 - (first == Way::kRead)}));
     for (const auto& [times, best] :
          {std::pair(kNear, Way::kCopied), std::pair(kFar, Way::kRead), std::pair(kFarInOtherCaches, Way::kPastCache),
           std::pair(kInBetween, Way::kRead)}) {
       Pair pair(first, times);
       pair.Send(9);
-      const Count count = pair.Send(100);
+      const WayCount count = pair.Send(100);
       EXPECT_GE(best == Way::kCopied ? count.copied : best == Way::kRead ? count.read : count.past_cache, 85);
     }
   }
@@ -164,7 +157,7 @@ TEST(WayChooser, TriesAllWaysAndTakesTheQuickest) {
 TEST(WayChooser, DoesNotReadMemoryThatMayNotBeRead) {
   for (const Way first : {Way::kCopied, Way::kPastCache, Way::kRead}) {
     Pair pair(first, kFar);
-    const Count count = pair.Send(1000, /*may_read=*/false);
+    const WayCount count = pair.Send(1000, /*may_read=*/false);
     EXPECT_EQ(count.read, 0);
     EXPECT_GT(count.past_cache, 900);
   }
@@ -192,11 +185,11 @@ TEST(WayChooser, FollowsAPairThatIsMoved) {
 
 TEST(WayChooser, TriesASlowerWayTheMoreRarelyTheSlowerItIs) {
   Pair twice(Way::kCopied, {0, 30, 30, 30, 60});
-  const Count of_twice = twice.Send(100'000);
+  const WayCount of_twice = twice.Send(100'000);
   EXPECT_GT(100'000 - of_twice.copied, 1000);
   EXPECT_LT(100'000 - of_twice.copied, 2000);  // some until the ring past the cache has gone round
   Pair tenfold(Way::kRead, {0, 500, 0, 500, 50});
-  const Count of_tenfold = tenfold.Send(100'000);
+  const WayCount of_tenfold = tenfold.Send(100'000);
   EXPECT_GT(100'000 - of_tenfold.read, 200);
   EXPECT_LT(100'000 - of_tenfold.read, 320);
 }

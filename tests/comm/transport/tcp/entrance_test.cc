@@ -18,6 +18,7 @@
 #include "cohort/comm/transport/tcp/socket/sockets.h"
 #include "cohort/comm/transport/tcp/socket/watch.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "tests/comm/transport/tcp/terms_of.h"
 
 namespace cohort::comm::tcp {
 namespace {
@@ -28,8 +29,6 @@ using std::chrono::milliseconds;
 constexpr uint64_t kListener = 1000;
 constexpr uint64_t kFirst = 2000;
 constexpr size_t kMostStrangers = 256;
-
-HandshakeTerms TermsOf(int rank) { return {"secret", "job", 1, rank, 4, "configuration"}; }
 
 class TcpEntrance : public testing::Test {
  protected:

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/comm/transport/tcp/terms_of.h"
+
 namespace cohort::comm::tcp {
 namespace {
 
 using State = Handshake::State;
-
-HandshakeTerms TermsOf(int rank) { return {"secret", "job", 1, rank, 4, "configuration"}; }
 
 // Runs a handshake of `from` with `to`; the frames in order.
 struct Conversation {
