@@ -1,4 +1,4 @@
-// Counts the allocations of a test program by C++'s operator new, and lets one fail. Linking count_allocations.cc
+// Counts the allocations of a test program by C++'s operator new, and lets one fail. Linking cohort::count_allocations
 // replaces it.
 #pragma once
 

@@ -8,7 +8,7 @@
 namespace cohort::launcher {
 namespace {
 
-v1::CallState Call() {
+v1::CallState CallOfRank3() {
   v1::CallState call;
   call.set_present(true);
   call.set_sequence(7);
@@ -19,7 +19,7 @@ v1::CallState Call() {
 }
 
 TEST(DescribeCallTest, DistinguishesCallsUnderWayFromDoneAndFailedOnes) {
-  v1::CallState call = Call();
+  v1::CallState call = CallOfRank3();
   EXPECT_EQ(DescribeCall(call), "in all_reduce #7 at train.cc:88 for 9 ms");
   call.set_done(true);
   EXPECT_EQ(DescribeCall(call), "after all_reduce #7 at train.cc:88 (done 9 ms earlier)");
@@ -28,7 +28,7 @@ TEST(DescribeCallTest, DistinguishesCallsUnderWayFromDoneAndFailedOnes) {
 }
 
 TEST(DescribeCallTest, NamesTheGroupWhereCallsOfSeveralStandSideBySide) {
-  v1::CallState call = Call();
+  v1::CallState call = CallOfRank3();
   call.set_group(0xab12);
   EXPECT_EQ(DescribeCall(call, /*name_group=*/true),
             "in all_reduce #7 of group 000000000000ab12 at train.cc:88 for 9 ms");

@@ -34,8 +34,8 @@ int InChild(Kernel kernel, Change change, Check check) {
     while (dup(2) < kMany) {
     }
     bool filtered = true;
-    if (kernel == Kernel::kOld) filtered = testing::RefuseCalls({SYS_close_range}, ENOSYS);
-    if (kernel == Kernel::kWithoutProc) filtered = testing::RefuseCalls({SYS_close_range, SYS_openat}, ENOSYS);
+    if (kernel == Kernel::kOld) filtered = cohort::testing::RefuseCalls({SYS_close_range}, ENOSYS);
+    if (kernel == Kernel::kWithoutProc) filtered = cohort::testing::RefuseCalls({SYS_close_range, SYS_openat}, ENOSYS);
     if (!filtered) _exit(100);
     errno = 0;
     change();

@@ -28,7 +28,7 @@ class ProcessWatchTest : public ::testing::TestWithParam<int> {
   static int InChild(Check check) {
     const pid_t child = fork();
     if (child == 0) {
-      if (GetParam() != kNothing && !testing::RefuseCalls({SYS_pidfd_open}, GetParam())) _exit(100);
+      if (GetParam() != kNothing && !cohort::testing::RefuseCalls({SYS_pidfd_open}, GetParam())) _exit(100);
       _exit(check());
     }
     int status = 0;
