@@ -21,7 +21,7 @@ namespace {
 using std::string;
 using std::vector;
 
-vector<string> NamesIn(const string& text) {
+vector<string> HostsAndSlots(const string& text) {
   const auto hosts = ParseHostList(text, "--hosts");
   EXPECT_TRUE(hosts.ok()) << hosts.status();
   vector<string> names;
@@ -38,16 +38,17 @@ string Refusal(const string& text) {
 }
 
 TEST(HostList, ReadsListsOfPeopleAndOfSlurm) {
-  EXPECT_EQ(NamesIn("a"), vector<string>{"a"});
-  EXPECT_EQ(NamesIn("b, a:8"), (vector<string>{"b", "a=8"}));
-  EXPECT_EQ(NamesIn("node[8-11,3]:2"), (vector<string>{"node8=2", "node9=2", "node10=2", "node11=2", "node3=2"}));
-  EXPECT_EQ(NamesIn("n[01-03]"), (vector<string>{"n01", "n02", "n03"}));
-  EXPECT_EQ(NamesIn("n[098-101]"), (vector<string>{"n098", "n099", "n100", "n101"}));
-  EXPECT_EQ(NamesIn("r[1-2]c[0,5]-ib,x"), (vector<string>{"r1c0-ib", "r1c5-ib", "r2c0-ib", "r2c5-ib", "x"}));
-  EXPECT_EQ(NamesIn("[fd00::1]:2,fd00::2,10.0.0.1:3"), (vector<string>{"fd00::1=2", "fd00::2", "10.0.0.1=3"}));
-  EXPECT_EQ(NamesIn("a\nb\tc , d"), (vector<string>{"a", "b", "c", "d"})) << "as $(scontrol show hostnames) has them";
-  EXPECT_EQ(NamesIn("a,b,a,a:3,n1*2"), (vector<string>{"a=5", "b", "n1=2"})) << "a host that is named again";
-  EXPECT_EQ(NamesIn("ann@h1,ann@[fd00::1]:2"), (vector<string>{"ann@h1", "ann@fd00::1=2"}));
+  EXPECT_EQ(HostsAndSlots("a"), vector<string>{"a"});
+  EXPECT_EQ(HostsAndSlots("b, a:8"), (vector<string>{"b", "a=8"}));
+  EXPECT_EQ(HostsAndSlots("node[8-11,3]:2"), (vector<string>{"node8=2", "node9=2", "node10=2", "node11=2", "node3=2"}));
+  EXPECT_EQ(HostsAndSlots("n[01-03]"), (vector<string>{"n01", "n02", "n03"}));
+  EXPECT_EQ(HostsAndSlots("n[098-101]"), (vector<string>{"n098", "n099", "n100", "n101"}));
+  EXPECT_EQ(HostsAndSlots("r[1-2]c[0,5]-ib,x"), (vector<string>{"r1c0-ib", "r1c5-ib", "r2c0-ib", "r2c5-ib", "x"}));
+  EXPECT_EQ(HostsAndSlots("[fd00::1]:2,fd00::2,10.0.0.1:3"), (vector<string>{"fd00::1=2", "fd00::2", "10.0.0.1=3"}));
+  EXPECT_EQ(HostsAndSlots("a\nb\tc , d"), (vector<string>{"a", "b", "c", "d"}))
+      << "as $(scontrol show hostnames) has them";
+  EXPECT_EQ(HostsAndSlots("a,b,a,a:3,n1*2"), (vector<string>{"a=5", "b", "n1=2"})) << "a host that is named again";
+  EXPECT_EQ(HostsAndSlots("ann@h1,ann@[fd00::1]:2"), (vector<string>{"ann@h1", "ann@fd00::1=2"}));
 }
 
 TEST(HostList, RefusesWithTheReason) {
