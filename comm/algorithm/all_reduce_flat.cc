@@ -2,7 +2,7 @@
 //
 // One message time, no leader, and the same bits on every rank, because all associate from rank 0 on. Reads p-1 blocks
 // per rank, so it is for small blocks and few ranks. In place the sum is collected in scratch memory: the block must
-// stay as it is until all have read it.
+// stay as it is until all have read it. A fold of all operands at once writes it when they have.
 //
 //   every rank     publish x(rank); out = ((x0 op x1) op x2) op x3, reading the others' publishes
 //
@@ -19,7 +19,7 @@ namespace cohort::comm {
 Plan BuildAllReduceFlat(const PlanRequest& request) {
   PlanBuilder builder(request);
   if (request.size > 1) builder.Publish(builder.In());
-  const bool aside = request.size > 1 && builder.Aliased(builder.In(), builder.Out());
+  const bool aside = request.size > 1 && !request.fold_once && builder.Aliased(builder.In(), builder.Out());
   const Slice result = aside ? builder.NewScratch() : builder.Out();
   ReduceInRankOrder(builder, request, builder.In(), result, true);
   if (aside) builder.Copy(builder.Out(), result);

@@ -1,9 +1,29 @@
 #include "cohort/comm/algorithm/pattern.h"
 
+#include <vector>
+
 namespace cohort::comm {
+
+namespace {
+
+// The same by one fold, which has all operands in memory.
+void FoldInRankOrder(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const Slice& result,
+                     bool published) {
+  std::vector<RankSlice> operands;
+  for (int peer = 0; peer < request.size; ++peer) {
+    const Slice slice = peer == request.rank ? own : builder.NewScratchLike(own);
+    operands.push_back({request.rank, slice});
+    if (peer == request.rank) continue;
+    published ? builder.RecvPublished(peer, slice) : builder.Recv(peer, slice);
+  }
+  builder.Fold({{request.rank, result}}, operands);
+}
+
+}  // namespace
 
 void ReduceInRankOrder(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const Slice& result,
                        bool published) {
+  if (request.fold_once) return FoldInRankOrder(builder, request, own, result, published);
   const int rank = request.rank;
   // Until `own` has been used, nothing may be gathered where it lies.
   const bool aside = rank >= 2 && builder.Aliased(own, result);

@@ -22,7 +22,7 @@ constexpr int Modulo(int value, int size) { return ((value % size) + size) % siz
 
 // result = x0 op x1 op ... op x(size-1), associated from the left, where x(rank) is `own` and the others arrive as one
 // message from each rank, in rank order. `own` and `result` may be the same memory, but no send of this rank may
-// still read it. With `published` the messages are publishes.
+// still read it, unless the plan folds once. With `published` the messages are publishes.
 void ReduceInRankOrder(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const Slice& result,
                        bool published);
 

@@ -53,7 +53,7 @@ struct AlgorithmTraits {
   // Every result is ((x0 op x1) op x2) op ... in the order of ranks: fit for Determinism::kOrderInvariant and for
   // functions that do not commute. The checker proves it.
   bool rank_order = false;
-  // Every result is one fold of the operands of all ranks, which is rounded once.
+  // Every result can be one fold of the operands of all ranks, which is rounded once: see FoldsOnce.
   bool folds_once = false;
   bool pipelined = false;  // gains from more pieces than it needs
   // AlgorithmCost::rounds are those of ranks that send and receive one message at a time; chains of messages that wait
@@ -92,6 +92,14 @@ std::string AlgorithmNames(CollectiveKind kind);
 
 // The parts that the algorithm cuts a block into, whatever the pieces: they are equal where the pieces are a multiple.
 int PartsOf(const AlgorithmInfo& algorithm, int size, const NodeShape& shape = {});
+
+// Whether a reduction of blocks of `block_bytes` is one fold, where its type's partial results would be rounded
+// (PlanRequest::fold_once). Operands that come as messages are kept until all are there: the largest calls combine them
+// one by one. All members decide alike.
+constexpr int64_t kMostFoldedBytes = int64_t{256} << 20;
+constexpr bool FoldsOnce(const AlgorithmTraits& traits, int64_t block_bytes, int size) {
+  return traits.folds_once && (traits.single_copy || block_bytes <= kMostFoldedBytes / size);
+}
 
 // OK when the algorithm can serve groups of this size and shape; else kInvalidArgument with the requirement it misses.
 absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size, const NodeShape& shape = {});

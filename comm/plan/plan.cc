@@ -181,7 +181,7 @@ int64_t LengthName(const Plan& plan, const Slice& slice) {
 }
 
 PlanRequest RequestOf(const Plan& plan) {
-  return {plan.kind, plan.size, plan.rank, plan.root, plan.in_place, plan.pieces};
+  return {plan.kind, plan.size, plan.rank, plan.root, plan.in_place, plan.pieces, nullptr, plan.fold_once};
 }
 
 }  // namespace cohort::comm

@@ -22,7 +22,8 @@
 // Memory of other ranks. A plan of one lane may begin with kOpen: all ranks tell each other where their buffers lie.
 // From then on kFold steps read and write any rank's kIn and kOut, until the rank's last kMeet. kOpen and kMeet are
 // barriers: between two of them (in an epoch) no rank may touch what another one writes. Open is also where such a plan
-// may be given up for another one, before anything has moved: where members can't reach each other's memory.
+// may be given up for another one, before anything has moved: where members can't reach each other's memory. A kFold of
+// own memory alone, scratch too, needs none of this.
 #pragma once
 
 #include <cstdint>
@@ -93,6 +94,8 @@ struct Plan {
   int rank = 0;
   int root = -1;
   bool in_place = false;
+  bool fold_once = false;  // as in PlanRequest
+  bool opens = false;      // has kOpen
   int32_t pieces = 1;
   int32_t scratch_chunks = 0;
   // Unequal blocks: for each block of scratch, the block of a user's buffer that has its length.
@@ -116,6 +119,8 @@ struct PlanRequest {
   int32_t pieces = 1;
   // Which ranks share a host, for algorithms of two levels; null: not known. Outlives the call.
   const Placement* placement = nullptr;
+  // Each result is to be one kFold of all operands, which is rounded once; for algorithms with the trait `folds_once`.
+  bool fold_once = false;
 };
 
 // Chunks of a buffer on this rank, for the given kind: 0 where the operation has no such buffer here, and for kScratch,

@@ -19,6 +19,7 @@ PlanBuilder::PlanBuilder(const PlanRequest& request) : request_(request) {
   plan_.rank = request.rank;
   plan_.root = request.root;
   plan_.in_place = request.in_place;
+  plan_.fold_once = request.fold_once;
   plan_.pieces = request.pieces;
   UseLane(0);
 }
@@ -106,6 +107,7 @@ void PlanBuilder::Add(Step step) {
 }
 
 PlanBuilder& PlanBuilder::Open() {
+  plan_.opens = true;
   Add({.kind = StepKind::kOpen});
   return *this;
 }

@@ -49,7 +49,7 @@ class PlanBuilder {
   PlanBuilder& RecvReducePublishedFirst(int peer, const Slice& dst, const Slice& src);
 
   // Direct access to other ranks' memory (plan.h). Fold: the targets get the left fold of the sources; own targets that
-  // are the very memory of a single own source are dropped, empty slices too.
+  // are the very memory of a single own source are dropped, empty slices too. A fold of own memory needs no Open.
   PlanBuilder& Open();
   PlanBuilder& Meet();
   PlanBuilder& Fold(const std::vector<RankSlice>& targets, const std::vector<RankSlice>& sources);

@@ -104,14 +104,26 @@ absl::Status CheckFold(std::span<const Plan> plans, const Plan& plan, size_t lan
   return absl::OkStatus();
 }
 
+bool OwnAlone(const Plan& plan, const Step& fold) {
+  const auto own = [&plan](const RankSlice& operand) { return operand.rank == plan.rank; };
+  const std::span<const RankSlice> sources = SourcesOf(plan, fold);
+  const std::span<const RankSlice> targets = TargetsOf(plan, fold);
+  return std::all_of(sources.begin(), sources.end(), own) && std::all_of(targets.begin(), targets.end(), own);
+}
+
 // Plans with direct access have one lane and no messages. They begin with kOpen, before which they touch nothing but
-// their own scratch memory, and meet after the last fold: or nobody would know when it is done.
+// their own scratch memory, and meet after the last fold: or nobody would know when it is done. Plans that fold own
+// memory alone have one lane too.
 absl::Status CheckDirect(const Plan& plan) {
   const auto has_direct_steps = [](const Lane& lane) {
     return std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return IsDirect(step.kind); });
   };
   if (std::none_of(plan.lanes.begin(), plan.lanes.end(), has_direct_steps)) return absl::OkStatus();
   const std::vector<Step>& steps = plan.lanes[0].steps;
+  const auto folds_own = [&plan](const Step& step) {
+    return !IsDirect(step.kind) || (step.kind == StepKind::kFold && OwnAlone(plan, step));
+  };
+  if (plan.lanes.size() == 1 && std::all_of(steps.begin(), steps.end(), folds_own)) return absl::OkStatus();
   bool open = false;
   for (size_t i = 0; i < steps.size(); ++i) {
     const StepKind kind = steps[i].kind;

@@ -107,10 +107,12 @@ void BoundPlan::BindLane(const comm::Lane& lane, Fanout* fanout, Lane* bound) {
     BoundStep made;
     made.step = &step;
     made.kind = step.kind;
-    made.bytes = memory_.At(made.sends() ? step.src : step.dst).bytes;
+    const bool folds_own = step.kind == StepKind::kFold && !plan_->opens;
+    const Slice& written = folds_own ? TargetsOf(*plan_, step)[0].slice : step.dst;
+    made.bytes = memory_.At(made.sends() ? step.src : written).bytes;
     made.src = PlaceOf(memory_, step.src);
     made.src2 = PlaceOf(memory_, step.src2);
-    made.dst = PlaceOf(memory_, step.dst);
+    made.dst = PlaceOf(memory_, written);
     made.peer = step.peer;
     made.sends_before = sends;
     const bool published = step.published || step.kind == StepKind::kPublish;

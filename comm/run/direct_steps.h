@@ -33,7 +33,7 @@ class DirectSteps {
   Progress Run(const Step& step, Fanout* fanout);
   bool diverted() const { return diverted_; }
   // Whether the plan has such steps.
-  bool in_use() const { return !plan_->operands.empty(); }
+  bool in_use() const { return plan_->opens; }
   RunnerFailure& failure() { return failure_; }
   // Adds the group ranks that the current step waits for.
   void AddWaitingFor(std::vector<int>* ranks) const;

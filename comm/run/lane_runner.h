@@ -171,6 +171,7 @@ class LaneRunner {
   MessageState receive_state_ = MessageState::kNone;  // of the step at the cursor
   BoundStep* scanned_ = nullptr;              // receives before this one are under way, or not to be tried early
   std::unique_ptr<EarlyReceives> early_;      // made when first needed
+  std::vector<const void*> operands_;         // of a fold
   std::vector<std::byte> incoming_;           // what a user's function combines
   std::vector<std::unique_ptr<Link>> links_;  // by peer, made when first needed
   std::unique_ptr<Fanout> fanout_;

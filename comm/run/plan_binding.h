@@ -35,7 +35,7 @@ struct PlanBinding {
   ReduceKernel kernel = nullptr;  // for plans with reductions, or
   const UserReduceOp* user_op = nullptr;
   DataType dtype = DataType::kUint8;  // of the elements that are combined
-  // The same for kFold steps; averages are divided too. Null: there is none, and such plans are given up.
+  // The same for kFold steps; averages are divided too. Null: there is none, and plans with direct access are given up.
   FoldKernel fold = nullptr;
   uint64_t signature = 0;
   const runtime::CallRecord* call = nullptr;  // outlives the operation

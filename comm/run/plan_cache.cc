@@ -9,10 +9,11 @@
 namespace cohort::comm {
 
 absl::StatusOr<std::shared_ptr<const Plan>> PlanCache::Find(CollectiveKind kind, uint16_t algorithm, int root,
-                                                            bool in_place, int32_t pieces) {
+                                                            bool in_place, int32_t pieces, bool fold_once) {
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     const Plan& plan = *entry->plan;
-    if (entry->algorithm != algorithm || plan.pieces != pieces || plan.root != root || plan.in_place != in_place) {
+    if (entry->algorithm != algorithm || plan.pieces != pieces || plan.root != root || plan.in_place != in_place ||
+        plan.fold_once != fold_once) {
       continue;
     }
     if (entry != entries_.begin()) entries_.splice(entries_.begin(), entries_, entry);
@@ -30,6 +31,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> PlanCache::Find(CollectiveKind kind,
   request.in_place = in_place;
   request.pieces = pieces;
   request.placement = &placement_;
+  request.fold_once = fold_once;
   COHORT_ASSIGN_OR_RETURN(Plan plan, BuildPlan(*info, request));
   MarkEarlyReceives(&plan);
   if (entries_.size() >= kMostPlans) entries_.pop_back();

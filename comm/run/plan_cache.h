@@ -24,7 +24,7 @@ class PlanCache {
 
   // The plan, or why there is none (BuildPlan's errors).
   absl::StatusOr<std::shared_ptr<const Plan>> Find(CollectiveKind kind, uint16_t algorithm, int root, bool in_place,
-                                                   int32_t pieces);
+                                                   int32_t pieces, bool fold_once = false);
 
  private:
   static constexpr size_t kMostPlans = 128;

@@ -145,8 +145,9 @@ absl::Status PlanProvider::StartPlan() {
     runner_.Start(*bound);
   } else {
     const bool in_place = staged_ ? stage_.in_place() : request.in_place;
+    const bool fold_once = !staged_ && ReductionStage::Folds(request, group_->size, algorithm_);
     absl::StatusOr<std::shared_ptr<const Plan>> plan =
-        plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_);
+        plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_, fold_once);
     if (!plan.ok()) return plan.status();
     PlanBinding binding = BindingOf(request);
     if (staged_) stage_.Bind(&binding);
@@ -181,8 +182,9 @@ void PlanProvider::Prepare(PreparedCall& call) {
   if (results_.has_value()) return;  // an inline run hashes nothing
   // Only the links know which unequal blocks are too long.
   const bool too_long = request.blocks == nullptr && BytesOf(request) > int64_t{kMostInlineBytes};
-  if (too_long || request.user_op != nullptr || ReductionStage::Needed(request, group_->size, service.algorithm))
-    return;
+  const bool plain = request.user_op == nullptr && !ReductionStage::Needed(request, group_->size, service.algorithm) &&
+                     !ReductionStage::Folds(request, group_->size, service.algorithm);
+  if (too_long || !plain) return;
   absl::StatusOr<std::shared_ptr<const Plan>> plan =
       plans_.Find(request.kind, service.algorithm, request.root, request.in_place, service.pieces);
   if (!plan.ok()) return;

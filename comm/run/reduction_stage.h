@@ -35,7 +35,11 @@ class ReductionStage {
   static bool Needed(const CollectiveRequest& request, int size, uint16_t algorithm) {
     if (!Reduces(request.kind)) return false;
     return request.op == ReduceOp::kPreMulSum ||
-           (ComputedBytes(request, size) > SizeOf(request.dtype) && !FindAlgorithm(algorithm)->traits.folds_once);
+           (ComputedBytes(request, size) > SizeOf(request.dtype) && !FoldsOnce(request, size, algorithm));
+  }
+  // Whether such a call, if it needs no stage, is one fold (PlanRequest::fold_once).
+  static bool Folds(const CollectiveRequest& request, int size, uint16_t algorithm) {
+    return ComputedBytes(request, size) > SizeOf(request.dtype) && FoldsOnce(request, size, algorithm);
   }
 
   // Begins a call of rank `rank` of `size`. False: there is no memory for `bytes()` bytes.
@@ -50,6 +54,10 @@ class ReductionStage {
   bool Finish();
 
  private:
+  static bool FoldsOnce(const CollectiveRequest& request, int size, uint16_t algorithm) {
+    return comm::FoldsOnce(FindAlgorithm(algorithm)->traits, BytesOf(request), size);
+  }
+
   const CollectiveRequest* request_ = nullptr;
   DataType wide_ = DataType::kFloat32;  // of what is no mean of integers
   size_t element_ = 1;                  // bytes, of the copies

@@ -52,6 +52,7 @@ bool PlanRunner::Start(std::shared_ptr<const Plan> plan, const PlanBinding& bind
 
 void PlanRunner::Start(BoundPlan& plan) {
   lanes_in_use_ = plan.lanes();
+  folds_ = !plan.plan()->operands.empty();
   for (size_t i = 0; i < lanes_in_use_; ++i) lanes_[i]->Start(plan, i, &direct_);
   direct_.Start(*plan.plan(), plan.binding(), plan.memory().buffers());
 }

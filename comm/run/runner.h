@@ -42,7 +42,7 @@ class PlanRunner {
   // on with the plan that they all choose instead.
   bool diverted() const { return direct_.diverted(); }
   // Whether the plan's reductions are averages already where averages are wanted (PlanBinding::fold).
-  bool divides() const { return direct_.in_use() && !direct_.diverted(); }
+  bool divides() const { return folds_ && !direct_.diverted(); }
   const RunnerFailure& failure() const { return failure_; }
   // Group ranks that the operation is waiting for, ascending; for messages to people.
   std::vector<int> WaitingFor() const;
@@ -57,6 +57,7 @@ class PlanRunner {
   LinkSource* const source_;
   BoundPlan own_;  // of calls that keep none
   size_t lanes_in_use_ = 0;
+  bool folds_ = false;  // the plan
   std::vector<std::unique_ptr<LaneRunner>> lanes_;
   std::vector<Fanout*> fanouts_;  // of the plan that is being bound
   bool failed_ = false;           // failure_ says why

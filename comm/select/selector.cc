@@ -30,7 +30,7 @@ Choice BestPieces(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopo
 // BestPieces with what the call's demands cost with this algorithm.
 Choice BestFor(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
                const Demands& demands) {
-  const bool widened = demands.widening > 1 && !algorithm.traits.folds_once;
+  const bool widened = demands.widening > 1 && !FoldsOnce(algorithm.traits, bytes, topology.size);
   if (!widened) return BestPieces(algorithm, bytes, topology, tuning);
   Choice choice = BestPieces(algorithm, bytes * demands.widening, topology, tuning);
   const double converted = static_cast<double>(bytes) * (1 + demands.widening) * 2;

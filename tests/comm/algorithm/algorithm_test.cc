@@ -51,23 +51,35 @@ std::vector<int32_t> PiecesFor(int size) {
   return {pieces.begin(), pieces.end()};
 }
 
-std::vector<Plan> BuildAll(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place) {
+std::vector<Plan> BuildAll(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place,
+                           bool fold_once = false) {
   std::vector<Plan> plans;
   for (int rank = 0; rank < size; ++rank) {
     const bool here = in_place == InPlace::kAll || (in_place == InPlace::kMixed && rank % 2 == 1);
-    auto plan = BuildPlan(algorithm, {algorithm.kind, size, rank, root, here, pieces});
+    auto plan = BuildPlan(algorithm, {algorithm.kind, size, rank, root, here, pieces, nullptr, fold_once});
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (plan.ok()) plans.push_back(*std::move(plan));
   }
   return plans;
 }
 
+bool Combines(const Plan& plan) {
+  return std::any_of(plan.lanes.begin(), plan.lanes.end(), [](const Lane& lane) {
+    return std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) {
+      return step.kind == StepKind::kRecvReduce || step.kind == StepKind::kReduce;
+    });
+  });
+}
+
 class AlgorithmTest : public ::testing::TestWithParam<AlgorithmInfo> {};
 
-void Prove(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place) {
-  SCOPED_TRACE(Describe(algorithm, size, root, pieces, in_place));
+void Prove(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place,
+           bool fold_once = false) {
+  SCOPED_TRACE(Describe(algorithm, size, root, pieces, in_place) + (fold_once ? ", folded once" : ""));
   const AlgorithmCost cost = algorithm.cost({.size = size, .pieces = pieces, .fanout = true});
-  const auto report = CheckPlans(BuildAll(algorithm, size, root, pieces, in_place));
+  const std::vector<Plan> plans = BuildAll(algorithm, size, root, pieces, in_place, fold_once);
+  ASSERT_FALSE(fold_once && std::any_of(plans.begin(), plans.end(), Combines));
+  const auto report = CheckPlans(plans);
   ASSERT_TRUE(report.ok()) << report.status();
   ASSERT_LE(report->rounds, cost.rounds);
   if (!algorithm.traits.one_port_rounds) {
@@ -91,6 +103,8 @@ TEST_P(AlgorithmTest, EveryAlgorithmIsCorrectAndCostsWhatItsFormulaSays) {
       for (const int root : RootsFor(algorithm.kind, size)) {
         for (const InPlace in_place : {InPlace::kNone, InPlace::kAll, InPlace::kMixed}) {
           ASSERT_NO_FATAL_FAILURE(Prove(algorithm, size, root, pieces, in_place));
+          if (!algorithm.traits.folds_once) continue;
+          ASSERT_NO_FATAL_FAILURE(Prove(algorithm, size, root, pieces, in_place, /*fold_once=*/true));
         }
       }
     }
