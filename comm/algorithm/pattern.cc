@@ -6,7 +6,7 @@ namespace cohort::comm {
 
 namespace {
 
-// The same by one fold, which has all operands in memory.
+// Does what ReduceInRankOrder does by one fold of all operands.
 void FoldInRankOrder(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const Slice& result,
                      bool published) {
   std::vector<RankSlice> operands;

@@ -93,9 +93,9 @@ std::string AlgorithmNames(CollectiveKind kind);
 // The parts that the algorithm cuts a block into, whatever the pieces: they are equal where the pieces are a multiple.
 int PartsOf(const AlgorithmInfo& algorithm, int size, const NodeShape& shape = {});
 
-// Whether a reduction of blocks of `block_bytes` is one fold, where its type's partial results would be rounded
-// (PlanRequest::fold_once). Operands that come as messages are kept until all are there: the largest calls combine them
-// one by one. All members decide alike.
+// Whether a reduction of blocks of `block_bytes` is one fold, where its type's partial results would be rounded, or
+// overflow in a mean of integers (PlanRequest::fold_once). Operands that come as messages are kept until all are there:
+// the largest calls combine them one by one. All members decide alike.
 constexpr int64_t kMostFoldedBytes = int64_t{256} << 20;
 constexpr bool FoldsOnce(const AlgorithmTraits& traits, int64_t block_bytes, int size) {
   return traits.folds_once && (traits.single_copy || block_bytes <= kMostFoldedBytes / size);

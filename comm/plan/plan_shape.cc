@@ -113,15 +113,22 @@ bool OwnAlone(const Plan& plan, const Step& fold) {
 
 // Plans with direct access have one lane and no messages. They begin with kOpen, before which they touch nothing but
 // their own scratch memory, and meet after the last fold: or nobody would know when it is done. Plans that fold own
-// memory alone have one lane too.
+// memory alone have one lane too, and each of their folds one target.
 absl::Status CheckDirect(const Plan& plan) {
   const auto has_direct_steps = [](const Lane& lane) {
     return std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return IsDirect(step.kind); });
   };
+  const auto opens = [](const Lane& lane) {
+    return std::any_of(lane.steps.begin(), lane.steps.end(),
+                       [](const Step& step) { return step.kind == StepKind::kOpen; });
+  };
+  if (plan.opens != std::any_of(plan.lanes.begin(), plan.lanes.end(), opens)) {
+    return absl::InvalidArgumentError("rank " + std::to_string(plan.rank) + "'s plan says wrongly whether it opens");
+  }
   if (std::none_of(plan.lanes.begin(), plan.lanes.end(), has_direct_steps)) return absl::OkStatus();
   const std::vector<Step>& steps = plan.lanes[0].steps;
   const auto folds_own = [&plan](const Step& step) {
-    return !IsDirect(step.kind) || (step.kind == StepKind::kFold && OwnAlone(plan, step));
+    return !IsDirect(step.kind) || (step.kind == StepKind::kFold && step.targets == 1 && OwnAlone(plan, step));
   };
   if (plan.lanes.size() == 1 && std::all_of(steps.begin(), steps.end(), folds_own)) return absl::OkStatus();
   bool open = false;

@@ -1,4 +1,4 @@
-// The part of the runner that reaches for other ranks' memory: kOpen, kMeet and kFold steps (plan.h), over the group's
+// The part of the runner that reaches for other ranks' memory: the steps of plans with kOpen (plan.h), over the group's
 // fan-out and its MemoryAccess.
 //
 // kOpen: every rank publishes one line that names its buffers and says whether it can reach private memory of all
@@ -32,8 +32,6 @@ class DirectSteps {
   // give the plan up. kFailed: see failure().
   Progress Run(const Step& step, Fanout* fanout);
   bool diverted() const { return diverted_; }
-  // Whether the plan has such steps.
-  bool in_use() const { return plan_->opens; }
   RunnerFailure& failure() { return failure_; }
   // Adds the group ranks that the current step waits for.
   void AddWaitingFor(std::vector<int>* ranks) const;

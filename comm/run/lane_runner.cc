@@ -13,9 +13,10 @@
 namespace cohort::comm {
 namespace {
 
-// Local copies and reductions of more than this are spread over several calls of Advance.
+// Local copies and reductions of more than this are spread over several calls of Advance. A fold counts all operands,
+// and is never cut into shorter parts than kLeastFoldBytes.
 constexpr size_t kLocalBytesAtOnce = 256 * 1024;
-constexpr size_t kLeastLocalBytes = 4096;
+constexpr size_t kLeastFoldBytes = 4096;
 // A rank's copy of its own block, from this length on, goes past the cache: nothing of it would be left there when the
 // caller reads it, and it would drive out what is under way. Between two ranks blocks of 16 and 64 MiB take 0.74 to
 // 0.83 of the time with far CPUs, 0.68 to 0.88 with near ones; blocks of 4 MiB took 1.1.
@@ -234,7 +235,8 @@ Progress LaneRunner::RunLocal(const BoundStep& step) {
   std::byte* const dst = plan_->At(step.dst);
   const std::byte* const src = plan_->At(step.src);
   size_t bytes = step.bytes - at;
-  const size_t most = kLocalBytesAtOnce / static_cast<size_t>(std::max(step.step->sources, 1)) + kLeastLocalBytes;
+  size_t most = kLocalBytesAtOnce;
+  if (step.kind == StepKind::kFold) most = std::max(most / static_cast<size_t>(step.step->sources), kLeastFoldBytes);
   if (bytes > most) bytes = most / element_bytes * element_bytes;
   if (bytes > 0) {
     if (step.kind == StepKind::kFold) {

@@ -4,9 +4,11 @@
 // is rounded once.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cohort/comm/algorithm/registry.h"
 #include "cohort/comm/reduce/integer_mean.h"
@@ -23,7 +25,8 @@ constexpr bool AveragesIntegers(const CollectiveRequest& request) {
 // buffers' elements, or of a wider type's. Two ranks combine each element once, which a kernel rounds once by itself.
 constexpr size_t ComputedBytes(const CollectiveRequest& request, int size) {
   if (AveragesIntegers(request)) return TotalBytes(request.dtype);
-  const bool wide = Reduces(request.kind) && size > 2 && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
+  const bool twice = size > 2 || request.op == ReduceOp::kPreMulSum;
+  const bool wide = Reduces(request.kind) && twice && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
                     request.op != ReduceOp::kMax && request.op != ReduceOp::kUser;
   return wide ? SizeOf(DataType::kFloat32) : SizeOf(request.dtype);
 }
@@ -54,8 +57,15 @@ class ReductionStage {
   bool Finish();
 
  private:
+  // In bytes. All members know the counts of all.
+  static int64_t LongestBlock(const CollectiveRequest& request) {
+    if (request.blocks == nullptr) return BytesOf(request);
+    const std::vector<int64_t>& counts = request.blocks->in_counts;
+    const int64_t longest = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+    return longest * static_cast<int64_t>(SizeOf(request.dtype));
+  }
   static bool FoldsOnce(const CollectiveRequest& request, int size, uint16_t algorithm) {
-    return comm::FoldsOnce(FindAlgorithm(algorithm)->traits, BytesOf(request), size);
+    return comm::FoldsOnce(FindAlgorithm(algorithm)->traits, LongestBlock(request), size);
   }
 
   const CollectiveRequest* request_ = nullptr;

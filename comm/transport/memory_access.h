@@ -1,4 +1,4 @@
-// Memory of a group's members, reached directly: what the kOpen, kMeet and kFold steps of plans run on. A transport
+// Memory of a group's members, reached directly: what plans with kOpen run on. A transport
 // whose ranks can reach each other's memory offers it through its Fanout, over which the ranks also tell each other
 // where their buffers lie.
 //

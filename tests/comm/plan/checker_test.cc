@@ -43,6 +43,30 @@ TEST(CheckerTest, NamesRankLaneAndStep) {
   EXPECT_THAT(Refusal(plans), AllOf(HasSubstr("rank 2, lane 0, step 1"), HasSubstr("recv_reduce")));
 }
 
+// The runner knows one target of a fold of own memory, and folds others' memory where the plan opens.
+TEST(CheckerTest, RefusesAFoldOfOwnMemoryWithSeveralTargets) {
+  const auto folded = [] {
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < 3; ++rank) {
+      const PlanRequest request{CollectiveKind::kAllReduce, 3, rank, -1, false, 3, nullptr, /*fold_once=*/true};
+      plans.push_back(*BuildPlan(*FindAlgorithm(CollectiveKind::kAllReduce, "flat"), request));
+    }
+    return plans;
+  };
+  auto plans = folded();
+  EXPECT_EQ(Refusal(plans), "accepted");
+  Plan& plan = plans[1];
+  Step& fold = plan.lanes[0].steps.back();
+  ASSERT_EQ(fold.kind, StepKind::kFold);
+  plan.operands.push_back({1, {BufferId::kScratch, plan.scratch_chunks, 3}});
+  plan.scratch_chunks += 3;
+  fold.targets = 2;
+  EXPECT_NE(Refusal(plans), "accepted");
+  plans = folded();
+  plans[1].opens = true;
+  EXPECT_THAT(Refusal(plans), HasSubstr("says wrongly whether it opens"));
+}
+
 TEST(CheckerTest, RefusesADroppedSend) {
   auto plans = PlansOf(CollectiveKind::kAllReduce, "ring", 4, 4);
   StepsOf(plans, 1).erase(StepsOf(plans, 1).begin());

@@ -127,7 +127,7 @@ void EveryValue() {
     }
   }
 }
-// The mean of two is that of a fold: no sum overflows, and it is rounded once.
+// The mean of two is that of a fold, which is rounded once.
 template <typename T>
 void EveryMeanOfTwo(const std::vector<T>& all) {
   constexpr DataType kType = Type<T>::kDataType;
@@ -149,6 +149,11 @@ TEST(ReduceHalfTest, MeansOfTwoEqualTheFold) {
   std::vector<ReferenceFloat16> halves(65536);
   std::vector<ReferenceBFloat16> brains(65536);
   for (uint32_t i = 0; i < 65536; ++i) halves[i].bits = brains[i].bits = static_cast<uint16_t>(i);
+  std::vector<ReferenceFloat8E4M3> e4m3(256);
+  std::vector<ReferenceFloat8E5M2> e5m2(256);
+  for (uint32_t i = 0; i < 256; ++i) e4m3[i].bits = e5m2[i].bits = static_cast<uint8_t>(i);
+  EveryMeanOfTwo(e4m3);
+  EveryMeanOfTwo(e5m2);
   EveryMeanOfTwo(halves);
   EveryMeanOfTwo(brains);
   EXPECT_EQ(FindMeanOfTwoKernel(DataType::kFloat32), nullptr);
