@@ -33,7 +33,7 @@ class CallMeetings {
   using Clock = std::chrono::steady_clock;
   // A call without all members is given up after this time: some were missed, or a rank hangs in it.
   static constexpr std::chrono::seconds kComeWithin{2};
-  static constexpr size_t kMostWaiting = 1u << 16;  // calls, of all ranks
+  static constexpr size_t kMostWaiting = 1u << 17;  // calls, of all ranks
 
   // The calls that met. `complete`: all members' are there.
   using OnMet = std::function<void(const std::vector<TracedCall>& calls, bool complete)>;

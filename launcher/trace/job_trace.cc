@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kLeastWaitNs = 2'000;       // shorter waits are no arrows
 constexpr uint64_t kSeenWithinNs = 1'000'000;  // the beginning of a call that a plug-in records (kUnknownDevice)
-constexpr size_t kMostEvents = 1000;           // before the file's clock is known
+constexpr size_t kMostEvents = 1000;           // that wait for the next piece
 
 std::string Microseconds(uint64_t ns) { return std::to_string((ns + 999) / 1000) + " us"; }
 
@@ -285,6 +285,7 @@ void JobTrace::OnMet(const std::vector<TracedCall>& calls, bool complete) {
 }
 
 void JobTrace::OnEvent(const std::string& name, const std::string& text) {
+  if (taking_ && taking_->events.size() >= kMostEvents) WritePackets();
   if (!taking_ || taking_->events.size() >= kMostEvents) return;
   taking_->events.push_back({name, text, UnixTimeNs()});
 }

@@ -38,7 +38,7 @@ class PerfettoPackets {
   void Describe(const Track& track);
   bool Describes(uint64_t uuid) const { return described_.count(uuid) > 0; }
 
-  // A packet of an event, which Append takes when it is complete, and which lives until the next one. Slices have a
+  // A packet of an event, which Append takes when it is complete, and which lives until the next Event. Slices have a
   // name at their beginning alone.
   v1::TracePacket& Event(v1::TrackEvent::Type type, uint64_t track, uint64_t ns, std::string_view name = "");
   void AddText(std::string_view name, std::string_view text, v1::TracePacket* packet);

@@ -139,7 +139,7 @@ uint64_t PredictionTrace::LineTrack(int rank, size_t line) {
 
 void PredictionTrace::BeginSlice(int rank, size_t line, uint64_t ns, const std::string& name, const Details& details) {
   const uint64_t track = LineTrack(rank, line);
-  v1::TracePacket packet = packets_.Event(TrackEvent::TYPE_SLICE_BEGIN, track, begin_ns_ + ns, name);
+  v1::TracePacket& packet = packets_.Event(TrackEvent::TYPE_SLICE_BEGIN, track, begin_ns_ + ns, name);
   for (const auto& [key, text] : details.texts) packets_.AddText(key, text, &packet);
   for (const auto& [key, number] : details.numbers) packets_.AddNumber(key, number, &packet);
   for (const uint64_t flow : details.flows) packet.mutable_track_event()->add_flow_ids(flow);
@@ -147,7 +147,7 @@ void PredictionTrace::BeginSlice(int rank, size_t line, uint64_t ns, const std::
 }
 
 void PredictionTrace::EndSlice(int rank, size_t line, uint64_t ns, uint64_t flow) {
-  v1::TracePacket packet = packets_.Event(TrackEvent::TYPE_SLICE_END, LineTrack(rank, line), begin_ns_ + ns);
+  v1::TracePacket& packet = packets_.Event(TrackEvent::TYPE_SLICE_END, LineTrack(rank, line), begin_ns_ + ns);
   if (flow != 0) packet.mutable_track_event()->add_terminating_flow_ids(flow);
   packets_.Append(packet);
 }

@@ -20,7 +20,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr uint64_t kOthersEveryNs = 1'000'000'000;
-constexpr uint64_t kMostPythonPauseNs = 64'000'000'000;
+constexpr uint64_t kMostPythonPauseNs = 16'000'000'000;
 constexpr uint64_t kPlaceEveryNs = 100'000'000;
 constexpr uint64_t kShareOfPlaces = 50;  // of the time at the most: 2 %
 constexpr size_t kMostObject = 120;
@@ -99,7 +99,7 @@ void ProcessActivity::LookForOthers(uint64_t now_ns) {
   if (python_ == nullptr && now_ns >= next_python_ns_) LookForPython(now_ns);
 }
 
-// Reads the names of all that is mapped, which takes milliseconds where libtorch is: more rarely with every time that
+// To read the names of all that is mapped takes milliseconds where libtorch is. The pause doubles with every time that
 // there is no Python.
 void ProcessActivity::LookForPython(uint64_t now_ns) {
   python_ = PythonWatch::Of(process_);
