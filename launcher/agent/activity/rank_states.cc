@@ -24,7 +24,7 @@ void RankStates::Watch(bool on) {
   LookAtSome();
 }
 
-// Nothing of the processes stays open. A look that is not over keeps them until the next time.
+// Nothing of the processes stays open. A look that is not over keeps them until it is, or until the next time.
 void RankStates::Forget() {
   if (sampler_ == nullptr) return;
   std::vector<ActivitySampler::Subject> none(world_ranks_.size());

@@ -64,7 +64,7 @@ class RankStates {
   EventLoop* const loop_;
   const std::vector<uint32_t> world_ranks_;
   const Surroundings surroundings_;
-  std::unique_ptr<ActivitySampler> sampler_;  // from the first time on: one that is stuck is the only one
+  std::unique_ptr<ActivitySampler> sampler_;  // from the first time on
   uint64_t begun_ns_ = kNever;                // when somebody began to want to know
   std::vector<Seen> seen_;                    // by local rank
   size_t next_ = 0;                           // whose turn it is
