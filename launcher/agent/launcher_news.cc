@@ -18,6 +18,12 @@ void LauncherNews::Notice(const std::string& text) {
   Write(message);
 }
 
+void LauncherNews::Remark(const std::string& text) {
+  v1::FromNode message;
+  message.set_remark(text);
+  Write(message);
+}
+
 void LauncherNews::Failed(const std::string& why) {
   v1::FromNode message;
   message.set_failed(why);

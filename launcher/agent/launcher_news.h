@@ -19,6 +19,8 @@ class LauncherNews {
   void Write(const v1::FromNode& message) { output_.Write(message); }
   // A line for the user.
   void Notice(const std::string& text);
+  // The same, about a failure that the rendezvous tells: the line comes behind that.
+  void Remark(const std::string& text);
   // The agent itself can't go on.
   void Failed(const std::string& why);
   void Line(const v1::OutputLine& line);

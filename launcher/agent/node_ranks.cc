@@ -90,6 +90,7 @@ absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept)
                   service_.store().OnVariable(StoreRelay::kAgentItself, request);
                 },
             .on_notice = [this](const std::string& text) { owner_.news->Notice(text); },
+            .on_left = [this](const std::string& text) { owner_.news->Remark(text); },
             .on_abort = [this](int rank, int code) { processes_.KillAsAsked(rank, "MPI_Abort", code); },
             .on_stuck = [this](int rank, const std::string& why) { OnStuckInMpi(rank, why); },
             .on_spawn =

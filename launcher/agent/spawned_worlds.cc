@@ -109,6 +109,7 @@ absl::Status SpawnedWorlds::Prepare(SpawnedWorld* world, MpiWay way, const Spawn
       MpiService::Callbacks{
           .ask = [](const v1::VariableRequest&) {},
           .on_notice = [this, world, before](const std::string& text) { Tell(world->asker.local_rank, before + text); },
+          .on_left = [](const std::string&) {},  // nobody tells it of failures
           .on_abort =
               [this, world](int index, int code) {
                 Fail(world, static_cast<size_t>(index), "has called MPI_Abort with " + std::to_string(code), code);

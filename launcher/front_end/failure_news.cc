@@ -16,6 +16,7 @@ namespace {
 
 // A failure that is known is named by then, even if its report is not there yet. No line is held for longer.
 constexpr std::chrono::seconds kHeadlineAfter{1};
+constexpr size_t kMostRemarks = 1024;  // that wait
 
 DiagnosisOptions HowToTell() {
   rlimit cpu_time{};
@@ -47,6 +48,7 @@ void FailureNews::OnOutput(const v1::OutputLine& line) {
 void FailureNews::OnLost(const std::string& text) {
   if (job_.options.on_failure == OnFailure::kContinue) {
     turns_->Announce(text + "; the job goes on");
+    TellRemarks();
   } else if (!lost_ && !end_.ending()) {
     TellWithinASecond();
   }
@@ -61,15 +63,33 @@ void FailureNews::TellWithinASecond() {
       told_ = lost_;
       turns_->Announce("ending the other ranks");
     }
-    held_.Release();
+    ReleaseOutput();
   });
+}
+
+void FailureNews::ReleaseOutput() {
+  TellRemarks();
+  held_.Release();
+}
+
+void FailureNews::OnRemark(const std::string& text) {
+  if (remarks_.size() >= kMostRemarks) return turns_->Announce(text);
+  remarks_.push_back(text);
+  loop_->After(kHeadlineAfter, [this] {
+    const bool comes_yet = lost_ && !loss_told_ && job_.options.on_failure != OnFailure::kContinue;
+    if (!comes_yet) TellRemarks();
+  });
+}
+
+void FailureNews::TellRemarks() {
+  for (const std::string& text : std::exchange(remarks_, {})) turns_->Announce(text);
 }
 
 void FailureNews::OnKnownLoss(const std::string& text) {
   lost_ = text;
   loss_told_ = true;
   turns_->Announce(text);
-  held_.Release();
+  ReleaseOutput();
 }
 
 std::string FailureNews::cause() const {
@@ -85,7 +105,7 @@ void FailureNews::Tell(const v1::JobReport& report) {
   options.lines_stand_above =
       turns_->screen().Show(report.culprit_rank(), {report.last_lines().begin(), report.last_lines().end()});
   turns_->Say(FormatReport(report, options));
-  held_.Release();
+  ReleaseOutput();
 }
 
 void FailureNews::TellEpoch(const v1::JobReport& report, const std::vector<v1::NodePlacement>& nodes) {

@@ -26,10 +26,12 @@ class FailureNews {
   // a second at most.
   void OnOutput(const v1::OutputLine& line);
   // Prints what is held; until the next epoch nothing more is.
-  void ReleaseOutput() { held_.Release(); }
+  void ReleaseOutput();
 
   // Ranks were lost, says the rendezvous. The loss is told after a second where no report has come by then.
   void OnLost(const std::string& text);
+  // A line about a failure: it comes behind the failure's own, or after a second where none has come by then.
+  void OnRemark(const std::string& text);
   // Ranks were lost, as this process knows better than the rendezvous can. Told at once.
   void OnKnownLoss(const std::string& text);
   // Why the epoch fails, or the one before has failed; empty: nothing has.
@@ -51,6 +53,7 @@ class FailureNews {
   bool MustHold(const v1::OutputLine& line) const;
   // Says which ranks were lost, if that is known, and prints what is held, when a second has passed.
   void TellWithinASecond();
+  void TellRemarks();
 
   const Job& job_;
   const JobEnd& end_;
@@ -58,9 +61,10 @@ class FailureNews {
   LineTurns* const turns_;
   HeldOutput held_{[this](const RankLine& line) { turns_->Print(line); }};
   std::vector<v1::FailedEpoch> failed_epochs_;
-  std::optional<std::string> lost_;  // the epoch's first loss of ranks
-  bool loss_told_ = false;           // to the user
-  std::optional<std::string> told_;  // what was said of it before its report was there
+  std::optional<std::string> lost_;   // the epoch's first loss of ranks
+  bool loss_told_ = false;            // to the user
+  std::vector<std::string> remarks_;  // that wait for the failure
+  std::optional<std::string> told_;   // what was said of it before its report was there
 };
 
 }  // namespace cohort::launcher

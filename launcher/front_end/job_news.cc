@@ -27,6 +27,9 @@ void JobNews::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kNotice:
       parts_.turns->Announce(message.notice());
       break;
+    case v1::FromNode::kRemark:
+      parts_.failures->OnRemark(message.remark());
+      break;
     case v1::FromNode::kRanksLost:
       parts_.failures->OnLost(message.ranks_lost());
       parts_.trace->OnEvent("ranks lost", message.ranks_lost());

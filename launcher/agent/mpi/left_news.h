@@ -9,10 +9,19 @@
 
 namespace cohort::launcher {
 
-// "rank 3 of host, which has ended without MPI_Finalize"; `node` may be empty. `finalized`: it has ended with it.
+// "rank 3 of host"; `node` may be empty.
+inline std::string RankOfNode(int rank, const std::string& node) {
+  return "rank " + std::to_string(rank) + (node.empty() ? "" : " of " + node);
+}
+
+// "rank 3 of host, which has ended without MPI_Finalize". `finalized`: it has ended with it.
 inline std::string RankThatLeft(int rank, const std::string& node, bool finalized = false) {
-  return "rank " + std::to_string(rank) + (node.empty() ? "" : " of " + node) + ", which has ended " +
-         (finalized ? "after" : "without") + " MPI_Finalize";
+  return RankOfNode(rank, node) + ", which has ended " + (finalized ? "after" : "without") + " MPI_Finalize";
+}
+
+// "rank 3 of host has ended without MPI_Finalize".
+inline std::string RankHasLeft(int rank, const std::string& node) {
+  return RankOfNode(rank, node) + " has ended without MPI_Finalize";
 }
 
 // On the agent's event loop.

@@ -90,19 +90,22 @@ void MpiService::OnEnded(int local_rank, bool in_order) {
   if (pmi1_ != nullptr) pmi1_->OnEnded(local_rank);
   if (pmix_ != nullptr) pmix_->OnEnded(local_rank);
   if (in_order) ended_in_order_.emplace_back(local_rank, EventLoop::Clock::now());
-  // The other's failure may be known first. Whether this one has left is known after what is posted.
-  if (in_order && failed_at_) {
-    loop_->Post([this, lives = lives_] {
-      if (*lives) TellOfLeft();
-    });
-  }
+  if (in_order && failed_at_) TellOfLeftSoon();  // the other's failure may be known first
   TellOfAbsence();
 }
 
 // Open MPI 5 aborts a rank that misses another at once, and so may any library whose connection breaks.
 void MpiService::OnFailure() {
   if (!failed_at_) failed_at_ = EventLoop::Clock::now();
-  TellOfLeft();
+  TellOfLeftSoon();
+}
+
+// Behind what is posted: until then PMIx may not know whether a rank has left, and the failure itself is to be told
+// first.
+void MpiService::TellOfLeftSoon() {
+  loop_->Post([this, lives = lives_] {
+    if (*lives) TellOfLeft();
+  });
 }
 
 void MpiService::TellOfLeft() {
@@ -113,8 +116,7 @@ void MpiService::TellOfLeft() {
   if (left == ended_in_order_.end() || std::exchange(left_is_told_, true)) return;
   const NodePlaces places = PlacesOf(assignment_);
   const auto rank = static_cast<int>(assignment_.placement().ranks(left->first).rank());
-  callbacks_.on_notice("other ranks can't go on in MPI without " +
-                       RankThatLeft(rank, places.nodes.size() > 1 ? places.nodes[places.own].name : ""));
+  callbacks_.on_left(RankHasLeft(rank, places.nodes.size() > 1 ? places.nodes[places.own].name : ""));
 }
 
 MpiUse MpiService::UseOf(int local_rank) const {

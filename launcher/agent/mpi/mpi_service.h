@@ -35,6 +35,7 @@ class MpiService {
   struct Callbacks {
     std::function<void(const v1::VariableRequest&)> ask;  // see StoredValues
     std::function<void(const std::string&)> on_notice;    // a line for the user
+    std::function<void(const std::string&)> on_left;      // the same, about a failure (OnFailure)
     // This local rank has called MPI_Abort with that code and waits to be killed.
     std::function<void(int local_rank, int code)> on_abort;
     // This local rank, which is in MPI, can't go on; said later (cause_may_show), so that another cause shows first.
@@ -81,7 +82,8 @@ class MpiService {
   // A rank's process has ended; `in_order`: by itself, with 0.
   void OnEnded(int local_rank, bool in_order = false);
   // Something has failed. If a rank of this node left MPI at about that time, MPI itself may have ended another for
-  // want of it: the user is told. Later failures say it themselves (on_stuck).
+  // want of it: the user is told that it has left, from the loop, after what the caller says of the failure. Later
+  // failures say it themselves (on_stuck).
   void OnFailure();
 
   // Takes the answers.
@@ -91,6 +93,7 @@ class MpiService {
 
  private:
   void GetStuck(int local_rank, const std::string& why);
+  void TellOfLeftSoon();
   void TellOfLeft();
   void NoteAbsence(const std::string& why);
   void TellOfAbsence();

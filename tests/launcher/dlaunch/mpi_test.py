@@ -164,19 +164,19 @@ class MpiPrograms(RanksOfALibrary):
     def test_a_rank_that_never_comes_is_named(self):
         job = self.run_job(["--simulate-nodes", "2", "-n", "3"], "never")
         self.assertNotEqual(job.returncode, 0, job.stderr)
-        self.assertRegex(job.stderr, r"rank 1.*, which has ended without MPI_Finalize")
+        self.assertRegex(job.stderr, r"rank 1.* has ended without MPI_Finalize")
 
     def test_a_rank_of_one_node_that_never_comes_is_named(self):
         job = self.run_job(["-n", "3"], "never")
         self.assertNotEqual(job.returncode, 0, job.stderr)
-        self.assertRegex(job.stderr, r"rank 1, which has ended without MPI_Finalize")
+        self.assertRegex(job.stderr, r"rank 1(, which)? has ended without MPI_Finalize")
 
     def test_a_rank_that_leaves_without_finalize_is_named(self):
         for options in (["-n", "2"], ["--simulate-nodes", "2", "--nproc-per-node", "1"]):
             for what in ("leave", "leave a receiver"):
                 job = self.run_job(options, *what.split(" ", 1))
                 self.assertNotEqual(job.returncode, 0, job.stderr)
-                self.assertRegex(job.stderr, r"rank 1.*, which has ended without MPI_Finalize")
+                self.assertRegex(job.stderr, r"rank 1.* has ended without MPI_Finalize")
 
     def test_mpi4py_starts_as_its_users_start_it(self):
         python = subprocess.run([sys.executable, "-c", "import mpi4py"], capture_output=True, text=True)

@@ -74,5 +74,39 @@ TEST_F(FailureNewsTest, TheCauseComesBeforeTheLinesThatAreHeld) {
   EXPECT_EQ(Said(), "dlaunch: rank 3 killed by SIGKILL\ndlaunch: ending the other ranks\n");
 }
 
+TEST_F(FailureNewsTest, ARemarkComesBehindTheFailure) {
+  news_.OnRemark("rank 1 has ended without MPI_Finalize");
+  Pass(kAtMost / 4);
+  news_.OnLost("rank 0 exited with 1");
+  Pass(2 * kAtMost);
+  EXPECT_EQ(Printed(), "");
+  EXPECT_EQ(Said(),
+            "dlaunch: rank 0 exited with 1\ndlaunch: ending the other ranks\n"
+            "dlaunch: rank 1 has ended without MPI_Finalize\n");
+}
+
+TEST_F(FailureNewsTest, ARemarkComesBehindTheReport) {
+  news_.OnRemark("rank 1 has ended without MPI_Finalize");
+  v1::JobReport report;
+  report.set_headline("rank 0 exited with 1");
+  report.set_culprit_rank(0);
+  news_.Tell(report);
+  Pass(kAtMost + milliseconds(200));
+  EXPECT_EQ(Printed(), "");
+  const std::string said = Said();
+  const size_t failure = said.find("rank 0 exited with 1"), remark = said.find("rank 1 has ended without MPI_Finalize");
+  ASSERT_NE(failure, std::string::npos) << said;
+  ASSERT_NE(remark, std::string::npos) << said;
+  EXPECT_LT(failure, remark) << said;
+  EXPECT_EQ(said.find("rank 1 has ended", remark + 1), std::string::npos) << said;
+}
+
+TEST_F(FailureNewsTest, ARemarkWithoutAFailureComesAfterASecond) {
+  news_.OnRemark("rank 1 has ended without MPI_Finalize");
+  Pass(kAtMost + milliseconds(200));
+  EXPECT_EQ(Printed(), "");
+  EXPECT_EQ(Said(), "dlaunch: rank 1 has ended without MPI_Finalize\n");
+}
+
 }  // namespace
 }  // namespace cohort::launcher
