@@ -68,7 +68,8 @@ absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
                                                     (whole_job ? ", until the job ends; dlaunch why reads it meanwhile"
                                                                : "; ask again when it has ended")));
   }
-  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Begin(wish.path));
+  const TraceFile::Parts parts = wish.keep.count() > 0 ? TraceFile::Parts::kMany : TraceFile::Parts::kOne;
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, TraceFile::Begin(wish.path, parts));
   const bool first = opening == Opening::kFirst;
   const absl::Status opened = file->AwaitOpen(runtime::Deadline::After(first ? kOpensFirstWithin : kOpensAtOnceWithin));
   if (!opened.ok() && (first || !absl::IsDeadlineExceeded(opened))) return opened;

@@ -65,6 +65,14 @@ bool MayBeOverwritten(int fd) {
   return head[0] == 0x0A && at + 2 < n && head[at + 1] == 0x92 && head[at + 2] == 0x03;
 }
 
+// Whether there is no file, or one that a part may take the place of.
+bool MayBeReplaced(const std::string& path) {
+  const runtime::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  return fd.valid() ? MayBeOverwritten(fd.get()) : errno == ENOENT;
+}
+
+std::string PartBeforeOf(const std::string& path) { return path + ".before"; }
+
 // Adds the `bytes` of a file to the end of the one at `path`, or nothing. Returns the error, or 0.
 int AppendFile(const std::string& path, int from, off_t bytes) {
   const runtime::FileDescriptor to(::open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -83,6 +91,7 @@ int AppendFile(const std::string& path, int from, off_t bytes) {
 
 struct TraceFile::Shared {
   std::string path;
+  Parts parts = Parts::kOne;
   // The thread's:
   runtime::FileDescriptor fd;
   off_t written = 0;
@@ -96,9 +105,10 @@ struct TraceFile::Shared {
   absl::Status problem COHORT_GUARDED_BY(mutex);
 };
 
-absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Begin(const std::string& path) {
+absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Begin(const std::string& path, Parts parts) {
   auto shared = std::make_shared<Shared>();
   shared->path = path;
+  shared->parts = parts;
   try {
     std::thread([shared] { Run(shared); }).detach();
   } catch (const std::system_error& error) {
@@ -156,13 +166,14 @@ absl::Status TraceFile::Finish(runtime::Deadline deadline) {
 
 // On the thread. An error, or 0.
 int TraceFile::Perform(Shared* shared, const Piece& piece) {
-  const std::string before = shared->path + ".before";
+  const std::string before = PartBeforeOf(shared->path);
   if (piece.kind == Kind::kWrite) {
     const int error = WriteWhole(shared->fd.get(), piece.bytes, shared->written);
     shared->written += static_cast<off_t>(piece.bytes.size());
     return error;
   }
   if (piece.kind == Kind::kBeginPart) {
+    if (!shared->has_part_before && !MayBeReplaced(before)) return EEXIST;
     if (::rename(shared->path.c_str(), before.c_str()) != 0) return errno;
     absl::StatusOr<runtime::FileDescriptor> next = OpenLocked(shared->path);
     if (!next.ok() || ::ftruncate(next->get(), 0) != 0) return errno == 0 ? EIO : errno;
@@ -178,7 +189,12 @@ int TraceFile::Perform(Shared* shared, const Piece& piece) {
 }
 
 bool TraceFile::OpenFile(Shared* shared) {
-  absl::StatusOr<runtime::FileDescriptor> fd = OpenLocked(shared->path);
+  const std::string before = PartBeforeOf(shared->path);
+  absl::StatusOr<runtime::FileDescriptor> fd =
+      WithRemedy(Remedy::kTraceOtherFile, Cannot(shared->path, "a part of it goes to " + before +
+                                                                   ", which holds something else than a trace; give "
+                                                                   "another file, or remove that one"));
+  if (shared->parts == Parts::kOne || MayBeReplaced(before)) fd = OpenLocked(shared->path);
   {
     MutexLock lock(shared->mutex);
     if (shared->state == State::kClosed) return false;  // it was given up: its contents stay

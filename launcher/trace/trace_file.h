@@ -19,8 +19,10 @@ class TraceFile {
  public:
   static constexpr size_t kMostWaiting = 16u << 20;  // bytes
 
+  enum class Parts : uint8_t { kOne, kMany };  // kMany: BeginPart may be called
+
   // Begins to empty the file, or to make it. Does not block. kResourceExhausted: there can't be a thread.
-  static absl::StatusOr<std::unique_ptr<TraceFile>> Begin(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<TraceFile>> Begin(const std::string& path, Parts parts = Parts::kOne);
   // Gives up what is not written yet.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
@@ -28,12 +30,14 @@ class TraceFile {
 
   const std::string& path() const { return path_; }
   // Waits until the file is open, until the deadline at the most. kInvalidArgument names what is wrong, such as another
-  // trace that is written there. kDeadlineExceeded: its file system has not answered yet.
+  // trace that is written there, or a file in its place or in that of a part that is no trace. kDeadlineExceeded: its
+  // file system has not answered yet.
   absl::Status AwaitOpen(runtime::Deadline deadline);
   // False: the piece is left out, since the disk does not keep up or has failed.
   bool Write(std::string piece);
   // Begins another part. The file holds it and the part before, and none of earlier ones: until
-  // Finish the one before lies in a file of the same name with .before. False: the disk does not keep up.
+  // Finish the one before lies in a file of the same name with .before. The trace ends where that is another file.
+  // False: the disk does not keep up.
   bool BeginPart();
   // Why nothing more is written; OK: all is well.
   absl::Status problem() const;

@@ -40,8 +40,9 @@ class TraceFileTest : public ::testing::Test {
   }
   ~TraceFileTest() override { std::filesystem::remove_all(folder_); }
   // A file that is open, or why it is not.
-  static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const string& path) {
-    absl::StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Begin(path);
+  static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const string& path,
+                                                         TraceFile::Parts parts = TraceFile::Parts::kOne) {
+    absl::StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Begin(path, parts);
     if (!file.ok()) return file;
     const absl::Status opened = (*file)->AwaitOpen(Deadline::After(kLimit));
     if (!opened.ok()) return opened;
@@ -149,6 +150,42 @@ TEST_F(TraceFileTest, KeepsThePartBefore) {
   EXPECT_TRUE((*file)->Finish(Deadline::After(kLimit)).ok());
   EXPECT_EQ(TextOf(path), "second third ");
   EXPECT_FALSE(std::filesystem::exists(path + ".before"));
+}
+
+TEST_F(TraceFileTest, AFileInThePlaceOfAPartIsLeftAsItIs) {
+  const string path = folder_ + "/trace";
+  const string before = path + ".before";
+  std::ofstream(before) << "notes of a user";
+  const auto refused = Open(path, TraceFile::Parts::kMany);
+  EXPECT_THAT(string(refused.status().message()), HasSubstr(before + ", which holds something else than a trace"));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_TRUE(Open(path).ok()) << "a trace of one part has no other file";
+  EXPECT_EQ(TextOf(before), "notes of a user");
+}
+
+TEST_F(TraceFileTest, AFileThatComesToThePlaceOfAPartIsLeftAsItIs) {
+  const string path = folder_ + "/trace";
+  const string before = path + ".before";
+  const auto file = Open(path, TraceFile::Parts::kMany);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::ofstream(before) << "notes of a user";
+  EXPECT_TRUE((*file)->Write("first"));
+  EXPECT_TRUE((*file)->BeginPart());
+  EXPECT_FALSE((*file)->Finish(Deadline::After(kLimit)).ok());
+  EXPECT_EQ(TextOf(path), "first");
+  EXPECT_EQ(TextOf(before), "notes of a user");
+}
+
+TEST_F(TraceFileTest, APartOfATraceThatWasKilledIsReplaced) {
+  const string path = folder_ + "/trace";
+  std::ofstream(path + ".before", std::ios::binary) << kTraceOfBefore;
+  const auto file = Open(path, TraceFile::Parts::kMany);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->Write("first "));
+  EXPECT_TRUE((*file)->BeginPart());
+  EXPECT_TRUE((*file)->Write("second"));
+  EXPECT_TRUE((*file)->Finish(Deadline::After(kLimit)).ok());
+  EXPECT_EQ(TextOf(path), "first second");
 }
 
 TEST_F(TraceFileTest, AFileServerThatIsSilentBlocksTheThreadAlone) {
