@@ -79,6 +79,7 @@ absl::Status JobTrace::Start(const Wish& wish, Opening opening) {
   taking_->keep = wish.keep;
   taking_->past = wish.past;
   taking_->while_asked = wish.while_asked;
+  taking_->quiet = wish.quiet;
   taking_->asked = EventLoop::Clock::now();
   taking_->begun = taking_->part_begun = EventLoop::Clock::now();
   taking_->until = wish.length.count() == 0 ? EventLoop::Clock::time_point::max() : taking_->begun + wish.length;
@@ -401,7 +402,9 @@ void JobTrace::Report(const absl::Status& written) {
   if (!written.ok()) state_.set_problem(TextOf(written));
   state_.set_summary(Summary());
   state_.set_running(false);
+  const bool quiet = taking_->quiet;
   taking_.reset();
+  if (quiet) return;
   if (!state_.problem().empty()) surroundings_.say(state_.problem());
   surroundings_.say(state_.summary());
 }
@@ -419,7 +422,8 @@ v1::TraceState JobTrace::Answer(const v1::TraceRequest& request) {
                                       .length = std::chrono::milliseconds(request.milliseconds()),
                                       .keep = {},
                                       .past = request.past(),
-                                      .while_asked = request.while_asked()},
+                                      .while_asked = request.while_asked(),
+                                      .quiet = request.quiet()},
                                      Opening::kMeanwhile);
   if (started.ok()) return state_;
   v1::TraceState refused;

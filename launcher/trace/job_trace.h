@@ -42,6 +42,7 @@ class JobTrace {
     std::chrono::milliseconds keep{0};    // of the latest, at least; 0: all
     bool past = false;                    // with the calls of before that the rings of the ranks hold
     bool while_asked = false;             // it ends when nobody has asked for it for kAskedWithin
+    bool quiet = false;                   // its end is not said to the user: `Answer` tells it
   };
   static constexpr std::chrono::seconds kAskedWithin{5};
 
@@ -92,6 +93,7 @@ class JobTrace {
     std::chrono::milliseconds keep{0};
     bool past = false;
     bool while_asked = false;
+    bool quiet = false;
     EventLoop::Clock::time_point asked;  // the latest time
     EventLoop::Clock::time_point begun, part_begun;
     EventLoop::Clock::time_point written{};  // the latest piece

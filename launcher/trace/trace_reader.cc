@@ -355,6 +355,17 @@ uint64_t TraceContents::missed_calls() const {
   return sum;
 }
 
+std::chrono::nanoseconds TraceContents::length() const {
+  uint64_t begin_ns = ~uint64_t{0}, end_ns = 0;
+  const auto add = [&](uint64_t from_ns, uint64_t to_ns) {
+    begin_ns = std::min(begin_ns, from_ns);
+    end_ns = std::max(end_ns, to_ns);
+  };
+  for (const TracedCall& call : calls) add(call.start_ns, call.end_ns);
+  for (const RankState& state : states) add(state.begin_ns, state.end_ns);
+  return std::chrono::nanoseconds(end_ns - std::min(begin_ns, end_ns));
+}
+
 void KeepLatest(std::chrono::nanoseconds length, TraceContents* contents) {
   uint64_t end_ns = 0;
   for (const TracedCall& call : contents->calls) end_ns = std::max(end_ns, call.end_ns);

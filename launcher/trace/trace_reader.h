@@ -33,6 +33,8 @@ struct TraceContents {
   bool cut = false;                 // the last packet is not whole, as after kill -9, and while the file is written
 
   uint64_t missed_calls() const;
+  // From the first begin of a call or a state to the last end.
+  std::chrono::nanoseconds length() const;
 };
 
 // Keeps what the last `length` of the trace holds, and counts what is missing there alone.

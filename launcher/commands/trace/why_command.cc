@@ -9,6 +9,8 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -60,26 +62,40 @@ SubcommandLine WhyLine(Wish* wish) {
                  {"--for", "TIME", "How long to look at a running job (3)", &wish->length}}};
 }
 
+// The result of a look.
+struct Look {
+  TraceContents contents;
+  // The end of the job, or of another's trace, came before the time was over that the user had given, and this is all
+  // that the trace has.
+  std::optional<milliseconds> cut_to = {};
+};
+
 // The trace that is being taken: all of it, at once; or what comes in a time that the user has given. The end of the
 // job, or of its trace, ends that time.
-absl::StatusOr<TraceContents> ReadRunning(const std::string& job_id, const v1::TraceState& trace,
-                                          std::optional<milliseconds> length) {
+absl::StatusOr<Look> ReadRunning(const std::string& job_id, const v1::TraceState& trace,
+                                 std::optional<milliseconds> length) {
   if (length) {
+    const runtime::Deadline wanted = runtime::Deadline::After(*length);
     COHORT_RETURN_IF_ERROR(AwaitTrace(job_id, trace, *length));
-    absl::StatusOr<TraceContents> contents = ReadTraceFile(trace.file());
-    if (contents.ok()) KeepLatest(*length, &*contents);
-    return contents;
+    const bool cut = !wanted.passed();
+    COHORT_ASSIGN_OR_RETURN(TraceContents contents, ReadTraceFile(trace.file()));
+    KeepLatest(*length, &contents);
+    const auto seen = std::chrono::ceil<milliseconds>(contents.length());
+    Look look{.contents = std::move(contents)};
+    if (cut && seen < *length) look.cut_to = seen;
+    return look;
   }
   const runtime::Deadline looked = runtime::Deadline::After(kUsualLength);
   while (true) {
     absl::StatusOr<TraceContents> contents = ReadTraceFile(trace.file());  // an error as long as it is empty
-    if (looked.passed() || (contents.ok() && !contents->calls.empty())) return contents;
+    if (contents.ok() && (looked.passed() || !contents->calls.empty())) return Look{.contents = *std::move(contents)};
+    if (looked.passed()) return contents.status();
     std::this_thread::sleep_for(kLookPause);
   }
 }
 
 // A trace for this process alone, with the calls that the rings of the ranks hold.
-absl::StatusOr<TraceContents> TakeOwn(const std::string& job_id, std::optional<milliseconds> length) {
+absl::StatusOr<Look> TakeOwn(const std::string& job_id, std::optional<milliseconds> length) {
   pid_t owner = 0;
   {
     COHORT_ASSIGN_OR_RETURN(const JobConnection connection, JobConnection::Open(job_id));
@@ -91,22 +107,24 @@ absl::StatusOr<TraceContents> TakeOwn(const std::string& job_id, std::optional<m
   request.set_milliseconds(static_cast<uint64_t>(length.value_or(kUsualLength).count()));
   request.set_past(true);
   request.set_while_asked(true);
+  request.set_quiet(true);
   COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request, [&] { folder.TakeNameAway(); }));
   if (!state.problem().empty()) return absl::UnavailableError(state.problem());
-  return folder.Read();
+  COHORT_ASSIGN_OR_RETURN(TraceContents contents, folder.Read());
+  return Look{.contents = std::move(contents)};
 }
 
 // The trace that is being taken anyway, or one of its own. Another `dlaunch why` is waited for as long as a short one
 // takes, or one that was killed: nobody else can read its file.
-absl::StatusOr<TraceContents> LookAt(const std::string& job_id, std::optional<milliseconds> length) {
+absl::StatusOr<Look> LookAt(const std::string& job_id, std::optional<milliseconds> length) {
   const runtime::Deadline deadline = runtime::Deadline::After(kOthersEndWithin);
   while (true) {
     COHORT_ASSIGN_OR_RETURN(v1::TraceState latest, LatestTrace(job_id));
     if (!latest.running()) {
-      absl::StatusOr<TraceContents> contents = TakeOwn(job_id, length);
-      if (!absl::IsFailedPrecondition(contents.status())) return contents;
+      absl::StatusOr<Look> look = TakeOwn(job_id, length);
+      if (!absl::IsFailedPrecondition(look.status())) return look;
       COHORT_ASSIGN_OR_RETURN(latest, LatestTrace(job_id));
-      if (!latest.running()) return contents;  // no other trace was the reason
+      if (!latest.running()) return look;  // no other trace was the reason
     }
     if (!TraceFolder::Holds(latest.file())) return ReadRunning(job_id, latest, length);
     if (deadline.passed()) {
@@ -118,6 +136,8 @@ absl::StatusOr<TraceContents> LookAt(const std::string& job_id, std::optional<mi
   }
 }
 
+uint64_t InNanoseconds(milliseconds time) { return static_cast<uint64_t>(std::chrono::nanoseconds(time).count()); }
+
 std::string NoCalls(const WhySource& source, milliseconds length) {
   if (!source.trace.empty()) {
     return Printable(source.trace) + " holds no calls that Cohort sees; take a longer trace, of a job whose ranks call";
@@ -126,8 +146,8 @@ std::string NoCalls(const WhySource& source, milliseconds length) {
          Age(static_cast<uint64_t>(length.count())) + "; dlaunch top and dlaunch stacks show what its ranks do";
 }
 
-int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource source, milliseconds length,
-          bool json) {
+int Judge(const Look& look, std::optional<uint64_t> step, WhySource source, milliseconds length, bool json) {
+  const TraceContents& contents = look.contents;
   source.missed = contents.missed_calls();
   source.cut = contents.cut;
   if (contents.calls.empty())
@@ -142,6 +162,10 @@ int Judge(const TraceContents& contents, std::optional<uint64_t> step, WhySource
   if (json) return Answer(WhyJson(*verdict, source));
   std::string text;
   for (const std::string& line : VerdictLines(*verdict)) text += line + "\n";
+  if (look.cut_to) {
+    text += "the look was " + TimeText(InNanoseconds(*look.cut_to)) + " long, not " + TimeText(InNanoseconds(length)) +
+            ": the trace that was being taken, or the job, has ended\n";
+  }
   if (source.missed > 0) text += "the trace lacks " + std::to_string(source.missed) + " calls\n";
   if (contents.left_out > 0) text += "the trace is long: only its latest part was read\n";
   return Answer(text);
@@ -188,15 +212,16 @@ int RunWhyCommand(const std::vector<std::string>& arguments) {
     if (!wish.length.empty())
       return Refuse(InvalidArgumentError(Remedy::kUsage, "--for is for a job that runs; use: " + UseOf(line)),
                     kExitUsage);
-    const absl::StatusOr<TraceContents> contents = ReadTraceFile(wish.operand);
+    absl::StatusOr<TraceContents> contents = ReadTraceFile(wish.operand);
     if (!contents.ok()) return Refuse(contents.status(), kExitNoSuchJob);
-    return Judge(*contents, *step, {.job = "", .trace = wish.operand}, kUsualLength, wish.json);
+    return Judge({.contents = *std::move(contents)}, *step, {.job = "", .trace = wish.operand}, kUsualLength,
+                 wish.json);
   }
   const absl::StatusOr<std::string> id = FindRunningJob(wish.operand);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
-  const absl::StatusOr<TraceContents> contents = LookAt(*id, length);
-  if (!contents.ok()) return Refuse(Prefixed(*id + ": ", contents.status()), kExitNoSuchJob);
-  return Judge(*contents, *step, {.job = *id, .trace = ""}, length.value_or(kUsualLength), wish.json);
+  const absl::StatusOr<Look> look = LookAt(*id, length);
+  if (!look.ok()) return Refuse(Prefixed(*id + ": ", look.status()), kExitNoSuchJob);
+  return Judge(*look, *step, {.job = *id, .trace = ""}, length.value_or(kUsualLength), wish.json);
 }
 
 }  // namespace cohort::launcher

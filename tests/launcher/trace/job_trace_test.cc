@@ -295,6 +295,19 @@ TEST_F(JobTraceTest, ATraceForSomebodyEndsWhenNobodyAsksForItAnyMore) {
   EXPECT_FALSE(trace_.Answer({}).running());
 }
 
+TEST_F(JobTraceTest, TheEndOfAQuietTraceIsToldToTheAskerAlone) {
+  for (size_t i = 0; i < 2; ++i) trace_.OnAgentStarted(i);
+  v1::TraceRequest request;
+  request.set_file(path_);
+  request.set_milliseconds(3'600'000);
+  request.set_quiet(true);
+  ASSERT_TRUE(trace_.Answer(request).running());
+  EXPECT_TRUE(Send(0, Calls(0, 5)));
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  EXPECT_THAT(said_, IsEmpty());
+  EXPECT_THAT(trace_.Answer({}).summary(), HasSubstr("5 calls"));
+}
+
 TEST_F(JobTraceTest, DamagedMessagesAreRefused) {
   StartAll();
   v1::NodeTrace trace = From(0);
