@@ -1,7 +1,6 @@
 #include "cohort/launcher/commands/job_stacks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,45 +11,18 @@
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/commands/job_json.h"
-#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/job_questions.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/options/subcommand_line.h"
 #include "cohort/launcher/remedies/remedies.h"
-#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
-using runtime::Deadline;
-using std::chrono::milliseconds;
-
-constexpr milliseconds kPause{50};         // between two questions whether all have answered
-constexpr milliseconds kAgentsHave{4000};  // of which they need two seconds at the most
-constexpr size_t kMostRanks = 1000;        // that may be named
-
-absl::StatusOr<v1::JobSnapshot> Gather(const std::string& job_id, const std::vector<int>& ranks) {
-  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
-  v1::JobRequest request;
-  request.set_protocol(kJobProtocol);
-  request.set_stacks(true);
-  for (const int rank : ranks) request.add_stack_ranks(static_cast<uint32_t>(rank));
-  const Deadline deadline = Deadline::After(kAgentsHave);
-  v1::JobSnapshot job;
-  do {
-    COHORT_ASSIGN_OR_RETURN(job, connection.Ask(request, Deadline::After(kAnswerTimeout)));
-    request.set_stacks_number(job.stacks_number());
-  } while (!job.stacks_missing().empty() && !deadline.passed() && !connection.WaitForEnd(Deadline::After(kPause)));
-  if (job.stacks_number() != 0) {
-    COHORT_ASSIGN_OR_RETURN(job, connection.AskForAll(request));
-  }
-  if (job.stacks_number() == 0)
-    return WithRemedy(Remedy::kRanksRestarted,
-                      absl::UnavailableError("its ranks were started again meanwhile; ask again"));
-  return job;
-}
+constexpr size_t kMostRanks = 1000;  // that may be named
 
 // "0-6,8" of ascending numbers.
 std::string RankList(const std::vector<uint32_t>& ranks) {
@@ -146,7 +118,7 @@ int RunStacksCommand(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kExitNoSuchJob);
-  const absl::StatusOr<v1::JobSnapshot> gathered = Gather(*id, ranks);
+  const absl::StatusOr<v1::JobSnapshot> gathered = AskForStacks(*id, ranks);
   if (!gathered.ok()) return Refuse(Prefixed(*id + ": ", gathered.status()), kExitNoSuchJob);
   if (gathered->world_size() == 0)
     return Refuse(WithRemedy(Remedy::kNotPlaced, *id + " has not placed its ranks yet; ask again"), kExitNoSuchJob);

@@ -17,7 +17,7 @@
 #include "cohort/launcher/commands/job_json.h"
 #include "cohort/launcher/commands/top_keys.h"
 #include "cohort/launcher/commands/top_table.h"
-#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/job_questions.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/options/option_values.h"
@@ -41,12 +41,7 @@ constexpr milliseconds kFirstViews{1000};  // then a page shows who has not told
 absl::StatusOr<JobFrame> Fetch(JobConnection* connection) {
   JobFrame frame;
   frame.pid = connection->pid();
-  v1::JobRequest request;
-  request.set_protocol(kJobProtocol);
-  COHORT_ASSIGN_OR_RETURN(frame.job, connection->AskForAll(request));
-  request.set_ranks(true);
-  COHORT_ASSIGN_OR_RETURN(v1::JobSnapshot ranks, connection->AskForAll(request));
-  frame.job.mutable_ranks()->Swap(ranks.mutable_ranks());
+  COHORT_ASSIGN_OR_RETURN(frame.job, AskForRanks(connection));
   frame.at = std::chrono::steady_clock::now();
   return frame;
 }

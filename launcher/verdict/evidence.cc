@@ -22,6 +22,9 @@ Evidence::Evidence(const History& history)
       usual(timelines, steps) {
   for (const auto& [rank, line] : timelines.ranks) node_of[rank] = line.front().call.node;
   for (const RankState& state : history.states) node_of[state.rank] = state.node;
+  for (const UnjoinedRank& rank : history.unjoined) {
+    if (!node_of.contains(rank.rank)) unjoined[rank.rank] = rank;
+  }
 }
 
 std::string Evidence::NodeOf(uint32_t rank) const {

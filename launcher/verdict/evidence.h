@@ -39,7 +39,8 @@ struct Evidence {
   Culprit BlameCall(const std::vector<CallName>& members, const std::vector<Span>& spans) const;
 
   std::vector<std::string> nodes;
-  std::map<uint32_t, size_t> node_of;  // all ranks of which something is known
+  std::map<uint32_t, size_t> node_of;  // all ranks of which something is known, but for the next
+  std::map<uint32_t, UnjoinedRank> unjoined;
   Timelines timelines;
   Steps steps;
   CriticalPath path;

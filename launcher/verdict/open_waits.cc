@@ -90,6 +90,9 @@ runtime::GroupMembers MembersOf(const Evidence& evidence) {
     if (sizes[group] >= evidence.node_of.size()) {
       for (const auto& [rank, node] : evidence.node_of) ranks.insert(static_cast<int>(rank));
     }
+    if (sizes[group] >= evidence.node_of.size() + evidence.unjoined.size()) {
+      for (const auto& [rank, its] : evidence.unjoined) ranks.insert(static_cast<int>(rank));
+    }
     members[group] = {ranks.begin(), ranks.end()};
   }
   return members;
@@ -101,6 +104,38 @@ struct Open {
   uint64_t start_ns = 0;
 };
 
+// Names those that wait, how long, and the call of the first of them.
+void NameWaiters(const Evidence& evidence, const std::vector<Open>& waiting, Culprit* culprit) {
+  const Open* first = nullptr;
+  for (const Open& open : waiting) {
+    culprit->waiting.push_back(open.rank);
+    if (first == nullptr || open.start_ns < first->start_ns) first = &open;
+  }
+  if (first == nullptr) return;
+  evidence.Name(first->rank, first->call, culprit);
+  culprit->lost_ns = culprit->waited_ns = evidence.timelines.end_ns - first->start_ns;
+}
+
+// The ranks among the stragglers that are waited for most which have not joined.
+std::vector<UnjoinedRank> UnjoinedOf(const Evidence& evidence, const std::vector<runtime::Straggler>& stragglers) {
+  std::vector<UnjoinedRank> unjoined;
+  for (const runtime::Straggler& straggler : stragglers) {
+    const auto found = evidence.unjoined.find(static_cast<uint32_t>(straggler.rank));
+    if (straggler.waiting == stragglers[0].waiting && found != evidence.unjoined.end()) {
+      unjoined.push_back(found->second);
+    }
+  }
+  return unjoined;
+}
+
+// The number of members of the call's group of which nothing is known: those have not come.
+size_t UnseenMembers(const TracedCall& call, const runtime::GroupMembers& members) {
+  if (runtime::IsPointToPoint(static_cast<uint16_t>(call.shape->kind()))) return 0;
+  const auto size = static_cast<size_t>(std::max(call.shape->group_size(), 0));
+  const auto known = members.find(call.shape->group());
+  return size - std::min(size, known == members.end() ? size : known->second.size());
+}
+
 // `waiting`: the open calls of those that wait for it.
 Culprit BlameAbsent(const Evidence& evidence, uint32_t rank, const std::vector<Open>& waiting) {
   Culprit culprit;
@@ -109,18 +144,10 @@ Culprit BlameAbsent(const Evidence& evidence, uint32_t rank, const std::vector<O
   const auto line = evidence.timelines.ranks.find(rank);
   const bool has_calls = line != evidence.timelines.ranks.end();
   const uint64_t free_ns = has_calls ? LatestMoment(line->second) : 0;
-  uint64_t since_ns = evidence.timelines.end_ns;
-  const Open* first = nullptr;
-  for (const Open& open : waiting) {
-    culprit.waiting.push_back(open.rank);
-    if (first == nullptr || open.start_ns < first->start_ns) first = &open;
-    since_ns = std::min(since_ns, open.start_ns);
-  }
-  if (first != nullptr) evidence.Name(first->rank, first->call, &culprit);
+  NameWaiters(evidence, waiting, &culprit);
   culprit.after = has_calls ? line->second.back().call.shape->site() : "";
+  const uint64_t since_ns = evidence.timelines.end_ns - culprit.waited_ns;
   const Span span{std::max(since_ns, free_ns), evidence.timelines.end_ns};
-  culprit.waited_ns = evidence.timelines.end_ns - since_ns;
-  culprit.lost_ns = culprit.waited_ns;
   culprit.reason = FindReason(evidence.doings.In(rank, {span}), Doings());
   return culprit;
 }
@@ -148,13 +175,22 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
     }
   }
   if (waiting.empty()) return std::nullopt;
+  for (const auto& [rank, its] : evidence.unjoined) waits.emplace_back().rank = static_cast<int>(rank);
   const runtime::GroupMembers members = MembersOf(evidence);
   const std::vector<runtime::Straggler> stragglers = runtime::FindStragglers(waits, members);
   if (!stragglers.empty()) {
-    const std::vector<int> waiters = runtime::FindWaitersOf(stragglers[0].rank, waits, members);
+    const std::vector<UnjoinedRank> unjoined = UnjoinedOf(evidence, stragglers);
+    const int straggler = unjoined.empty() ? stragglers[0].rank : static_cast<int>(unjoined[0].rank);
+    const std::vector<int> waiters = runtime::FindWaitersOf(straggler, waits, members);
     std::erase_if(waiting, [&waiters](const Open& open) {
       return std::find(waiters.begin(), waiters.end(), static_cast<int>(open.rank)) == waiters.end();
     });
+    if (!unjoined.empty()) {
+      Culprit culprit = BlameUnjoined(unjoined);
+      NameWaiters(evidence, waiting, &culprit);
+      culprit.after.clear();  // of a rank that waits
+      return culprit;
+    }
     Culprit culprit = BlameAbsent(evidence, static_cast<uint32_t>(stragglers[0].rank), waiting);
     const bool others = stragglers.size() > 1 && stragglers[1].waiting == stragglers[0].waiting;
     culprit.sure = others ? kSureOfOneOfMany : kSure;
@@ -164,6 +200,15 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
   const Open first = *std::min_element(
       waiting.begin(), waiting.end(), [](const Open& one, const Open& other) { return one.start_ns < other.start_ns; });
   const PlacedCall& open = evidence.LineOf(first.rank)[first.call];
+  if (const size_t unseen = UnseenMembers(open.call, members); unseen > 0) {
+    Culprit culprit;
+    NameWaiters(evidence, waiting, &culprit);
+    culprit.after.clear();
+    culprit.unseen = unseen;
+    culprit.members = static_cast<size_t>(open.call.shape->group_size());
+    culprit.sure = kSure;
+    return culprit;
+  }
   uint64_t since_ns = 0;
   for (const CallName& member : evidence.timelines.meetings[open.meeting]) {
     since_ns = std::max(since_ns, evidence.timelines.At(member).call.start_ns);
@@ -175,6 +220,18 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
     }
   }
   culprit.lost_ns = culprit.waited_ns = end_ns - std::min(end_ns, since_ns);
+  return culprit;
+}
+
+Culprit BlameUnjoined(const std::vector<UnjoinedRank>& ranks) {
+  Culprit culprit;
+  for (const UnjoinedRank& its : ranks) {
+    culprit.ranks.push_back(its.rank);
+    const bool known = std::find(culprit.nodes.begin(), culprit.nodes.end(), its.node) != culprit.nodes.end();
+    if (!known) culprit.nodes.push_back(its.node);
+  }
+  culprit.unjoined = ranks;
+  culprit.sure = 1;
   return culprit;
 }
 

@@ -190,9 +190,19 @@ class Judgement {
   Verdict verdict_;
 };
 
+// The verdict on a job without calls.
+Verdict OfUnjoined(const History& history) {
+  Verdict verdict;
+  verdict.kind = Verdict::Kind::kWaitsNow;
+  verdict.ranks = history.unjoined.size();
+  verdict.culprit = BlameUnjoined(history.unjoined);
+  return verdict;
+}
+
 }  // namespace
 
 absl::StatusOr<Verdict> FindVerdict(const History& history, std::optional<uint64_t> step) {
+  if (history.calls.empty() && !history.unjoined.empty() && !step) return OfUnjoined(history);
   if (history.calls.empty()) return absl::NotFoundError("there are no calls");
   Judgement judgement(history);
   if (step) return judgement.OfStep(*step);

@@ -26,6 +26,11 @@ struct Culprit {
   std::string after;               // the call site before; empty: not known
   Reason reason;
   double sure = 0;  // that these ranks are the cause, from 0 to 1
+  // The same ranks where they have not joined the job. Then nothing but the waits is known above.
+  std::vector<UnjoinedRank> unjoined;
+  // Without ranks: the number of the call's `members` of which no call is known. Nobody knows which they are.
+  size_t unseen = 0;
+  size_t members = 0;
 };
 
 struct Verdict {
@@ -61,7 +66,8 @@ struct Verdict {
   double in_calls = 0;         // the part of the usual step in which the calls themselves ran, from 0 to 1
 };
 
-// `step`: of that alone. kNotFound: there are no calls. kOutOfRange: no such step is known, and which are.
+// `step`: of that alone. kNotFound: there are no calls, and no ranks that have not joined. kOutOfRange: no such step is
+// known, and which are.
 absl::StatusOr<Verdict> FindVerdict(const History& history, std::optional<uint64_t> step = std::nullopt);
 
 }  // namespace cohort::launcher

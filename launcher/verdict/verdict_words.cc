@@ -15,6 +15,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr size_t kMostText = 200;
+constexpr size_t kMostUnjoined = 4;  // whose processes are described
 
 std::string Shown(const std::string& text) { return Printable(text, kMostText); }
 
@@ -63,6 +64,45 @@ std::string Waits(const Verdict& verdict, const Culprit& culprit) {
                            : always                      ? (one ? " waits " : " wait ")
                                                          : " waited ";
   return Ranks(culprit.waiting) + verb + TimeText(culprit.waited_ns) + " for " + whom + failed;
+}
+
+// "waiting: ranks 0-2, for 12.0 s, in all_reduce(sum, float32, 1024) at train.cc:88"; empty: nobody waits.
+std::string WhoWaits(const Culprit& culprit) {
+  if (culprit.waiting.empty()) return "";
+  const std::string call = CallAndSite(culprit);
+  return "  waiting: " + Ranks(culprit.waiting) + ", for " + TimeText(culprit.waited_ns) +
+         (call.empty() ? "" : ", in " + call);
+}
+
+// The ranks that have not joined, and nothing else: all that follows from them says nothing.
+std::vector<std::string> UnjoinedLines(const Culprit& culprit) {
+  const bool one = culprit.unjoined.size() == 1;
+  std::vector<std::string> lines = {Ranks(culprit.ranks) + (one ? " has" : " have") +
+                                    " not joined the job yet: " + (one ? "its process has" : "their processes have") +
+                                    " not come to Runtime::Init (dlaunch.init() in Python)"};
+  if (const std::string who = WhoWaits(culprit); !who.empty()) lines.push_back(who);
+  for (size_t i = 0; i < std::min(culprit.unjoined.size(), kMostUnjoined); ++i) {
+    const UnjoinedRank& its = culprit.unjoined[i];
+    lines.push_back("  rank " + std::to_string(its.rank) + " (" + (its.node.empty() ? "" : Shown(its.node) + ", ") +
+                    "pid " + std::to_string(its.pid) + "):");
+    for (const std::string& line : its.doing) lines.push_back("    " + Shown(line));
+    if (its.doing.empty()) lines.push_back("    nothing is known of what it does");
+  }
+  if (culprit.unjoined.size() > kMostUnjoined) {
+    lines.push_back("  and " + std::to_string(culprit.unjoined.size() - kMostUnjoined) + " more: dlaunch stacks");
+  }
+  return lines;
+}
+
+// A call that lacks ranks of which nothing is known.
+std::vector<std::string> UnseenLines(const Culprit& culprit) {
+  std::vector<std::string> lines = {std::to_string(culprit.unseen) + " of the " + std::to_string(culprit.members) +
+                                    " ranks of " + (culprit.call.empty() ? "a call" : CallAndSite(culprit)) +
+                                    (culprit.unseen == 1 ? " has" : " have") +
+                                    " made no call that is known: not joined yet, or " +
+                                    (culprit.unseen == 1 ? "its" : "their") + " calls are missing"};
+  if (const std::string who = WhoWaits(culprit); !who.empty()) lines.push_back(who);
+  return lines;
 }
 
 std::string Headline(const Verdict& verdict) {
@@ -209,6 +249,8 @@ std::string_view KindName(Verdict::Kind kind) {
 std::string_view RemedyFor(Activity activity) { return kRemedies[static_cast<size_t>(activity)]; }
 
 std::vector<std::string> VerdictLines(const Verdict& verdict) {
+  if (verdict.culprit && !verdict.culprit->unjoined.empty()) return UnjoinedLines(*verdict.culprit);
+  if (verdict.culprit && verdict.culprit->unseen > 0) return UnseenLines(*verdict.culprit);
   std::vector<std::string> lines = {Headline(verdict)};
   if (verdict.culprit) {
     const Culprit& culprit = *verdict.culprit;

@@ -11,8 +11,9 @@
 
 namespace cohort::launcher {
 
-// The cause first, then where it was, what the rank did meanwhile, how sure that is, what to do, and the steps. Text
-// that came from ranks has its control characters escaped. Like
+// The cause first, then where it was, what the rank did meanwhile, how sure that is, what to do, and the steps. Ranks
+// that have not joined are named with what their processes do, and nothing else is said. Text that came from ranks has
+// its control characters escaped. Like
 //
 //   step 37 took 412 ms, usually 120 ms: ranks 0,1,3 waited 290 ms for rank 2 (node1)
 //     where: before all_reduce(sum, float32, 1024) at train.cc:88, after train.cc:80

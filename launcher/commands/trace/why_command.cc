@@ -18,6 +18,7 @@
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/commands/trace/trace_command.h"
 #include "cohort/launcher/commands/trace/trace_folder.h"
+#include "cohort/launcher/commands/trace/unjoined_ranks.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
 #include "cohort/launcher/options/option_values.h"
@@ -150,13 +151,16 @@ int Judge(const Look& look, std::optional<uint64_t> step, WhySource source, mill
   const TraceContents& contents = look.contents;
   source.missed = contents.missed_calls();
   source.cut = contents.cut;
-  if (contents.calls.empty())
+  std::vector<UnjoinedRank> unjoined;
+  if (!source.job.empty()) unjoined = FindUnjoinedRanks(source.job, contents.calls);
+  if (contents.calls.empty() && unjoined.empty())
     return Refuse(WithRemedy(Remedy::kNoCalls, absl::NotFoundError(NoCalls(source, length))), kExitNoSuchJob);
   History history;
   history.nodes = contents.nodes;
   history.calls = contents.calls;
   history.states = contents.states;
   history.marks = contents.marks;
+  history.unjoined = std::move(unjoined);
   const absl::StatusOr<Verdict> verdict = FindVerdict(history, step);
   if (!verdict.ok()) return Refuse(verdict.status(), kExitNoSuchJob);
   if (json) return Answer(WhyJson(*verdict, source));

@@ -24,6 +24,14 @@ Json ReasonJson(const Reason& reason) {
   return described;
 }
 
+Json UnjoinedJson(const std::vector<UnjoinedRank>& ranks) {
+  Json described = Json::array();
+  for (const UnjoinedRank& its : ranks) {
+    described.push_back({{"rank", its.rank}, {"node", its.node}, {"pid", its.pid}, {"doing", its.doing}});
+  }
+  return described;
+}
+
 Json CulpritJson(const Culprit& culprit) {
   Json described = {{"ranks", culprit.ranks},     {"nodes", culprit.nodes},
                     {"in_call", culprit.in_call}, {"lost_seconds", InSeconds(culprit.lost_ns)},
@@ -31,6 +39,8 @@ Json CulpritJson(const Culprit& culprit) {
   if (!culprit.call.empty()) described["call"] = culprit.call;
   if (!culprit.site.empty()) described["site"] = culprit.site;
   if (!culprit.after.empty()) described["after"] = culprit.after;
+  if (!culprit.unjoined.empty()) described["unjoined"] = UnjoinedJson(culprit.unjoined);
+  if (culprit.unseen > 0) described["unseen"] = culprit.unseen;
   described["reason"] = ReasonJson(culprit.reason);
   described["sure"] = Rounded(culprit.sure);
   return described;

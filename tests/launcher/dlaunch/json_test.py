@@ -124,6 +124,18 @@ class JsonTest(unittest.TestCase):
             step = self.valid("why", run(DLAUNCH, "why", "--json", "--step", str(why["steps"]["first"]), trace))
             self.assertEqual(step["step"]["number"], why["steps"]["first"])
 
+    def test_why_of_a_job_with_a_rank_that_has_not_joined(self):
+        late = 'test "$RANK" = 1 && sleep 600; exec "$@"'
+        job = self.start("-n", "2", "sh", "-c", late, "sh", COLLPERF, "all_reduce", "--bytes", "1K")
+        end = time.monotonic() + DEADLINE_S
+        found = {}
+        while "unjoined" not in found.get("culprit", {}):  # rank 0 has yet to wait
+            self.assertLess(time.monotonic(), end, found)
+            asked = subprocess.run([DLAUNCH, "why", "--json", "--for", "2s", job], capture_output=True, text=True,
+                                   timeout=DEADLINE_S, check=False)
+            found = self.valid("why", asked.stdout) if asked.returncode == 0 else {}
+        self.assertEqual([rank["rank"] for rank in found["culprit"]["unjoined"]], [1])
+
     def test_no_job(self):
         self.assertEqual(run(DLAUNCH, "status", "--json", "job-zz", status=1), "")
 

@@ -155,6 +155,50 @@ TEST_F(Why, TellsWhoIsWaitedForNowBesideATrace) {
   }
 }
 
+TEST_F(Why, NamesARankThatHasNotJoined) {
+  const string late = "if [ \"$RANK\" = 3 ]; then echo late; sleep 600; fi; exec \"$@\"";
+  DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "2", "--", "sh", "-c", late, "sh", COHORT_WHY_RANKS,
+                      "replicas", "none", "0", "0", "0", "0"});
+  for (const string up : {"[0] up", "[1] up", "[2] up", "[3] late"}) ASSERT_TRUE(job.WaitForOutput(up)) << job.err();
+  const json found = Ask({"--for", "3s", JobOf(&job)});
+  ASSERT_EQ(found["verdict"], "waits now") << found.dump(1);
+  ASSERT_TRUE(Blames(found, 3)) << found.dump(1);
+  EXPECT_EQ(found["culprit"]["waiting"], json::array({0, 1, 2}));
+  EXPECT_EQ(found["culprit"]["nodes"], json::array({"node1"}));
+  ASSERT_EQ(found["culprit"]["unjoined"].size(), 1u) << found.dump(1);
+  const json its = found["culprit"]["unjoined"][0];
+  EXPECT_GT(its["pid"], 0);
+  EXPECT_THAT(its["doing"].dump(), HasSubstr("sh sleeps in ")) << found.dump(1);
+  EXPECT_THAT(found["lines"][0].get<string>(), HasSubstr("rank 3 has not joined the job yet: "));
+  for (const json& line : found["lines"]) {
+    EXPECT_EQ(line.get<string>().find("sure"), string::npos) << "nothing is judged beside that";
+  }
+}
+
+TEST_F(Why, SaysHowShortALookBesideATraceWas) {
+  DlaunchProcess job(Command({}, {"replicas", "none", "0", "0", "0", "0"}));
+  const string id = IdOf(&job);
+  DlaunchProcess trace({"trace", "--for", "8s", "--output", path_, id});
+  ASSERT_TRUE(trace.WaitUntil([this] {
+    std::error_code error;
+    return std::filesystem::file_size(path_, error) > 0 && !error;
+  }));
+  DlaunchProcess why({"why", "--for", "30s", id});
+  EXPECT_EQ(why.Wait(), 0) << why.err();
+  EXPECT_EQ(trace.Wait(), 0) << trace.err();
+  EXPECT_THAT(why.out(), ::testing::ContainsRegex("the look was [0-9.]+ s long, not 30.00 s: the trace that was being "
+                                                  "taken, or the job, has ended\n"));
+}
+
+TEST_F(Why, LeavesNoLineInTheOutputOfTheJob) {
+  DlaunchProcess job(Command({}, {"replicas", "none", "0", "0", "0", "0"}));
+  const string id = IdOf(&job);
+  Ask({"--for", "300ms", id});
+  ::kill(job.pid(), SIGTERM);
+  job.Wait();
+  EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("dlaunch-why")));
+}
+
 TEST_F(Why, LeavesNothingBehindHoweverItEnds) {
   DlaunchProcess job(Command({}, {"replicas", "none", "0", "0", "0", "0"}));
   const string id = IdOf(&job);

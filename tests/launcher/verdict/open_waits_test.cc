@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cohort/launcher/verdict/verdict.h"
+#include "cohort/launcher/verdict/verdict_words.h"
 #include "tests/launcher/verdict/milliseconds.h"
 #include "tests/launcher/verdict/world.h"
 
@@ -14,6 +15,9 @@ namespace cohort::launcher {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 TEST(OpenWaitsTest, NamesTheRankThatIsWaitedForAtTheEnd) {
   World world(4, 2);
@@ -97,6 +101,78 @@ TEST(OpenWaitsTest, NamesARankThatNeverCalled) {
   ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
   EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
   EXPECT_EQ(verdict->culprit->reason.object, "read of /data/x");
+}
+
+// Ranks 0 to `callers` - 1 of four call, and wait.
+History WithoutSome(uint32_t callers) {
+  World world(4, 2);
+  for (uint32_t rank = 0; rank < callers; ++rank) world.AllReduce(rank, World::All(4), 1);
+  return world.Run(12'000 * kMs);
+}
+
+TEST(OpenWaitsTest, ARankThatHasNotJoinedIsNamedAndNothingElse) {
+  History history = WithoutSome(3);
+  history.unjoined = {{.rank = 3, .node = "node1", .pid = 4711, .doing = {"python3 sleeps in futex"}}};
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(3u));
+  EXPECT_THAT(verdict->culprit->nodes, ElementsAre("node1"));
+  EXPECT_FALSE(verdict->culprit->in_call);
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u, 1u, 2u));
+  EXPECT_THAT(VerdictLines(*verdict),
+              ElementsAre("rank 3 has not joined the job yet: its process has not come to Runtime::Init "
+                          "(dlaunch.init() in Python)",
+                          "  waiting: ranks 0-2, for 12.00 s, in all_reduce(sum, float32, 16) at train.cc:1",
+                          "  rank 3 (node1, pid 4711):", "    python3 sleeps in futex"));
+}
+
+TEST(OpenWaitsTest, ARankThatHasNotJoinedIsNamedBeforeOneThatIsLateToo) {
+  World world(4, 2);
+  for (const uint32_t rank : {0u, 1u}) world.AllReduce(rank, World::All(4), 1);
+  world.Compute(2, 20'000 * kMs);
+  History history = world.Run(12'000 * kMs);
+  history.unjoined = {{.rank = 3, .node = "node1", .pid = 4711}};
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_TRUE(verdict->culprit.has_value());
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(3u));
+  EXPECT_THAT(verdict->culprit->unjoined, SizeIs(1));
+}
+
+TEST(OpenWaitsTest, ARankThatHasNotJoinedIsNamedWhereNobodyHasCalled) {
+  History history;
+  history.unjoined = {{.rank = 1, .node = "node0", .pid = 1}, {.rank = 3, .node = "node1", .pid = 2}};
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_THAT(VerdictLines(*verdict)[0], StartsWith("ranks 1,3 have not joined the job yet: their processes have not"));
+  EXPECT_FALSE(FindVerdict(history, 1).ok());
+}
+
+TEST(OpenWaitsTest, ARankThatHasNotJoinedIsNotNamedWhereNobodyWaitsForIt) {
+  World world(4, 2);
+  for (const uint32_t rank : {0u, 1u}) world.AllReduce(rank, {0, 1, 2}, 1);
+  world.Compute(2, 20'000 * kMs);
+  History history = world.Run(12'000 * kMs);
+  history.unjoined = {{.rank = 3, .node = "node1", .pid = 4711}};
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_TRUE(verdict->culprit.has_value());
+  EXPECT_THAT(verdict->culprit->ranks, ElementsAre(2u));
+  EXPECT_THAT(verdict->culprit->unjoined, IsEmpty());
+}
+
+// A trace has nothing of ranks that have not joined.
+TEST(OpenWaitsTest, ACallThatLacksRanksOfWhichNothingIsKnownBlamesNobodyElse) {
+  const absl::StatusOr<Verdict> verdict = FindVerdict(WithoutSome(2));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, IsEmpty());
+  EXPECT_THAT(verdict->culprit->nodes, IsEmpty());
+  EXPECT_THAT(VerdictLines(*verdict),
+              ElementsAre("2 of the 4 ranks of all_reduce(sum, float32, 16) at train.cc:1 have made no call that is "
+                          "known: not joined yet, or their calls are missing",
+                          "  waiting: ranks 0,1, for 12.00 s, in all_reduce(sum, float32, 16) at train.cc:1"));
 }
 
 // Three ranks wait for one that sleeps, until their calls fail; then the late one comes, and its call fails at once.
