@@ -67,12 +67,15 @@ absl::StatusOr<std::vector<TapePlace>> FirstTapesIn(const std::string& folder) {
                     absl::NotFoundError("there are no tapes in " + folder + "; give the folder of dlaunch --tape"));
 }
 
-std::string ListTapes(const std::string& folder, const std::vector<TapePlace>& places) {
+// Prints a line for each tape. Returns the exit status: kExitUsage where one is damaged.
+int ListTapes(const std::string& folder, const std::vector<TapePlace>& places) {
   std::string text;
+  bool any_damaged = false;
   for (const TapePlace& place : places) {
     const auto tape = runtime::OpenTape::Open(PathOf(folder, place));
     text += "rank " + std::to_string(place.rank) + ", epoch " + std::to_string(place.epoch) + ": ";
     if (!tape.ok()) {
+      any_damaged = any_damaged || absl::IsDataLoss(tape.status());
       text += TextOf(WithRemedy(Remedy::kTapeUnreadable, tape.status())) + "\n";
       continue;
     }
@@ -85,7 +88,8 @@ std::string ListTapes(const std::string& folder, const std::vector<TapePlace>& p
     if (contents.left_out > 0) text += "; " + Plural(contents.left_out, "call") + " left out (--tape-last)";
     text += "\n";
   }
-  return text;
+  const int answered = Answer(text);
+  return answered == 0 && any_damaged ? kExitUsage : answered;
 }
 
 absl::StatusOr<TapePlace> Choose(const std::vector<TapePlace>& places, std::optional<int> rank,
@@ -181,7 +185,7 @@ int RunReplayCommand(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<std::vector<TapePlace>> places = FirstTapesIn(folder);
   if (!places.ok()) return Refuse(places.status(), kExitUsage);
-  if (command.empty()) return Answer(ListTapes(folder, *places));
+  if (command.empty()) return ListTapes(folder, *places);
   const absl::StatusOr<TapePlace> place = Choose(*places, rank, epoch);
   if (!place.ok()) return Refuse(place.status(), kExitUsage);
   std::error_code error;

@@ -6,6 +6,7 @@
 #include "cohort/runtime/bootstrap/alone.h"
 #include "cohort/runtime/bootstrap/taped.h"
 #include "cohort/runtime/bootstrap/welcome.h"
+#include "cohort/runtime/tape/replay_progress.h"
 #include "cohort/runtime/tape/tape.h"
 #include "cohort/runtime/tape/tape_place.h"
 
@@ -46,6 +47,7 @@ class ReplayedBootstrap final : public BootstrapAlone {
         MakeSegment(
             {.local_ranks = 1, .epoch = head.segment_epoch, .job_id = joined.identity.job_id, .node = node.name}));
     tape_ = std::make_unique<Tape>(joined.segment.get(), std::make_unique<TapePlayer>(std::move(open)));
+    CheckAtExit(tape_->player()->progress());
     return joined;
   }
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override {

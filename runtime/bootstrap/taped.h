@@ -24,7 +24,8 @@ std::unique_ptr<Bootstrap> BootstrapRecorded(std::unique_ptr<Bootstrap> bootstra
 
 // Takes the place of the rank that the tape at `path` is of, without its peers: "DIR/rank-3.epoch-1.tape". Of the
 // second runtime of this process it takes "DIR/rank-3.epoch-1.runtime-2.tape", and so on. Join fails where the tape
-// can't be read, is damaged, or was written by another version.
+// can't be read, is damaged, or was written by another version. A process that makes fewer calls than the tape holds
+// ends with an error (replay_progress.h).
 std::unique_ptr<Bootstrap> BootstrapFromTape(std::string path);
 
 }  // namespace cohort::runtime

@@ -11,7 +11,12 @@ int KindOfLookup(TapeLookup::Kind kind, int call) { return static_cast<int>(kind
 }  // namespace
 
 TapePlayer::TapePlayer(std::unique_ptr<OpenTape> tape)
-    : tape_(std::move(tape)), contents_(tape_->contents()), begun_(contents_.calls.size()) {
+    : tape_(std::move(tape)),
+      contents_(tape_->contents()),
+      begun_(contents_.calls.size()),
+      progress_(std::make_shared<ReplayProgress>()) {
+  progress_->rank = contents_.head.rank;
+  progress_->calls = contents_.calls.size();
   for (size_t i = 0; i < contents_.calls.size(); ++i) {
     groups_[contents_.groups.at(contents_.calls[i].group).id].calls.push_back(i);
   }
@@ -41,6 +46,7 @@ const TapedCall* TapePlayer::Next(uint64_t group) const {
 void TapePlayer::Begin(const TapedCall& call, ReplayedCall* waiting) {
   const size_t index = IndexOf(call);
   begun_[index] = true;
+  progress_->begun.fetch_add(1);
   while (first_left_ < begun_.size() && begun_[first_left_]) ++first_left_;
   ++groups_[contents_.groups.at(call.group).id].next;
   latest_ = &call;

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/tape/replay_progress.h"
 #include "cohort/runtime/tape/tape_contents.h"
 #include "cohort/runtime/tape/tape_reader.h"
 
@@ -53,6 +54,8 @@ class TapePlayer {
 
   const TapeContents& contents() const { return contents_; }
   const std::string& path() const { return tape_->path(); }
+  // Counts the calls that are begun, and outlives the player.
+  std::shared_ptr<const ReplayProgress> progress() const { return progress_; }
 
   // A group exists from here on.
   void Join(uint64_t group, ReplayedGroup* listener);
@@ -99,6 +102,7 @@ class TapePlayer {
   const TapeContents& contents_;
   std::unordered_map<uint64_t, GroupCalls> groups_;  // by id
   std::vector<bool> begun_;                          // by call
+  const std::shared_ptr<ReplayProgress> progress_;
   std::unordered_map<size_t, ReplayedCall*> waiting_;
   size_t at_ = 0;          // the event that has yet to happen
   size_t first_left_ = 0;  // the first call that is not begun, or an earlier one

@@ -80,6 +80,14 @@ TEST_F(Tape, AnotherProgramIsNamedWithBothCalls) {
                                   HasSubstr("its tape has as call 6 send(float32, 2, to 2) at trace_ranks.cc:")));
 }
 
+TEST_F(Tape, AProgramThatEndsBeforeItsTapeFails) {
+  DlaunchProcess job(Job({"--tape-ranks", "1"}, {"5", "0"}));
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  DlaunchProcess replay(Replay({}, {COHORT_TRACE_RANKS, "stop", "3"}));
+  EXPECT_EQ(replay.Wait(), 1);
+  EXPECT_THAT(replay.err(), HasSubstr("replay of rank 1: the program ended after 3 of 8 calls"));
+}
+
 TEST_F(Tape, ADamagedTapeIsRefused) {
   DlaunchProcess job(Job({"--tape-ranks", "0"}, {"50", "0"}));
   ASSERT_EQ(job.Wait(), 0) << job.err();
@@ -91,6 +99,9 @@ TEST_F(Tape, ADamagedTapeIsRefused) {
   DlaunchProcess replay(Replay({}, {COHORT_TRACE_RANKS, "50", "0"}));
   EXPECT_EQ(replay.Wait(), 2);
   EXPECT_THAT(replay.err(), AllOf(HasSubstr("is damaged at byte"), HasSubstr("[tape-unreadable]")));
+  DlaunchProcess list({"replay", tapes_});
+  EXPECT_EQ(list.Wait(), 2);
+  EXPECT_THAT(list.out(), AllOf(HasSubstr("rank 0, epoch 1: "), HasSubstr("is damaged at byte")));
 }
 
 TEST_F(Tape, ATapeOfAnotherVersionIsRefused) {

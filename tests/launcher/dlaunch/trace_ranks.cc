@@ -2,6 +2,7 @@
 //   COUNT PAUSE_US   that many all-reduces, and a message to the next rank. If there is a pause, a rank comes to each
 //                    sixteenth of them 3 ms after all others of its node.
 //   die COUNT        the same, and rank 1 ends by SIGKILL half-way
+//   stop COUNT       that many all-reduces, and nothing else
 // Each all-reduce is a step, with a range "compute" before the call, which has a range "inner" in it.
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ struct Wanted {
   int count = 0;
   microseconds pause{0};
   bool dies = false;
+  bool stops = false;
 };
 
 // Waits until all other ranks of this node are in a call more than this rank has made.
@@ -64,6 +66,7 @@ absl::Status Run(const Wanted& wanted) {
     if (wanted.dies && i == wanted.count / 2 && world->rank() == 1) ::raise(SIGKILL);
     COHORT_RETURN_IF_ERROR(world->AllReduce(data, data, comm::ReduceOp::kMax).Wait());
   }
+  if (wanted.stops) return runtime->Finalize();
   const int next = (world->rank() + 1) % world->size();
   const int before = (world->rank() + world->size() - 1) % world->size();
   comm::Work sent = world->Send(data, next);
@@ -81,8 +84,11 @@ absl::Status Run(const Wanted& wanted) {
 int main(int argc, char** argv) {
   cohort::Wanted wanted;
   wanted.dies = argc > 1 && std::string(argv[1]) == "die";
-  if (argc > 1) wanted.count = std::atoi(argv[wanted.dies ? 2 : 1]);
-  if (argc > 2) wanted.pause = cohort::microseconds(wanted.dies ? 100 : std::atoi(argv[2]));
+  wanted.stops = argc > 1 && std::string(argv[1]) == "stop";
+  const bool named = wanted.dies || wanted.stops;
+  if (argc > (named ? 2 : 1)) wanted.count = std::atoi(argv[named ? 2 : 1]);
+  if (wanted.dies) wanted.pause = cohort::microseconds(100);
+  if (!named && argc > 2) wanted.pause = cohort::microseconds(std::atoi(argv[2]));
   const absl::Status status = cohort::Run(wanted);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;
