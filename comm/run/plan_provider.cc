@@ -32,6 +32,7 @@ Demands DemandsOf(const CollectiveRequest& request, int size) {
   demands.rank_order = request.determinism == Determinism::kOrderInvariant ||
                        (request.user_op != nullptr && !request.user_op->commutative);
   demands.built_in = request.determinism == Determinism::kReproducible;
+  demands.decodes = IsSmallFloat(request.dtype);
   demands.staged = request.op == ReduceOp::kPreMulSum;
   demands.widening = static_cast<int32_t>(ComputedBytes(request, size) / SizeOf(request.dtype));
   return demands;

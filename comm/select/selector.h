@@ -23,7 +23,8 @@ struct Demands {
   bool built_in = false;    // by the built-in figures and the rules, and by no figure of a calibration or a machine
   // Bytes that algorithms which don't fold all operands at once move for one byte of the buffers, after a conversion.
   int32_t widening = 1;
-  bool staged = false;  // those that do, too
+  bool staged = false;   // those that do, too
+  bool decodes = false;  // a reduction computes in another type than its elements'
 
   friend bool operator==(const Demands&, const Demands&) = default;
 };
