@@ -21,7 +21,7 @@ namespace {
 constexpr char kExamples[] = R"(Examples:
   dlaunch --nproc-per-node 4 train.py              four ranks here, or on each node of a Slurm, PBS or LSF job
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
-  dlaunch join|status|top|stacks|trace|replay|kill|doctor|completion --help    each command by itself
+  dlaunch join|status|top|stacks|why|trace|replay|kill|doctor|completion --help    each command by itself
 A name without a slash is looked up in PATH, the working directory, then beside dlaunch. A .py file is run by python3 -u. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 

@@ -103,9 +103,10 @@ def _register():
     try:
         from dlaunch.torch.registration import register
     except ImportError as error:
+        remedy = "It wants Python 3.9 or later" if sys.version_info < (3, 9) else "Install it for this Python"
         raise RuntimeError(f"COHORT_TORCH_BACKEND=cohort: the package dlaunch cannot be imported by {sys.executable} "
-                           f"({sys.version.split()[0]}): {error}. It wants Python 3.9 or later; use one, or leave out "
-                           "--torch-backend cohort") from error
+                           f"({sys.version.split()[0]}): {error}. {remedy}, or leave out --torch-backend cohort"
+                           ) from error
     register()
 
 
