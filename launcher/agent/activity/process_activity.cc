@@ -78,7 +78,7 @@ WatchedProcess ProcessOf(pid_t pid) {
 ProcessActivity::ProcessActivity(const WatchedProcess& process)
     : watched_(process),
       process_(process.pid),
-      stat_(Open(process_, "/stat")),
+      stat_(Open(process_, ("/task/" + std::to_string(process_) + "/stat").c_str())),
       schedule_(Open(process_, "/schedstat")),
       call_(Open(process_, "/syscall")) {}
 

@@ -68,6 +68,7 @@ class ProcessActivity {
 
   const WatchedProcess watched_;
   const pid_t process_;
+  // `stat_` is the main thread's: for the process' the kernel adds up all threads.
   const runtime::FileDescriptor stat_, schedule_, call_;
   std::string groups_;                // its control groups, as the kernel writes them
   std::optional<Throttle> throttle_;  // by them

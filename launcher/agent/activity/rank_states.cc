@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cohort/launcher/base/shared_wake.h"
 #include "cohort/runtime/base/clock.h"
 
 namespace cohort::launcher {
@@ -45,7 +46,7 @@ void RankStates::LookAtSome() {
   }
   const size_t count = subjects.size();
   if (sampler_->Look(std::move(subjects))) next_ += count;
-  timer_ = loop_->After(kLookEvery, [this] { LookAtSome(); });
+  timer_ = loop_->After(UntilSharedWake(EventLoop::Clock::now(), kLookEvery), [this] { LookAtSome(); });
 }
 
 void RankStates::TakeSamples() {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cohort/launcher/base/shared_wake.h"
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/runtime/base/clock.h"
@@ -131,7 +132,10 @@ void NodeTrace::ReadLast(size_t local_rank) {
 }
 
 void NodeTrace::Schedule(ReadPace::Duration pause) {
-  timer_ = loop_->After(pause, [this] { Schedule(Read()); });
+  // The looks at the programs are as far apart.
+  const bool shared = pause == ReadPace::kMost;
+  const std::chrono::nanoseconds delay = shared ? UntilSharedWake(EventLoop::Clock::now(), pause) : pause;
+  timer_ = loop_->After(delay, [this] { Schedule(Read()); });
 }
 
 ReadPace::Duration NodeTrace::Read() {
