@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cohort/launcher/base/shared_wake.h"
+#include "cohort/launcher/agent/trace/shared_wake.h"
 #include "cohort/runtime/base/clock.h"
 
 namespace cohort::launcher {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cohort/launcher/base/shared_wake.h"
+#include "cohort/launcher/agent/trace/shared_wake.h"
 #include "cohort/launcher/base/unix_time.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/runtime/base/clock.h"
