@@ -14,8 +14,11 @@ struct ReplayProgress {
 };
 
 // From now on a process that exits with 0, by exit or from main, ends with 1 instead where the program has begun fewer
-// calls than the tape holds, and says so on stderr. Handlers of exit that were there before are left out then. Other
-// ends, and those of forked children, stay as they are. Any thread may call.
+// calls than the tape holds, and says so on stderr. All handlers of exit run, and on_exit's that were there before see
+// the 1. Other ends stay as they are. A forked child does not answer for replays of its parent. Any thread may call.
+//
+// A program with a thread that calls until the end makes a number of calls that depends on timing. Its replay may end
+// with 1 although nothing differs.
 void CheckAtExit(std::shared_ptr<const ReplayProgress> progress);
 
 }  // namespace cohort::runtime
