@@ -65,10 +65,20 @@ bool MayBeOverwritten(int fd) {
   return head[0] == 0x0A && at + 2 < n && head[at + 1] == 0x92 && head[at + 2] == 0x03;
 }
 
-// Whether there is no file, or one that a part may take the place of.
-bool MayBeReplaced(const std::string& path) {
+// The reason why a part may not take the place of the file at `path`, in words behind its name; empty: it may.
+std::string WhyNotReplaced(const std::string& path) {
   const runtime::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  return fd.valid() ? MayBeOverwritten(fd.get()) : errno == ENOENT;
+  if (fd.valid()) return MayBeOverwritten(fd.get()) ? "" : "holds something else than a trace";
+  return errno == ENOENT ? "" : std::string("can't be read: ") + std::strerror(errno);
+}
+
+// The end of a trace before its job's.
+absl::Status EndOf(const std::string& path, const std::string& why) {
+  return absl::ResourceExhaustedError("the trace " + path + " ends here: " + why +
+                                      "; what it holds can be read, and the job goes on");
+}
+absl::Status EndOf(const std::string& path, int error) {
+  return error == 0 ? absl::OkStatus() : EndOf(path, std::strerror(error));
 }
 
 std::string PartBeforeOf(const std::string& path) { return path + ".before"; }
@@ -164,37 +174,41 @@ absl::Status TraceFile::Finish(runtime::Deadline deadline) {
   return shared_->problem;
 }
 
-// On the thread. An error, or 0.
-int TraceFile::Perform(Shared* shared, const Piece& piece) {
-  const std::string before = PartBeforeOf(shared->path);
+// On the thread.
+absl::Status TraceFile::Perform(Shared* shared, const Piece& piece) {
+  const std::string& path = shared->path;
+  const std::string before = PartBeforeOf(path);
   if (piece.kind == Kind::kWrite) {
     const int error = WriteWhole(shared->fd.get(), piece.bytes, shared->written);
     shared->written += static_cast<off_t>(piece.bytes.size());
-    return error;
+    return EndOf(path, error);
   }
   if (piece.kind == Kind::kBeginPart) {
-    if (!shared->has_part_before && !MayBeReplaced(before)) return EEXIST;
-    if (::rename(shared->path.c_str(), before.c_str()) != 0) return errno;
-    absl::StatusOr<runtime::FileDescriptor> next = OpenLocked(shared->path);
-    if (!next.ok() || ::ftruncate(next->get(), 0) != 0) return errno == 0 ? EIO : errno;
+    if (!shared->has_part_before) {
+      const std::string why_not = WhyNotReplaced(before);
+      if (!why_not.empty()) return EndOf(path, before + " " + why_not);
+    }
+    if (::rename(path.c_str(), before.c_str()) != 0) return EndOf(path, errno);
+    absl::StatusOr<runtime::FileDescriptor> next = OpenLocked(path);
+    if (!next.ok() || ::ftruncate(next->get(), 0) != 0) return EndOf(path, errno == 0 ? EIO : errno);
     shared->fd = *std::move(next);
     shared->written = 0;
     shared->has_part_before = true;
-    return 0;
+    return absl::OkStatus();
   }
-  if (!shared->has_part_before) return 0;
+  if (!shared->has_part_before) return absl::OkStatus();
   const int error = AppendFile(before, shared->fd.get(), shared->written);
-  if (error != 0) return error;
-  return ::rename(before.c_str(), shared->path.c_str()) == 0 ? 0 : errno;
+  if (error != 0) return EndOf(path, error);
+  return EndOf(path, ::rename(before.c_str(), path.c_str()) == 0 ? 0 : errno);
 }
 
 bool TraceFile::OpenFile(Shared* shared) {
   const std::string before = PartBeforeOf(shared->path);
+  const std::string why_not = shared->parts == Parts::kOne ? "" : WhyNotReplaced(before);
   absl::StatusOr<runtime::FileDescriptor> fd =
-      WithRemedy(Remedy::kTraceOtherFile, Cannot(shared->path, "a part of it goes to " + before +
-                                                                   ", which holds something else than a trace; give "
-                                                                   "another file, or remove that one"));
-  if (shared->parts == Parts::kOne || MayBeReplaced(before)) fd = OpenLocked(shared->path);
+      WithRemedy(Remedy::kTraceOtherFile, Cannot(shared->path, "a part of it goes to " + before + ", which " + why_not +
+                                                                   "; give another file, or remove that one"));
+  if (why_not.empty()) fd = OpenLocked(shared->path);
   {
     MutexLock lock(shared->mutex);
     if (shared->state == State::kClosed) return false;  // it was given up: its contents stay
@@ -224,13 +238,12 @@ void TraceFile::Run(const std::shared_ptr<Shared>& shared) {
       piece = std::move(shared->pieces.front());
       shared->pieces.pop_front();
     }
-    const int error = Perform(shared.get(), piece);
+    absl::Status performed = Perform(shared.get(), piece);
     MutexLock lock(shared->mutex);
     shared->waiting -= piece.bytes.size() + 1;
     shared->changed.NotifyAll();
-    if (error == 0) continue;
-    shared->problem = absl::ResourceExhaustedError("the trace " + shared->path + " ends here: " + std::strerror(error) +
-                                                   "; what it holds can be read, and the job goes on");
+    if (performed.ok()) continue;
+    shared->problem = std::move(performed);
     shared->pieces.clear();
     return;
   }

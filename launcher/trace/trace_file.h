@@ -55,7 +55,8 @@ class TraceFile {
 
   TraceFile(std::string path, std::shared_ptr<Shared> shared) : path_(std::move(path)), shared_(std::move(shared)) {}
   bool Put(Piece piece);
-  static int Perform(Shared* shared, const Piece& piece);
+  // kResourceExhausted: the trace ends, and why.
+  static absl::Status Perform(Shared* shared, const Piece& piece);
   // False: it can't be opened, or is not wanted any more.
   static bool OpenFile(Shared* shared);
   static void Run(const std::shared_ptr<Shared>& shared);

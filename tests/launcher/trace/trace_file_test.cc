@@ -171,9 +171,20 @@ TEST_F(TraceFileTest, AFileThatComesToThePlaceOfAPartIsLeftAsItIs) {
   std::ofstream(before) << "notes of a user";
   EXPECT_TRUE((*file)->Write("first"));
   EXPECT_TRUE((*file)->BeginPart());
-  EXPECT_FALSE((*file)->Finish(Deadline::After(kLimit)).ok());
+  EXPECT_THAT(string((*file)->Finish(Deadline::After(kLimit)).message()),
+              HasSubstr("the trace " + path + " ends here: " + before + " holds something else than a trace; "));
   EXPECT_EQ(TextOf(path), "first");
   EXPECT_EQ(TextOf(before), "notes of a user");
+}
+
+TEST_F(TraceFileTest, AFileInThePlaceOfAPartThatCannotBeReadIsToldAsThat) {
+  const string path = folder_ + "/trace";
+  const string before = path + ".before";
+  std::filesystem::create_symlink(before, before);
+  const auto refused = Open(path, TraceFile::Parts::kMany);
+  EXPECT_THAT(string(refused.status().message()),
+              HasSubstr(before + ", which can't be read: Too many levels of symbolic links"));
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(TraceFileTest, APartOfATraceThatWasKilledIsReplaced) {
