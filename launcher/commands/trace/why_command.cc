@@ -66,8 +66,7 @@ SubcommandLine WhyLine(Wish* wish) {
 // The result of a look.
 struct Look {
   TraceContents contents;
-  // The end of the job, or of another's trace, came before the time was over that the user had given, and this is all
-  // that the trace has.
+  // How long it was, where the end of the job, or of another's trace, came before its time was over.
   std::optional<milliseconds> cut_to = {};
 };
 
@@ -103,16 +102,21 @@ absl::StatusOr<Look> TakeOwn(const std::string& job_id, std::optional<millisecon
     owner = connection.pid();
   }
   COHORT_ASSIGN_OR_RETURN(TraceFolder folder, TraceFolder::Make(owner));
+  const milliseconds wanted = length.value_or(kUsualLength);
   v1::TraceRequest request;
   request.set_file(folder.file());
-  request.set_milliseconds(static_cast<uint64_t>(length.value_or(kUsualLength).count()));
+  request.set_milliseconds(static_cast<uint64_t>(wanted.count()));
   request.set_past(true);
   request.set_while_asked(true);
   request.set_quiet(true);
+  const auto begun = std::chrono::steady_clock::now();
   COHORT_ASSIGN_OR_RETURN(const v1::TraceState state, TakeTrace(job_id, request, [&] { folder.TakeNameAway(); }));
+  const auto looked = std::chrono::ceil<milliseconds>(std::chrono::steady_clock::now() - begun);
   if (!state.problem().empty()) return absl::UnavailableError(state.problem());
   COHORT_ASSIGN_OR_RETURN(TraceContents contents, folder.Read());
-  return Look{.contents = std::move(contents)};
+  Look look{.contents = std::move(contents)};
+  if (looked < wanted) look.cut_to = looked;
+  return look;
 }
 
 // The trace that is being taken anyway, or one of its own. Another `dlaunch why` is waited for as long as a short one
@@ -151,6 +155,7 @@ int Judge(const Look& look, std::optional<uint64_t> step, WhySource source, mill
   const TraceContents& contents = look.contents;
   source.missed = contents.missed_calls();
   source.cut = contents.cut;
+  if (look.cut_to) source.short_look = WhySource::ShortLook{.seen = *look.cut_to, .asked = length};
   std::vector<UnjoinedRank> unjoined;
   if (!source.job.empty()) unjoined = FindUnjoinedRanks(source.job, contents.calls);
   if (contents.calls.empty() && unjoined.empty())
@@ -166,9 +171,9 @@ int Judge(const Look& look, std::optional<uint64_t> step, WhySource source, mill
   if (json) return Answer(WhyJson(*verdict, source));
   std::string text;
   for (const std::string& line : VerdictLines(*verdict)) text += line + "\n";
-  if (look.cut_to) {
-    text += "the look was " + TimeText(InNanoseconds(*look.cut_to)) + " long, not " + TimeText(InNanoseconds(length)) +
-            ": the trace that was being taken, or the job, has ended\n";
+  if (source.short_look) {
+    text += "the look was " + TimeText(InNanoseconds(source.short_look->seen)) + " long, not " +
+            TimeText(InNanoseconds(length)) + ": the trace that was being taken, or the job, has ended\n";
   }
   if (source.missed > 0) text += "the trace lacks " + std::to_string(source.missed) + " calls\n";
   if (contents.left_out > 0) text += "the trace is long: only its latest part was read\n";

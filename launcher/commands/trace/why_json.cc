@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 
 #include "cohort/launcher/commands/trace/why_command.h"
@@ -80,6 +81,10 @@ std::string WhyJson(const Verdict& verdict, const WhySource& source) {
   document["missed"] = source.missed;
   document["cut"] = source.cut;
   document["seconds"] = InSeconds(verdict.length_ns);
+  if (source.short_look) {
+    document["look_seconds"] = std::chrono::duration<double>(source.short_look->seen).count();
+    document["asked_seconds"] = std::chrono::duration<double>(source.short_look->asked).count();
+  }
   document["verdict"] = KindName(verdict.kind);
   if (verdict.step) document["step"] = StepJson(*verdict.step);
   if (verdict.culprit) document["culprit"] = CulpritJson(*verdict.culprit);

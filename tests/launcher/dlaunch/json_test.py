@@ -89,6 +89,7 @@ class JsonTest(unittest.TestCase):
         self.assertEqual([rank["rank"] for rank in stacks["ranks"]], [1, 2])
         why = self.valid("why", run(DLAUNCH, "why", "--json", "--for", "1s", job))
         self.assertEqual((why["job"], why["ranks"]), (job, 4))
+        self.assertNotIn("asked_seconds", why)
         self.assertEqual(self.valid("status", run(DLAUNCH, "status", "--json"))["silent"], [])
 
     def test_all_spares_are_counted_and_the_first_are_named(self):
@@ -123,6 +124,12 @@ class JsonTest(unittest.TestCase):
             self.assertGreater(why["steps"]["count"], 0)
             step = self.valid("why", run(DLAUNCH, "why", "--json", "--step", str(why["steps"]["first"]), trace))
             self.assertEqual(step["step"]["number"], why["steps"]["first"])
+
+    def test_why_of_a_job_that_ends_meanwhile(self):
+        job = self.start("-n", "2", COLLPERF, "all_reduce", "--bytes", "1K", "--point-ms", "6000")
+        why = self.valid("why", run(DLAUNCH, "why", "--json", "--for", "50s", job))
+        self.assertEqual(why["asked_seconds"], 50)
+        self.assertLess(why["look_seconds"], 50)
 
     def test_why_of_a_job_with_a_rank_that_has_not_joined(self):
         late = 'test "$RANK" = 1 && sleep 600; exec "$@"'

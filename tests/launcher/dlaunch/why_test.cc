@@ -259,25 +259,30 @@ TEST_F(Why, ReadsTheTraceThatIsBeingTaken) {
   EXPECT_LT(found["seconds"], 6.0) << "the time that was asked for is judged";
 }
 
+// A look beside a trace, and one of its own.
 TEST_F(Why, ALookEndsWithTheJob) {
-  DlaunchProcess job(Command({"--trace", path_}, {"replicas", "none", "0", "0", "0", "0"}));
-  const string id = IdOf(&job);
-  DlaunchProcess why({"why", "--json", "--for", "1h", id});
-  // One connection to the job that stays is that of the look: those before it are short.
-  string connection;
-  auto since = std::chrono::steady_clock::now();
-  ASSERT_TRUE(why.WaitUntil([&] {
-    const string now = OpenFileOf(why.pid(), "socket:");
-    if (now != connection) since = std::chrono::steady_clock::now();
-    connection = now;
-    return !now.empty() && std::chrono::steady_clock::now() - since > std::chrono::milliseconds(3000);
-  })) << why.err();
-  ::kill(job.pid(), SIGTERM);
-  EXPECT_EQ(job.Wait(), 143);
-  EXPECT_EQ(why.Wait(), 0) << why.err();
-  const json found = json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
-  ASSERT_FALSE(found.is_discarded()) << why.out();
-  EXPECT_GT(found["calls"], 0);
+  for (const std::vector<string>& options : {std::vector<string>{"--trace", path_}, std::vector<string>{}}) {
+    DlaunchProcess job(Command(options, {"replicas", "none", "0", "0", "0", "0"}));
+    const string id = IdOf(&job);
+    DlaunchProcess why({"why", "--json", "--for", "1h", id});
+    // One connection to the job that stays is that of the look: those before it are short.
+    string connection;
+    auto since = std::chrono::steady_clock::now();
+    ASSERT_TRUE(why.WaitUntil([&] {
+      const string now = OpenFileOf(why.pid(), "socket:");
+      if (now != connection) since = std::chrono::steady_clock::now();
+      connection = now;
+      return !now.empty() && std::chrono::steady_clock::now() - since > std::chrono::milliseconds(3000);
+    })) << why.err();
+    ::kill(job.pid(), SIGTERM);
+    EXPECT_EQ(job.Wait(), 143);
+    EXPECT_EQ(why.Wait(), 0) << why.err();
+    const json found = json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
+    ASSERT_FALSE(found.is_discarded()) << why.out();
+    EXPECT_GT(found["calls"], 0);
+    EXPECT_EQ(found.value("asked_seconds", 0.0), 3600) << found.dump(1);
+    EXPECT_GT(found.value("look_seconds", 0.0), 1) << found.dump(1);
+  }
 }
 
 TEST_F(Why, RefusesWhatItCannotRead) {
