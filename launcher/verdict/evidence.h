@@ -39,8 +39,8 @@ struct Evidence {
   Culprit BlameCall(const std::vector<CallName>& members, const std::vector<Span>& spans) const;
 
   std::vector<std::string> nodes;
-  std::map<uint32_t, size_t> node_of;  // all ranks of which something is known, but for the next
-  std::map<uint32_t, UnjoinedRank> unjoined;
+  std::map<uint32_t, size_t> node_of;         // the node of each rank that has a call or a state
+  std::map<uint32_t, UnjoinedRank> unjoined;  // other ranks, which have not joined
   Timelines timelines;
   Steps steps;
   CriticalPath path;

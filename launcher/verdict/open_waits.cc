@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -75,7 +76,8 @@ runtime::CallProgress ProgressOf(const std::vector<PlacedCall>& line) {
   return progress;
 }
 
-// The ranks that were seen in each group; all, where the group has as many members as there are ranks.
+// The ranks that were seen in each group; all, where the group has as many members as there are ranks. Ranks that have
+// not joined are ranks of the job too.
 runtime::GroupMembers MembersOf(const Evidence& evidence) {
   std::map<uint64_t, std::set<int>> seen;
   std::map<uint64_t, size_t> sizes;
@@ -87,10 +89,8 @@ runtime::GroupMembers MembersOf(const Evidence& evidence) {
   }
   runtime::GroupMembers members;
   for (auto& [group, ranks] : seen) {
-    if (sizes[group] >= evidence.node_of.size()) {
-      for (const auto& [rank, node] : evidence.node_of) ranks.insert(static_cast<int>(rank));
-    }
     if (sizes[group] >= evidence.node_of.size() + evidence.unjoined.size()) {
+      for (const auto& [rank, node] : evidence.node_of) ranks.insert(static_cast<int>(rank));
       for (const auto& [rank, its] : evidence.unjoined) ranks.insert(static_cast<int>(rank));
     }
     members[group] = {ranks.begin(), ranks.end()};
@@ -128,12 +128,36 @@ std::vector<UnjoinedRank> UnjoinedOf(const Evidence& evidence, const std::vector
   return unjoined;
 }
 
-// The number of members of the call's group of which nothing is known: those have not come.
+// The number of members of the call's group that have made no known call of it: those have not come.
 size_t UnseenMembers(const TracedCall& call, const runtime::GroupMembers& members) {
   if (runtime::IsPointToPoint(static_cast<uint16_t>(call.shape->kind()))) return 0;
   const auto size = static_cast<size_t>(std::max(call.shape->group_size(), 0));
   const auto known = members.find(call.shape->group());
   return size - std::min(size, known == members.end() ? size : known->second.size());
+}
+
+// The ranks that are in this call, with those that wait for the rank whose call it is, directly or through others.
+std::set<int> WaitersIn(const Evidence& evidence, const Open& open, std::span<const runtime::RankWait> waits,
+                        const runtime::GroupMembers& members) {
+  const std::vector<int> others = runtime::FindWaitersOf(static_cast<int>(open.rank), waits, members);
+  std::set<int> ranks(others.begin(), others.end());
+  for (const CallName& member : evidence.timelines.meetings[evidence.LineOf(open.rank)[open.call].meeting]) {
+    ranks.insert(static_cast<int>(member.rank));
+  }
+  return ranks;
+}
+
+// `unseen`: the members that the earliest of these calls lacks. `waiting`: the open calls of those that wait for them.
+Culprit BlameUnseen(const Evidence& evidence, size_t unseen, size_t members, const std::vector<Open>& waiting) {
+  Culprit culprit;
+  NameWaiters(evidence, waiting, &culprit);
+  culprit.after.clear();  // of a rank that waits
+  culprit.unseen = unseen;
+  culprit.members = members;
+  culprit.unknown = evidence.unjoined.empty() && evidence.node_of.size() < members;
+  for (const auto& [rank, its] : evidence.unjoined) culprit.unjoined.push_back(its);
+  culprit.sure = culprit.unknown ? kSure : kSureOfOneOfMany;
+  return culprit;
 }
 
 // `waiting`: the open calls of those that wait for it.
@@ -201,13 +225,9 @@ std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns)
       waiting.begin(), waiting.end(), [](const Open& one, const Open& other) { return one.start_ns < other.start_ns; });
   const PlacedCall& open = evidence.LineOf(first.rank)[first.call];
   if (const size_t unseen = UnseenMembers(open.call, members); unseen > 0) {
-    Culprit culprit;
-    NameWaiters(evidence, waiting, &culprit);
-    culprit.after.clear();
-    culprit.unseen = unseen;
-    culprit.members = static_cast<size_t>(open.call.shape->group_size());
-    culprit.sure = kSure;
-    return culprit;
+    const std::set<int> waiters = WaitersIn(evidence, first, waits, members);
+    std::erase_if(waiting, [&waiters](const Open& one) { return !waiters.contains(static_cast<int>(one.rank)); });
+    return BlameUnseen(evidence, unseen, static_cast<size_t>(open.call.shape->group_size()), waiting);
   }
   uint64_t since_ns = 0;
   for (const CallName& member : evidence.timelines.meetings[open.meeting]) {

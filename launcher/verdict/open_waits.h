@@ -14,7 +14,7 @@ namespace cohort::launcher {
 // have come. Nothing: no call has been open for `least_ns`. `lost_ns` is the time so far.
 std::optional<Culprit> FindOpenWait(const Evidence& evidence, uint64_t least_ns);
 
-// The culprit of a wait for ranks that have not joined, which are not none: no call, and nobody who waits.
+// The culprit of a wait for ranks that have not joined. It names no call, and nobody who waits. `ranks` is not empty.
 Culprit BlameUnjoined(const std::vector<UnjoinedRank>& ranks);
 
 // The history until calls failed with which it ends, as where their deadline has passed: there they have not ended.

@@ -26,11 +26,13 @@ struct Culprit {
   std::string after;               // the call site before; empty: not known
   Reason reason;
   double sure = 0;  // that these ranks are the cause, from 0 to 1
-  // The same ranks where they have not joined the job. Then nothing but the waits is known above.
+  // These are the same ranks, if they have not joined the job. Then nothing but the waits is known above.
   std::vector<UnjoinedRank> unjoined;
-  // Without ranks: the number of the call's `members` of which no call is known. Nobody knows which they are.
+  // Without ranks: the number of the call's `members` that have made no known call of its group. Nobody knows which
+  // they are; `unjoined` then holds all ranks that have not joined, which may be among them.
   size_t unseen = 0;
   size_t members = 0;
+  bool unknown = false;  // the missing members have no call of any group, and no state
 };
 
 struct Verdict {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kMostText = 200;
 constexpr size_t kMostUnjoined = 4;  // whose processes are described
+constexpr const char* kUntilFailed = ", until the call failed";
 
 std::string Shown(const std::string& text) { return Printable(text, kMostText); }
 
@@ -46,7 +47,7 @@ std::string CallAndSite(const Culprit& culprit) {
 // "ranks 0,1,3 waited 290 ms for rank 2 (node1)", or that a call took it.
 std::string Waits(const Verdict& verdict, const Culprit& culprit) {
   const bool now = verdict.kind == Verdict::Kind::kWaitsNow;
-  const std::string failed = verdict.until_failure ? ", until the call failed" : "";
+  const std::string failed = verdict.until_failure ? kUntilFailed : "";
   const bool always = verdict.kind == Verdict::Kind::kEveryStep && !verdict.step;
   if (culprit.ranks.empty()) {
     const std::string call = culprit.call.empty() ? "a call" : CallAndSite(culprit);
@@ -67,41 +68,66 @@ std::string Waits(const Verdict& verdict, const Culprit& culprit) {
 }
 
 // "waiting: ranks 0-2, for 12.0 s, in all_reduce(sum, float32, 1024) at train.cc:88"; empty: nobody waits.
-std::string WhoWaits(const Culprit& culprit) {
+// `failed`: the call has failed since.
+std::string WhoWaits(const Culprit& culprit, bool failed) {
   if (culprit.waiting.empty()) return "";
   const std::string call = CallAndSite(culprit);
-  return "  waiting: " + Ranks(culprit.waiting) + ", for " + TimeText(culprit.waited_ns) +
-         (call.empty() ? "" : ", in " + call);
+  return std::string(failed ? "  waited: " : "  waiting: ") + Ranks(culprit.waiting) + ", for " +
+         TimeText(culprit.waited_ns) + (call.empty() ? "" : ", in " + call) + (failed ? kUntilFailed : "");
 }
 
-// The ranks that have not joined, and nothing else: all that follows from them says nothing.
-std::vector<std::string> UnjoinedLines(const Culprit& culprit) {
-  const bool one = culprit.unjoined.size() == 1;
-  std::vector<std::string> lines = {Ranks(culprit.ranks) + (one ? " has" : " have") +
-                                    " not joined the job yet: " + (one ? "its process has" : "their processes have") +
-                                    " not come to Runtime::Init (dlaunch.init() in Python)"};
-  if (const std::string who = WhoWaits(culprit); !who.empty()) lines.push_back(who);
-  for (size_t i = 0; i < std::min(culprit.unjoined.size(), kMostUnjoined); ++i) {
-    const UnjoinedRank& its = culprit.unjoined[i];
+// The processes of the ranks that have not joined: the first few with what they do.
+std::vector<std::string> ProcessLines(const std::vector<UnjoinedRank>& unjoined) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(unjoined.size(), kMostUnjoined); ++i) {
+    const UnjoinedRank& its = unjoined[i];
     lines.push_back("  rank " + std::to_string(its.rank) + " (" + (its.node.empty() ? "" : Shown(its.node) + ", ") +
                     "pid " + std::to_string(its.pid) + "):");
     for (const std::string& line : its.doing) lines.push_back("    " + Shown(line));
     if (its.doing.empty()) lines.push_back("    nothing is known of what it does");
   }
-  if (culprit.unjoined.size() > kMostUnjoined) {
-    lines.push_back("  and " + std::to_string(culprit.unjoined.size() - kMostUnjoined) + " more: dlaunch stacks");
+  if (unjoined.size() > kMostUnjoined) {
+    lines.push_back("  and " + std::to_string(unjoined.size() - kMostUnjoined) + " more: dlaunch stacks");
   }
   return lines;
 }
 
-// A call that lacks ranks of which nothing is known.
-std::vector<std::string> UnseenLines(const Culprit& culprit) {
-  std::vector<std::string> lines = {std::to_string(culprit.unseen) + " of the " + std::to_string(culprit.members) +
-                                    " ranks of " + (culprit.call.empty() ? "a call" : CallAndSite(culprit)) +
-                                    (culprit.unseen == 1 ? " has" : " have") +
-                                    " made no call that is known: not joined yet, or " +
-                                    (culprit.unseen == 1 ? "its" : "their") + " calls are missing"};
-  if (const std::string who = WhoWaits(culprit); !who.empty()) lines.push_back(who);
+// The ranks that have not joined, and nothing else: all that follows from them says nothing. They have not joined now
+// either, even if the calls have failed.
+std::vector<std::string> UnjoinedLines(const Culprit& culprit, bool failed) {
+  const bool one = culprit.unjoined.size() == 1;
+  std::vector<std::string> lines = {Ranks(culprit.ranks) + (one ? " has" : " have") +
+                                    " not joined the job yet: " + (one ? "its process has" : "their processes have") +
+                                    " not come to Runtime::Init (dlaunch.init() in Python)"};
+  if (const std::string who = WhoWaits(culprit, failed); !who.empty()) lines.push_back(who);
+  const std::vector<std::string> processes = ProcessLines(culprit.unjoined);
+  lines.insert(lines.end(), processes.begin(), processes.end());
+  return lines;
+}
+
+// A call that lacks ranks which nobody can name. The causes are told only if they are the only ones.
+std::vector<std::string> UnseenLines(const Culprit& culprit, bool failed) {
+  const bool one = culprit.unseen == 1;
+  std::string text = std::to_string(culprit.unseen) + " of the " + std::to_string(culprit.members) + " ranks of " +
+                     (culprit.call.empty() ? "a call" : CallAndSite(culprit)) +
+                     (failed ? " had"
+                      : one  ? " has"
+                             : " have");
+  if (culprit.unknown) {
+    text += std::string(" made no call that is known: not joined ") + (failed ? "by then" : "yet") + ", or " +
+            (one ? "its" : "their") + " calls are missing";
+  } else {
+    text += " made no known call of its group in this time";
+  }
+  std::vector<std::string> lines = {text};
+  if (const std::string who = WhoWaits(culprit, failed); !who.empty()) lines.push_back(who);
+  if (culprit.unjoined.empty()) return lines;
+  std::vector<uint32_t> unjoined;
+  for (const UnjoinedRank& its : culprit.unjoined) unjoined.push_back(its.rank);
+  lines.push_back("  " + Ranks(unjoined) + (unjoined.size() == 1 ? " has" : " have") +
+                  " not joined the job yet and may be missing there");
+  const std::vector<std::string> processes = ProcessLines(culprit.unjoined);
+  lines.insert(lines.end(), processes.begin(), processes.end());
   return lines;
 }
 
@@ -249,8 +275,10 @@ std::string_view KindName(Verdict::Kind kind) {
 std::string_view RemedyFor(Activity activity) { return kRemedies[static_cast<size_t>(activity)]; }
 
 std::vector<std::string> VerdictLines(const Verdict& verdict) {
-  if (verdict.culprit && !verdict.culprit->unjoined.empty()) return UnjoinedLines(*verdict.culprit);
-  if (verdict.culprit && verdict.culprit->unseen > 0) return UnseenLines(*verdict.culprit);
+  if (verdict.culprit && verdict.culprit->unseen > 0) return UnseenLines(*verdict.culprit, verdict.until_failure);
+  if (verdict.culprit && !verdict.culprit->unjoined.empty()) {
+    return UnjoinedLines(*verdict.culprit, verdict.until_failure);
+  }
   std::vector<std::string> lines = {Headline(verdict)};
   if (verdict.culprit) {
     const Culprit& culprit = *verdict.culprit;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cohort/launcher/verdict/verdict.h"
@@ -151,6 +152,7 @@ TEST(OpenWaitsTest, ARankThatHasNotJoinedIsNamedWhereNobodyHasCalled) {
 
 TEST(OpenWaitsTest, ARankThatHasNotJoinedIsNotNamedWhereNobodyWaitsForIt) {
   World world(4, 2);
+  for (const uint32_t rank : {0u, 1u, 2u}) world.AllReduce(rank, {0, 1, 2}, 1);
   for (const uint32_t rank : {0u, 1u}) world.AllReduce(rank, {0, 1, 2}, 1);
   world.Compute(2, 20'000 * kMs);
   History history = world.Run(12'000 * kMs);
@@ -173,6 +175,86 @@ TEST(OpenWaitsTest, ACallThatLacksRanksOfWhichNothingIsKnownBlamesNobodyElse) {
               ElementsAre("2 of the 4 ranks of all_reduce(sum, float32, 16) at train.cc:1 have made no call that is "
                           "known: not joined yet, or their calls are missing",
                           "  waiting: ranks 0,1, for 12.00 s, in all_reduce(sum, float32, 16) at train.cc:1"));
+}
+
+// Four ranks have joined and could be the whole of the group, but four others have not joined.
+TEST(OpenWaitsTest, ASubgroupOfAWorldThatHasNotAllJoinedBlamesNoRankThatMayBeOutsideOfIt) {
+  World world(8, 4);
+  for (const uint32_t rank : {0u, 1u}) world.AllReduce(rank, {0, 1, 4, 5}, 1);
+  for (const uint32_t rank : {2u, 3u}) world.Compute(rank, 20'000 * kMs);
+  History history = world.Run(12'000 * kMs);
+  for (uint32_t rank = 4; rank < 8; ++rank) {
+    history.unjoined.push_back({.rank = rank, .node = "node1", .pid = 4700 + rank, .doing = {"sh sleeps in wait4"}});
+  }
+  const absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, IsEmpty());
+  EXPECT_EQ(verdict->culprit->unseen, 2u);
+  EXPECT_THAT(verdict->culprit->unjoined, SizeIs(4));
+  EXPECT_LT(verdict->culprit->sure, 0.9);
+  const std::vector<std::string> lines = VerdictLines(*verdict);
+  ASSERT_THAT(lines, SizeIs(11));
+  EXPECT_EQ(lines[0],
+            "2 of the 4 ranks of all_reduce(sum, float32, 16) at train.cc:1 have made no known call of its group in "
+            "this time");
+  EXPECT_EQ(lines[1], "  waiting: ranks 0,1, for 12.00 s, in all_reduce(sum, float32, 16) at train.cc:1");
+  EXPECT_EQ(lines[2], "  ranks 4-7 have not joined the job yet and may be missing there");
+  EXPECT_EQ(lines[3], "  rank 4 (node1, pid 4704):");
+}
+
+TEST(OpenWaitsTest, AMemberThatIsLateForItsFirstCallOfASubgroupIsNotSaidToHaveMadeNoCall) {
+  World world(4, 2);
+  for (uint32_t rank = 0; rank < 4; ++rank) world.AllReduce(rank, World::All(4), 1);
+  world.AllReduce(0, {0, 1}, 2);
+  world.Compute(1, 20'000 * kMs);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(12'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, IsEmpty());
+  EXPECT_LT(verdict->culprit->sure, 0.9);
+  EXPECT_THAT(VerdictLines(*verdict),
+              ElementsAre("1 of the 2 ranks of all_reduce(sum, float32, 16) at train.cc:2 has made no known call of "
+                          "its group in this time",
+                          "  waiting: rank 0, for 12.00 s, in all_reduce(sum, float32, 16) at train.cc:2"));
+}
+
+TEST(OpenWaitsTest, RanksThatWaitInAnotherSubgroupAreNotSaidToWaitInThisOne) {
+  World world(3);
+  for (uint32_t rank = 0; rank < 3; ++rank) world.AllReduce(rank, World::All(3), 1);
+  world.AllReduce(0, {0, 1}, 2);
+  world.AllReduce(1, {1, 2}, 3);
+  world.Compute(2, 20'000 * kMs);
+  const absl::StatusOr<Verdict> verdict = FindVerdict(world.Run(12'000 * kMs));
+  ASSERT_TRUE(verdict.ok());
+  ASSERT_EQ(verdict->kind, Verdict::Kind::kWaitsNow);
+  EXPECT_THAT(verdict->culprit->ranks, IsEmpty());
+  EXPECT_THAT(verdict->culprit->waiting, ElementsAre(0u));
+}
+
+// A job whose calls were open when it failed.
+History Failed(History history) {
+  for (TracedCall& call : history.calls) {
+    if (call.state == runtime::CallState::kStarted) call.state = runtime::CallState::kFailed;
+  }
+  return history;
+}
+
+TEST(OpenWaitsTest, WaitsInCallsThatHaveFailedAreToldAsPast) {
+  History history = Failed(WithoutSome(3));
+  absl::StatusOr<Verdict> verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_TRUE(verdict->until_failure);
+  EXPECT_THAT(VerdictLines(*verdict),
+              ElementsAre("1 of the 4 ranks of all_reduce(sum, float32, 16) at train.cc:1 had made no call that is "
+                          "known: not joined by then, or its calls are missing",
+                          "  waited: ranks 0-2, for 12.00 s, in all_reduce(sum, float32, 16) at train.cc:1, until the "
+                          "call failed"));
+  history.unjoined = {{.rank = 3, .node = "node1", .pid = 4711}};
+  verdict = FindVerdict(history);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_THAT(VerdictLines(*verdict)[0], StartsWith("rank 3 has not joined the job yet: "));
+  EXPECT_THAT(VerdictLines(*verdict)[1], StartsWith("  waited: ranks 0-2, for 12.00 s, in "));
 }
 
 // Three ranks wait for one that sleeps, until their calls fail; then the late one comes, and its call fails at once.
