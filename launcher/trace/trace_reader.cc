@@ -192,6 +192,7 @@ void TraceReader::OnInstant(const Event& event) {
   if (event.name == TraceWords::kBegin) {
     ours_ = true;
     format_ = std::max(format_, Number(event, TraceWords::kFormat));
+    found_.begin_ns = std::min(found_.begin_ns.value_or(event.ns), event.ns);  // each part of a trace tells its own
   } else if (event.name == TraceWords::kMissing) {
     AddMissed(event);
   } else if (event.name == TraceWords::kStep) {
@@ -356,14 +357,14 @@ uint64_t TraceContents::missed_calls() const {
 }
 
 std::chrono::nanoseconds TraceContents::length() const {
-  uint64_t begin_ns = ~uint64_t{0}, end_ns = 0;
+  uint64_t first_ns = begin_ns.value_or(~uint64_t{0}), end_ns = 0;
   const auto add = [&](uint64_t from_ns, uint64_t to_ns) {
-    begin_ns = std::min(begin_ns, from_ns);
+    first_ns = std::min(first_ns, from_ns);
     end_ns = std::max(end_ns, to_ns);
   };
   for (const TracedCall& call : calls) add(call.start_ns, call.end_ns);
   for (const RankState& state : states) add(state.begin_ns, state.end_ns);
-  return std::chrono::nanoseconds(end_ns - std::min(begin_ns, end_ns));
+  return std::chrono::nanoseconds(end_ns - std::min(first_ns, end_ns));
 }
 
 void KeepLatest(std::chrono::nanoseconds length, TraceContents* contents) {
@@ -371,6 +372,7 @@ void KeepLatest(std::chrono::nanoseconds length, TraceContents* contents) {
   for (const TracedCall& call : contents->calls) end_ns = std::max(end_ns, call.end_ns);
   for (const RankState& state : contents->states) end_ns = std::max(end_ns, state.end_ns);
   const uint64_t from_ns = end_ns - std::min(end_ns, static_cast<uint64_t>(length.count()));
+  if (contents->begin_ns) contents->begin_ns = std::max(*contents->begin_ns, from_ns);
   const size_t earlier = std::erase_if(contents->calls, [=](const TracedCall& call) { return call.end_ns < from_ns; });
   if (earlier > 0) contents->left_out = 0;  // which came before these
   std::erase_if(contents->states, [=](const RankState& state) { return state.end_ns < from_ns; });

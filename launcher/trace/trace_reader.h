@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,7 @@
 
 namespace cohort::launcher {
 
-// Calls that a trace lacks, and when that was noted.
-// Calls of all ranks that were missed within about a second.
+// Calls of all ranks that were missed within about a second, and when that was noted.
 struct MissedCalls {
   uint64_t ns = 0;
   uint64_t calls = 0;
@@ -31,13 +31,16 @@ struct TraceContents {
   std::vector<MissedCalls> missed;  // in the order of the file; those of many notes may be together
   uint64_t left_out = 0;            // the first calls, states and marks, which were too many
   bool cut = false;                 // the last packet is not whole, as after kill -9, and while the file is written
+  // When the trace began; none: it does not tell.
+  std::optional<uint64_t> begin_ns;
 
   uint64_t missed_calls() const;
-  // From the first begin of a call or a state to the last end.
+  // The time from the begin of the trace to the last end of a call or a state. The first begin of a call or a state
+  // counts if it is earlier, or if the trace does not tell its own.
   std::chrono::nanoseconds length() const;
 };
 
-// Keeps what the last `length` of the trace holds, and counts what is missing there alone.
+// Keeps what the last `length` of the trace holds, and counts what is missing there alone. The trace begins there.
 void KeepLatest(std::chrono::nanoseconds length, TraceContents* contents);
 
 // Blocks while the file is read. Errors call the file `name`, or by its path where that is empty:

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -75,14 +76,15 @@ struct Look {
 absl::StatusOr<Look> ReadRunning(const std::string& job_id, const v1::TraceState& trace,
                                  std::optional<milliseconds> length) {
   if (length) {
-    const runtime::Deadline wanted = runtime::Deadline::After(*length);
+    const auto begun = runtime::Deadline::Clock::now();
     COHORT_RETURN_IF_ERROR(AwaitTrace(job_id, trace, *length));
-    const bool cut = !wanted.passed();
+    const auto looked = std::chrono::ceil<milliseconds>(runtime::Deadline::Clock::now() - begun);
     COHORT_ASSIGN_OR_RETURN(TraceContents contents, ReadTraceFile(trace.file()));
     KeepLatest(*length, &contents);
-    const auto seen = std::chrono::ceil<milliseconds>(contents.length());
+    // The trace was being taken all that time, also where its calls ended earlier.
+    const auto seen = std::max(looked, std::chrono::ceil<milliseconds>(contents.length()));
     Look look{.contents = std::move(contents)};
-    if (cut && seen < *length) look.cut_to = seen;
+    if (seen < *length) look.cut_to = seen;
     return look;
   }
   const runtime::Deadline looked = runtime::Deadline::After(kUsualLength);
