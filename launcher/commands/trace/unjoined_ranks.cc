@@ -27,26 +27,32 @@ constexpr size_t kMostDescribed = 4;  // ranks
 constexpr size_t kMostLines = 12;     // of each
 constexpr char kNativeStacks[] = "native stacks:";
 
-// Told since the first question, or just before it.
-bool IsNews(const v1::JobRank& rank) {
-  return rank.known() && rank.ago_ms() <= static_cast<uint64_t>(kAgentsTell.count());
-}
+// The ranks of a job after the agents were asked to look.
+struct RanksNow {
+  v1::JobSnapshot job;
+  milliseconds since_asked{0};  // at least
+};
 
 // All ranks as they are now; those of agents that are silent as they were. Asks nothing of the agents where `known`
 // ranks are all.
-absl::StatusOr<v1::JobSnapshot> LookAtRanks(const std::string& job_id, size_t known) {
+absl::StatusOr<RanksNow> LookAtRanks(const std::string& job_id, size_t known) {
   COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
-  COHORT_ASSIGN_OR_RETURN(v1::JobSnapshot job, connection.Ask(request, Deadline::After(kAnswerTimeout)));
-  if (job.world_size() <= known) return job;
+  RanksNow now;
+  COHORT_ASSIGN_OR_RETURN(now.job, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+  if (now.job.world_size() <= known) return now;
   const Deadline deadline = Deadline::After(kAgentsTell);
-  COHORT_ASSIGN_OR_RETURN(job, AskForRanks(&connection));
+  const auto asked = Deadline::Clock::now();
+  COHORT_ASSIGN_OR_RETURN(now.job, AskForRanks(&connection));
+  const auto is_news = [&now](const v1::JobRank& rank) { return IsNews(rank, now.since_asked); };
   do {
     if (connection.WaitForEnd(Deadline::After(kAgentsLook))) break;
-    COHORT_ASSIGN_OR_RETURN(job, AskForRanks(&connection));
-  } while (!std::all_of(job.ranks().begin(), job.ranks().end(), IsNews) && !deadline.passed());
-  return job;
+    const auto since = std::chrono::floor<milliseconds>(Deadline::Clock::now() - asked);
+    COHORT_ASSIGN_OR_RETURN(now.job, AskForRanks(&connection));
+    now.since_asked = since;
+  } while (!std::all_of(now.job.ranks().begin(), now.job.ranks().end(), is_news) && !deadline.passed());
+  return now;
 }
 
 void Describe(const std::string& job_id, std::vector<UnjoinedRank>* ranks) {
@@ -83,20 +89,26 @@ std::vector<std::string> DoingOf(const std::string& stacks) {
   return lines;
 }
 
+bool IsNews(const v1::JobRank& rank, milliseconds since_asked) {
+  return rank.known() && rank.ago_ms() < static_cast<uint64_t>(since_asked.count());
+}
+
 std::vector<UnjoinedRank> FindUnjoinedRanks(const std::string& job_id, const std::vector<TracedCall>& calls) {
   std::set<uint32_t> callers;
   for (const TracedCall& call : calls) callers.insert(call.rank);
-  const absl::StatusOr<v1::JobSnapshot> job = LookAtRanks(job_id, callers.size());
-  if (!job.ok()) return {};
+  const absl::StatusOr<RanksNow> now = LookAtRanks(job_id, callers.size());
+  if (!now.ok()) return {};
+  const v1::JobSnapshot& job = now->job;
   std::vector<UnjoinedRank> unjoined;
   bool any_joined = false;
-  for (const v1::JobRank& rank : job->ranks()) {
+  for (const v1::JobRank& rank : job.ranks()) {
     const bool joined = rank.view().doing().joined() || rank.view().doing().present();
     any_joined = any_joined || joined;
-    if (joined || !IsNews(rank) || rank.view().pid() == 0 || callers.contains(rank.view().rank())) continue;
+    const bool tells = IsNews(rank, now->since_asked) && rank.view().pid() != 0;
+    if (joined || !tells || callers.contains(rank.view().rank())) continue;
     UnjoinedRank its{.rank = rank.view().rank(), .node = "", .pid = rank.view().pid()};
-    if (rank.node() < static_cast<uint32_t>(job->nodes_size())) {
-      its.node = job->nodes(static_cast<int>(rank.node())).name();
+    if (rank.node() < static_cast<uint32_t>(job.nodes_size())) {
+      its.node = job.nodes(static_cast<int>(rank.node())).name();
     }
     unjoined.push_back(std::move(its));
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,22 @@ TEST(UnjoinedRanksTest, NativeFramesAreLeftOutOfWhatAProcessDoes) {
                           "Python thread 1, most recent call first:", "  File \"/x/train.py\", line 3 in load"));
   EXPECT_THAT(DoingOf(""), IsEmpty());
   EXPECT_THAT(DoingOf("  sh sleeps in wait4"), ElementsAre("sh sleeps in wait4"));
+}
+
+// Beside a dlaunch top that asks each second, a rank may have joined since its agent's latest view.
+TEST(UnjoinedRanksTest, AViewFromBeforeTheQuestionIsNoNews) {
+  const std::chrono::milliseconds since_asked(100);
+  v1::JobRank rank;
+  EXPECT_FALSE(IsNews(rank, since_asked)) << "its agent has told nothing";
+  rank.set_known(true);
+  rank.set_ago_ms(1900);
+  EXPECT_FALSE(IsNews(rank, since_asked));
+  rank.set_ago_ms(100);
+  EXPECT_FALSE(IsNews(rank, since_asked)) << "it is rounded down";
+  rank.set_ago_ms(99);
+  EXPECT_TRUE(IsNews(rank, since_asked));
+  rank.set_ago_ms(0);
+  EXPECT_FALSE(IsNews(rank, std::chrono::milliseconds(0))) << "no time has passed in which it could answer";
 }
 
 TEST(UnjoinedRanksTest, ALongTextIsCutAndCannotSteerATerminal) {
