@@ -34,7 +34,7 @@ class ActivitySampler {
   // Looks once, on a thread of the sampler. It owns all that it uses.
   using LookAt = std::function<std::optional<ProcessActivity::State>(ProcessActivity& process, bool waits)>;
 
-  // From then on a look blocks: its process is left out until the look is over.
+  // A look that takes longer counts as blocking: its process is left out until the look is over.
   static constexpr std::chrono::milliseconds kStuckAfter{1000};
   // Threads that are left behind at a time. With one more nothing is looked at until one of them comes back.
   static constexpr size_t kMostStuck = 4;
