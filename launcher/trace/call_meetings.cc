@@ -26,10 +26,8 @@ bool IsRoot(const TracedCall& call) { return call.shape->root() == call.shape->g
 
 // Whether the call, which came before the one that it may have waited for, cannot have ended before that one had begun.
 // Then its record's end counts for nothing: those of short calls are early.
-bool EndsAfterCause(const TracedCall& call, Waiting rule) {
-  if (call.state != runtime::CallState::kDone || call.shape->bytes() == 0) return false;
-  if (IsMessage(*call.shape)) return runtime::CallKindName(static_cast<uint16_t>(call.shape->kind())) == "recv";
-  return rule == Waiting::kAllForLast && MeetsAll(*call.shape);
+bool EndsAfterCause(const TracedCall& call) {
+  return call.state == runtime::CallState::kDone && call.shape->bytes() > 0 && AwaitsOthers(*call.shape);
 }
 
 }  // namespace
@@ -107,7 +105,7 @@ std::vector<Waited> FindWaits(const std::vector<TracedCall>& calls, uint64_t lea
     const TracedCall& call = calls[i];
     if (rule == Waiting::kRootForLast && !IsRoot(call)) continue;
     if (call.start_ns + least_ns >= cause->start_ns) continue;
-    if (!EndsAfterCause(call, rule) && call.end_ns <= cause->start_ns) continue;
+    if (!EndsAfterCause(call) && call.end_ns <= cause->start_ns) continue;
     waits.push_back({.waiter = i, .cause = static_cast<size_t>(cause - calls.begin())});
   }
   return waits;
@@ -119,6 +117,11 @@ bool MeetsAll(const v1::CallShape& shape) {
   if (kind == "barrier") return true;
   if (shape.bytes() == 0) return false;
   return kind == "all_reduce" || kind == "reduce_scatter" || kind == "all_gather" || kind == "all_to_all";
+}
+
+bool AwaitsOthers(const v1::CallShape& shape) {
+  if (!IsMessage(shape)) return MeetsAll(shape);
+  return shape.bytes() > 0 && runtime::CallKindName(static_cast<uint16_t>(shape.kind())) == "recv";
 }
 
 }  // namespace cohort::launcher

@@ -2,6 +2,7 @@
 // was waited for.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,9 @@ struct TracedCall {
   uint64_t start_ns = 0;  // by the node's steady clock, as the next
   uint64_t end_ns = 0;
   runtime::CallState state = runtime::CallState::kDone;
+
+  // False for a call that found all that it needed: its record ends when it began, however late that was.
+  bool has_end() const { return end_ns > start_ns; }
 };
 
 class CallMeetings {
@@ -82,7 +86,15 @@ struct Waited {
 // `least_ns` are none.
 std::vector<Waited> FindWaits(const std::vector<TracedCall>& calls, uint64_t least_ns);
 
+// A waiter waited until this moment, in the time that its record tells. A record's own end counts for more than the
+// start of the other call: it is by the rank's clock, and the clocks of two nodes agree only within an error.
+inline uint64_t ReleaseOf(const TracedCall& waiter, const TracedCall& cause) {
+  return waiter.has_end() ? std::min(cause.start_ns, waiter.end_ns) : cause.start_ns;
+}
+
 // Whether every member of this kind of call waits for every other one.
 bool MeetsAll(const v1::CallShape& shape);
+// Whether the member with this shape ends its call only after every other one has begun: as MeetsAll, or it receives.
+bool AwaitsOthers(const v1::CallShape& shape);
 
 }  // namespace cohort::launcher

@@ -76,8 +76,8 @@ std::vector<PathPiece> CriticalPath::Find(uint32_t rank, const Span& span) const
                                  : &line[waits.latest[static_cast<size_t>(behind - waits.calls.begin()) - 1]];
     if (wait == nullptr || wait->release_ns <= span.begin_ns) break;
     AddPieces(rank, {wait->release_ns, to_ns}, &path);
-    to_ns = wait->release_ns;
     rank = wait->cause_rank;
+    to_ns = timelines_.ranks.at(rank)[wait->cause].call.start_ns;  // the release by its own clock
   }
   AddPieces(rank, {span.begin_ns, to_ns}, &path);
   return path;

@@ -61,10 +61,10 @@ class Placer {
         PlacedCall& waiter = found_.ranks[names[wait.waiter].rank][names[wait.waiter].index];
         const TracedCall& cause = calls[wait.cause];
         waiter.waited = true;
-        waiter.release_ns = cause.start_ns;
+        waiter.release_ns = ReleaseOf(waiter.call, cause);
         waiter.cause_rank = cause.rank;
-        waiter.cause = names[wait.cause].index;                             // until the lines are sorted
-        waiter.call.end_ns = std::max(waiter.call.end_ns, cause.start_ns);  // short calls are recorded to end at once
+        waiter.cause = names[wait.cause].index;  // until the lines are sorted
+        waiter.call.end_ns = std::max(waiter.call.end_ns, waiter.release_ns);
       }
     }
     found_.meetings.push_back(std::move(names));

@@ -104,6 +104,20 @@ History Grid(Dice* dice, uint32_t stages, uint32_t replicas, uint64_t steps, con
   return world.Run();
 }
 
+// The same as nodes tell it whose clocks are apart by up to this.
+void SetClocksApart(Dice* dice, uint64_t most_ns, History* history) {
+  std::vector<uint64_t> late_ns;
+  for (size_t node = 0; node < history->nodes.size(); ++node) late_ns.push_back(dice->From(0, most_ns));
+  for (TracedCall& call : history->calls) {
+    call.start_ns += late_ns[call.node];
+    call.end_ns += late_ns[call.node];
+  }
+  for (auto& state : history->states) {
+    state.begin_ns += late_ns[state.node];
+    state.end_ns += late_ns[state.node];
+  }
+}
+
 void ExpectBlamed(const absl::StatusOr<Verdict>& verdict, Verdict::Kind kind, const Slow& slow, int seed) {
   ASSERT_TRUE(verdict.ok()) << verdict.status();
   ASSERT_EQ(verdict->kind, kind) << seed;
@@ -174,6 +188,22 @@ TEST(VerdictTest, NamesTheRankThatMakesEveryStepSlow) {
     EXPECT_EQ(verdict->slow_steps, 0u) << seed;
     const absl::StatusOr<Verdict> asked = FindVerdict(history, verdict->first_step + 3);
     ExpectBlamed(asked, Verdict::Kind::kEveryStep, slow, seed);
+    if (HasFailure()) return;
+  }
+}
+
+// Stages compute for as long as the clocks are apart, so that calls seem to end before what they waited for has begun.
+TEST(VerdictTest, NamesTheSlowStageByClocksThatAreApart) {
+  for (int seed = 0; seed < kWorlds; ++seed) {
+    Dice dice(4000 + static_cast<uint64_t>(seed));
+    const auto stages = static_cast<uint32_t>(dice.From(3, 5));
+    Slow slow{.rank = static_cast<uint32_t>(dice.From(0, stages - 1)), .step = std::nullopt};
+    slow.ns = dice.From(60, 300) * kMs;
+    slow.activity = kActivitiesOfPrograms[dice.From(0, std::size(kActivitiesOfPrograms) - 1)];
+    uint64_t usual_ns = 0;
+    History history = Grid(&dice, stages, 1, dice.From(10, 20), slow, &usual_ns);
+    SetClocksApart(&dice, 10 * kMs, &history);
+    ExpectBlamed(FindVerdict(history), Verdict::Kind::kEveryStep, slow, seed);
     if (HasFailure()) return;
   }
 }
