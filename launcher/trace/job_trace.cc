@@ -233,6 +233,7 @@ bool JobTrace::AddRanges(size_t agent, const v1::RankRanges& ranges) {
 }
 
 void JobTrace::LearnClocks(const std::vector<TracedCall>& calls) {
+  if (std::none_of(calls.begin(), calls.end(), [](const auto& call) { return AwaitsOthers(*call.shape); })) return;
   std::vector<NodeClocks::Visit> visits;
   const uint64_t late_ns = calls[0].shape->device() == runtime::kUnknownDevice ? kSeenWithinNs : 0;
   for (const TracedCall& call : calls) {
@@ -242,7 +243,7 @@ void JobTrace::LearnClocks(const std::vector<TracedCall>& calls) {
     NodeClocks::Visit& visit = at == visits.end() ? visits.emplace_back() : *at;
     visit.node = call.node;
     visit.last_begun_ns = std::max(visit.last_begun_ns, call.start_ns - std::min(call.start_ns, late_ns));
-    if (call.end_ns == call.start_ns) continue;  // it had not to wait: its end is not known
+    if (!call.has_end() || !AwaitsOthers(*call.shape)) continue;
     visit.first_ended_ns = std::min(visit.first_ended_ns.value_or(call.end_ns), call.end_ns);
   }
   if (visits.size() < 2) return;
@@ -252,7 +253,7 @@ void JobTrace::LearnClocks(const std::vector<TracedCall>& calls) {
 }
 
 void JobTrace::OnMet(const std::vector<TracedCall>& calls, bool complete) {
-  if (complete && MeetsAll(*calls[0].shape)) LearnClocks(calls);
+  if (complete) LearnClocks(calls);
   std::vector<TracedCall> aligned = calls;
   bool comparable = complete;
   for (TracedCall& call : aligned) {
@@ -269,13 +270,14 @@ void JobTrace::OnMet(const std::vector<TracedCall>& calls, bool complete) {
     TracedCall& first = aligned[wait.waiter];
     const TracedCall& last = aligned[wait.cause];
     if (first.node != last.node && last.start_ns - first.start_ns <= error_ns) continue;
-    first.end_ns = std::max(first.end_ns, last.start_ns);  // the records of short calls end when they begin
+    const uint64_t release_ns = ReleaseOf(first, last);
+    first.end_ns = std::max(first.end_ns, release_ns);
     const uint64_t flow = ++taking_->flows;
     TracePackets::Slice& waiter = slices[wait.waiter];
     slices[wait.cause].causes.push_back(flow);
     waiter.waited = flow;
     waiter.waited_for = aligned[wait.cause].rank;
-    waiter.waited_ns = aligned[wait.cause].start_ns - aligned[wait.waiter].start_ns;
+    waiter.waited_ns = release_ns - first.start_ns;
   }
   for (const TracePackets::Slice& slice : slices) {
     if (taking_->packets.Add(slice)) {

@@ -1,5 +1,6 @@
-// Aligns the clocks of nodes by the collectives that they make: no member ends one before every member has begun it.
-// Each call so bounds the difference of two clocks from both sides, and all calls of a while together bound it closely.
+// Aligns the clocks of nodes by the calls that they make. No member ends a collective before every member has begun it,
+// which bounds the difference of two clocks from both sides. No receive ends before its send has begun: one side. All
+// calls of a while together bound it closely.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ class NodeClocks {
 
   // A node's steady and wall clocks at one moment. Wall clocks count where no call has bound a node to the others.
   void OnWallClock(size_t node, uint64_t steady_ns, uint64_t unix_ns);
-  // A call in which every member waits for every other one. Nodes ascend.
+  // A call of several nodes, which ascend. The ends are those of members that wait for every other one (AwaitsOthers).
   void OnCall(const std::vector<Visit>& visits);
 
   // The time by node 0's clock of a moment by that of `node`.

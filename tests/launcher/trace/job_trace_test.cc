@@ -34,6 +34,7 @@ using ::testing::SizeIs;
 class JobTraceTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kHour = 3'600'000'000'000;
+  static constexpr uint32_t kSend = 10, kReceive = 11;  // as runtime::CallKindName has them
 
   JobTraceTest() {
     string name = (std::filesystem::temp_directory_path() / "job_trace_test.XXXXXX").string();
@@ -128,6 +129,24 @@ TEST_F(JobTraceTest, WritesTheCallsOfAllNodesByOneClock) {
   ASSERT_THAT(said_, SizeIs(1));
   EXPECT_THAT(said_[0], HasSubstr("100 calls; the clocks of 2 nodes agree within 75 us"));
   EXPECT_TRUE(trace.HasEvent("end of the trace"));
+}
+
+// The messages of rank 0 take 10 us, which the all-reduces alone cannot tell.
+TEST_F(JobTraceTest, MessagesBoundClocksFromOneSide) {
+  StartAll();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(Send(rank, Calls(rank, 50)));
+    v1::TracedCalls messages = Calls(rank, 50);
+    v1::RankCalls& its = *messages.mutable_ranks(0);
+    its.mutable_shapes(0)->set_kind(rank == 0 ? kSend : kReceive);
+    its.mutable_shapes(0)->set_peer_rank(rank == 0 ? 1 : 0);
+    its.set_start_ns(0, static_cast<int64_t>(begun_ns_ + rank * kHour));
+    for (int i = 0; i < 50; ++i) its.set_length_ns(i, rank == 0 ? 0 : 10'000);
+    EXPECT_TRUE(Send(rank, messages));
+  }
+  trace_.Finish(Deadline::After(std::chrono::seconds(20)));
+  ASSERT_THAT(said_, SizeIs(1));
+  EXPECT_THAT(said_[0], HasSubstr("200 calls; the clocks of 2 nodes agree within 30 us"));
 }
 
 TEST_F(JobTraceTest, CallsThatAreSeenLateAlignClocksLessClosely) {
