@@ -93,11 +93,13 @@ bool ActivitySampler::Look(std::vector<Subject> subjects) {
       return one.subject.number == subject.number && one.subject.process == subject.process;
     });
   });
-  MutexLock lock(worker_.shared->mutex);
-  if (worker_.shared->state != Shared::State::kIdle) return false;
-  worker_.shared->state = Shared::State::kLooks;
-  worker_.shared->subjects = std::move(subjects);
-  worker_.shared->changed.NotifyAll();
+  {
+    MutexLock lock(worker_.shared->mutex);
+    if (worker_.shared->state != Shared::State::kIdle) return false;
+    worker_.shared->state = Shared::State::kLooks;
+    worker_.shared->subjects = std::move(subjects);
+  }
+  worker_.shared->changed.NotifyAll();  // with the lock held the thread would wake, and sleep again for it
   return true;
 }
 
