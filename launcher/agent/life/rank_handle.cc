@@ -80,7 +80,7 @@ StopWatch::State RankHandle::LookForStop(const ProcessState& state) const {
   if (IsHeld(state, pid())) return StopWatch::State::kHeld;
   if (state.state == 'T') return StopWatch::State::kStopped;
   const pid_t wrapped_pid = program_ != 0 ? program_ : WrappedProgram(pid());
-  if (wrapped_pid == 0) return StopWatch::State::kGoes;
+  if (wrapped_pid == 0 || wrapped_pid == pid()) return StopWatch::State::kGoes;
   const auto wrapped = ReadProcessState(wrapped_pid);
   if (!wrapped || wrapped->group != state.group) return StopWatch::State::kGoes;
   if (IsHeld(*wrapped, wrapped_pid)) return StopWatch::State::kHeld;
