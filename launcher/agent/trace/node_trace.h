@@ -27,7 +27,7 @@ class NodeTrace {
  public:
   // Calls, and ranges, looked at in one go, of all ranks: half a millisecond of the loop's time.
   static constexpr size_t kCallsAtOnce = 2048;
-  static constexpr std::chrono::milliseconds kSendEvery{250};
+  static constexpr std::chrono::milliseconds kSendEvery{500};
   static constexpr size_t kCallsToSend = 4096;  // with the ranges
 
   struct Surroundings {
