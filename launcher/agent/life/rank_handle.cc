@@ -79,8 +79,9 @@ bool RankHandle::HasEndedByItself() const {
 StopWatch::State RankHandle::LookForStop(const ProcessState& state) const {
   if (IsHeld(state, pid())) return StopWatch::State::kHeld;
   if (state.state == 'T') return StopWatch::State::kStopped;
+  if (program_ == 0 && state.threads != 1) return StopWatch::State::kGoes;  // no wrapper: its state is not read again
   const pid_t wrapped_pid = program_ != 0 ? program_ : WrappedProgram(pid());
-  if (wrapped_pid == 0 || wrapped_pid == pid()) return StopWatch::State::kGoes;
+  if (wrapped_pid == 0) return StopWatch::State::kGoes;
   const auto wrapped = ReadProcessState(wrapped_pid);
   if (!wrapped || wrapped->group != state.group) return StopWatch::State::kGoes;
   if (IsHeld(*wrapped, wrapped_pid)) return StopWatch::State::kHeld;
