@@ -53,11 +53,12 @@ def turn_links(root):
                 os.symlink(target, path)
 
 
-def link_plugins(root):
-    """gRPC's configuration for CMake wants the plug-ins of protoc beside its libraries. This machine's run here."""
-    os.makedirs(os.path.join(root, "usr/bin"), exist_ok=True)
-    for plugin in glob.glob("/usr/bin/grpc_*_plugin"):
-        os.symlink(plugin, os.path.join(root, "usr/bin", os.path.basename(plugin)))
+def link_from_here(root):
+    """Links what is this machine's: the plug-ins of protoc, which gRPC's configuration for CMake wants beside its libraries,
+    and CUDA's folder, whose headers and kernels are the same for all machines."""
+    for path in [*glob.glob("/usr/bin/grpc_*_plugin"), *glob.glob("/usr/local/cuda")]:
+        os.makedirs(root + os.path.dirname(path), exist_ok=True)
+        os.symlink(path, root + path)
 
 
 def source_of(package):
@@ -89,7 +90,7 @@ def main():
     for package in packages:
         unpack(package, root)
     turn_links(root)
-    link_plugins(root)
+    link_from_here(root)
     with open(os.path.join(folder, "sources.txt"), "w", encoding="utf-8") as file:
         file.writelines(f"{source_of(package)}\n" for package in packages)
     with open(os.path.join(folder, "toolchain.cmake"), "w", encoding="utf-8") as file:
