@@ -53,6 +53,12 @@ class Link(Folder):
     def test_a_program_takes_the_archives_of_the_system(self):
         self.assertEqual(link.translate([f"{self.folder}/there/liba.so.1.2"], self.toolchain(False)), [f"{self.folder}/there/liba.a"])
 
+    def test_a_library_below_the_build_folder_is_relative(self):
+        toolchain = self.toolchain(False)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        self.assertEqual(link.translate(["there/liba.so.1.2"], toolchain), ["there/liba.a"])
+
     def test_the_output_is_no_library_to_look_for(self):
         self.assertEqual(link.translate(["-o", "/none/a.so"], self.toolchain(True)), ["-o", "/none/a.so"])
 

@@ -70,7 +70,7 @@ def translate(arguments, toolchain):
     for before, argument in zip(["", *arguments], arguments):
         if before == "-o":
             result.append(argument)
-        elif re.search(r"\.so[.\d]*$", argument) and os.path.isabs(argument):
+        elif re.search(r"\.so[.\d]*$", argument) and not argument.startswith("-"):
             result.append(toolchain.archive(argument))
             needed += [os.path.join(toolchain.archives, name) for name in NEEDED.get(os.path.basename(result[-1]), ())]
         elif argument in GLIBC:
