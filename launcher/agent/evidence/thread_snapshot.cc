@@ -42,6 +42,8 @@ struct ThreadHead {
   uint64_t registers[ThreadSnapshot::kRegisters];
 };
 
+#if defined(__x86_64__)
+
 std::vector<pid_t> ThreadsOf(pid_t pid) {
   std::vector<pid_t> threads;
   std::error_code error;
@@ -52,8 +54,6 @@ std::vector<pid_t> ThreadsOf(pid_t pid) {
   }
   return threads;
 }
-
-#if defined(__x86_64__)
 
 bool ReadRegisters(pid_t thread, ThreadSnapshot* snapshot) {
   user_regs_struct user{};
