@@ -64,6 +64,16 @@ class Why : public testing::Test {
     return found.contains("culprit") && found["culprit"]["ranks"] == json::array({rank});
   }
 
+  // Looks at a running job until it says so. Beside other programs all ranks may be late at once, in calls too, or a
+  // slow step lasts until the look ends. These looks tell little, but none may name another rank.
+  static void LookFor(const string& id, int rank, const string& verdict, json* found) {
+    for (int look = 0; look < kLooks && ((*found)["verdict"] != verdict || !Blames(*found, rank)); ++look) {
+      *found = Ask({"--for", "4s", id});
+      const bool named = found->contains("culprit") && !(*found)["culprit"]["ranks"].empty();
+      ASSERT_TRUE(!named || Blames(*found, rank)) << found->dump(1);
+    }
+  }
+
   // A running job whose rank 2 is slow in that way now and then, and in every step: by so much that whatever else the
   // machine does is little beside it.
   static void ExpectNamed(const string& kind, const std::vector<string>& activities) {
@@ -71,15 +81,9 @@ class Why : public testing::Test {
       DlaunchProcess job(Command({}, {"replicas", kind, "2", when, when == "some" ? "900" : "300", "0"}));
       const string id = IdOf(&job);
       ASSERT_TRUE(job.WaitForOutput("[2] slow"));
-      // Beside other programs all ranks may be late at once, in calls too, or a slow step lasts until the look ends.
-      // These looks tell little, but none may name another rank.
       const string expected = when == "some" ? "slow step" : "every step";
       json found;
-      for (int look = 0; look < kLooks && (found["verdict"] != expected || !Blames(found, 2)); ++look) {
-        found = Ask({"--for", "4s", id});
-        const bool named = found.contains("culprit") && !found["culprit"]["ranks"].empty();
-        ASSERT_TRUE(!named || Blames(found, 2)) << kind << " " << when << "\n" << found.dump(1);
-      }
+      ASSERT_NO_FATAL_FAILURE(LookFor(id, 2, expected, &found)) << kind << " " << when;
       ASSERT_TRUE(Blames(found, 2)) << kind << " " << when << "\n" << found.dump(1);
       EXPECT_THAT(found["verdict"].get<string>(), AnyOf(expected, "waits now", "all of it")) << found.dump(1);
       const string activity = found["culprit"]["reason"]["activity"];
@@ -118,7 +122,8 @@ TEST_F(Why, NamesTheStageOfAPipeline) {
   DlaunchProcess job(Command({}, {"pipeline", "sleep", "1", "every", "300", "0"}));
   const string id = IdOf(&job);
   ASSERT_TRUE(job.WaitForOutput("[1] slow"));
-  const json found = Ask({"--for", "5s", id});
+  json found;
+  ASSERT_NO_FATAL_FAILURE(LookFor(id, 1, "every step", &found));
   ASSERT_TRUE(Blames(found, 1)) << found.dump(1);
   EXPECT_EQ(found["verdict"], "every step");
   EXPECT_EQ(found["culprit"]["reason"]["activity"], "sleeps");
