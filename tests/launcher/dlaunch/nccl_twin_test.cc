@@ -102,9 +102,11 @@ TEST_F(NcclTwin, ARankThatHangs) {
   for (const char* const way : {kNccl, kCohort}) {
     Begin("hang", way, 20);
     json now;
-    EXPECT_TRUE(job_->WaitUntil([&] {
-      now = Why({"--for", "1s", id_});
-      return now.contains("culprit") && now["verdict"] == "waits now";
+    EXPECT_TRUE(job_->WaitUntil([&] {  // a busy machine lets the others come to that call late
+      DlaunchProcess why({"why", "--json", "--for", "1s", id_});
+      if (why.Wait() != 0) return false;
+      now = json::parse(why.out(), nullptr, /*allow_exceptions=*/false);
+      return now.contains("culprit") && now["verdict"] == "waits now" && now["culprit"]["waiting"].size() == 3;
     })) << now.dump(1);
     running.push_back(now);
     both.push_back(Explain());

@@ -72,6 +72,9 @@ class Trace : public testing::Test {
     command.insert(command.end(), arguments.begin(), arguments.end());
     return command;
   }
+  // Runs a job of 400 all-reduces and compares the arrows of its trace with the beginnings of the calls. `late`: how
+  // many of the 25 waits that the ranks make for sure have an arrow.
+  void CheckArrows(size_t* late) const;
 
   TemporaryFolder folder_;
   const string path_ = folder_.path() + "/job.pftrace";
@@ -144,9 +147,7 @@ TEST_F(Trace, HasTheRangesAndStepsOfPrograms) {
   }
 }
 
-// In each sixteenth all-reduce a rank comes three milliseconds after its neighbour. The neighbour waits for it, or for
-// a rank of the other node that is later still.
-TEST_F(Trace, ArrowsPointFromTheRankThatWasWaitedFor) {
+void Trace::CheckArrows(size_t* late) const {
   DlaunchProcess job(Command({"--trace", path_}, {"400", "200"}));
   ASSERT_EQ(job.Wait(), 0) << job.err();
   const ReadTrace trace = ReadTrace::Of(path_);
@@ -159,7 +160,7 @@ TEST_F(Trace, ArrowsPointFromTheRankThatWasWaitedFor) {
   // Without arrows are those before the clocks of the nodes are known.
   size_t known_from = 0;
   while (known_from < calls.size() && !HasArrow(calls[known_from])) ++known_from;
-  size_t late = 0;
+  *late = 0;
   for (size_t i = known_from; i < calls.size(); ++i) {
     const AllReduce& call = calls[i];
     const ReadSlice& last = *std::max_element(call.begin(), call.end(), [](const auto& one, const auto& other) {
@@ -179,10 +180,21 @@ TEST_F(Trace, ArrowsPointFromTheRankThatWasWaitedFor) {
     const int late_rank = static_cast<int>(i / 16 % 4);
     const ReadSlice& neighbour = *call.at(late_rank ^ 1);
     EXPECT_GE(call.at(late_rank)->start_ns, neighbour.start_ns + 2'900'000) << i;
-    if (!neighbour.waited.empty()) ++late;
+    if (!neighbour.waited.empty()) ++*late;
   }
+}
+
+// In each sixteenth all-reduce a rank comes three milliseconds after its neighbour. The neighbour waits for it, or for
+// a rank of the other node that is later still.
+TEST_F(Trace, ArrowsPointFromTheRankThatWasWaitedFor) {
   // The record of a short call ends when it begins, also where a busy machine made it wait: then there is no arrow.
-  EXPECT_GE(late, 10u) << "of 25; the clocks are known from call " << known_from;
+  // There is none either before the clocks are known, which takes dlaunch a look at the calls.
+  size_t late = 0;
+  for (int attempt = 0; attempt < 4 && late < 10; ++attempt) {
+    CheckArrows(&late);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(late, 10u) << "of 25";
 }
 
 TEST_F(Trace, AKilledRankLeavesAWholeTrace) {
@@ -239,12 +251,17 @@ TEST_F(Trace, ARunningJobIsTracedForAWhile) {
   const string id(environment.c_str() + at + string("COHORT_JOB_ID=").size());
   for (const string round : {"one", "two"}) {
     const string path = folder_.path() + "/" + round;
-    DlaunchProcess trace({"trace", "--for", "300ms", "--output", path, id});
-    EXPECT_EQ(trace.Wait(), 0) << trace.err();
-    EXPECT_THAT(trace.out(), HasSubstr("trace " + path + ": "));
-    const ReadTrace read = ReadTrace::Of(path);
-    EXPECT_THAT(read.problems, IsEmpty());
-    for (int rank = 0; rank < 4; ++rank) EXPECT_GT(read.CountOf("rank " + std::to_string(rank)), 20u) << rank;
+    size_t fewest = 0;
+    EXPECT_TRUE(job.WaitUntil([&] {  // on a busy machine ranks may make few calls in such a time
+      DlaunchProcess trace({"trace", "--for", "300ms", "--output", path, id});
+      EXPECT_EQ(trace.Wait(), 0) << trace.err();
+      EXPECT_THAT(trace.out(), HasSubstr("trace " + path + ": "));
+      const ReadTrace read = ReadTrace::Of(path);
+      EXPECT_THAT(read.problems, IsEmpty());
+      fewest = read.CountOf("rank 0");
+      for (int rank = 1; rank < 4; ++rank) fewest = std::min(fewest, read.CountOf("rank " + std::to_string(rank)));
+      return fewest > 20;
+    })) << fewest;
   }
   DlaunchProcess first({"trace", "--for", "1m", "--output", path_, id});
   ASSERT_TRUE(first.WaitUntil([&] { return std::filesystem::exists(path_); }));

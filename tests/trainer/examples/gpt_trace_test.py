@@ -150,9 +150,12 @@ def main(dlaunch, train_gpt, blackbox, folder, reader):
 
 
 def job_of(dlaunch, pid):
-    listed = json.loads(subprocess.run([dlaunch, "status", "--json"], capture_output=True, text=True, timeout=60,
-                                       check=True).stdout)
-    return next(job["job"] for job in listed["jobs"] if job["dlaunch_pid"] == pid)
+    # The exit status is 1 where another test has stopped its dlaunch.
+    listed = subprocess.run([dlaunch, "status", "--json"], capture_output=True, text=True, timeout=60, check=False)
+    jobs = [job["job"] for job in json.loads(listed.stdout)["jobs"] if job["dlaunch_pid"] == pid]
+    if not jobs:
+        sys.exit(f"dlaunch status does not list the job of process {pid}:\n{listed.stdout}{listed.stderr}")
+    return jobs[0]
 
 
 if __name__ == "__main__":

@@ -56,10 +56,11 @@ TEST_F(CallWatchTest, AShortCallIsNoWait) {
 
 TEST_F(CallWatchTest, ACallThatStaysIsShownReportedAndReportedAgain) {
   void* const kernel = Begin(Add(1));
-  watch_.Look(runtime::SteadyNow() + 200'000'000);
+  const uint64_t begun = rank_.recorder.OldestRunning().at(0).since_ns;
+  watch_.Look(begun + 200'000'000);
   EXPECT_TRUE(Waits());
   EXPECT_TRUE(stalls().empty());
-  const uint64_t first = runtime::SteadyNow() + 700'000'000;
+  const uint64_t first = begun + 700'000'000;
   watch_.Look(first);
   ASSERT_EQ(stalls().size(), 1u);
   EXPECT_EQ(stalls()[0].group, GroupOf(1));
