@@ -53,7 +53,7 @@ std::string Doing(const v1::JobRank& rank, bool name_group) {
   if (view.pid() == 0) return "has ended";
   std::string text = view.stopped() ? "stopped by a signal; " : "";
   if (!call.present()) {
-    text += call.joined() ? "no collective call yet" : IsInMpi(call) ? "in MPI" : "not visible to Cohort";
+    text += call.joined() ? "no collective call yet" : IsInMpi(call) ? "in MPI" : "has not joined Cohort";
   } else if (!call.done()) {
     text += "in " + Printable(NameCall(call, name_group)) + " for " + Duration(call.age_ms() + rank.ago_ms());
   } else {

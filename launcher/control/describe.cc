@@ -102,7 +102,7 @@ std::string DescribeEnd(const v1::RankExit& exit) {
          (exit.out_of_memory().empty() ? "" : "; " + exit.out_of_memory());
 }
 
-std::string LastLine(const std::string& words) { return words.empty() ? "" : "; its last line: " + words; }
+std::string LastLine(const std::string& words) { return words.empty() ? "" : "; its last line: \"" + words + "\""; }
 
 std::string DescribeFailure(const v1::RankExit& exit) {
   const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us() && exit.spawned_failure().empty();
@@ -133,7 +133,7 @@ std::string DescribeCall(const v1::CallState& call, bool name_group) {
   if (!call.present())
     return (call.joined()   ? "in no collective call"
             : call.in_mpi() ? "in MPI, whose calls Cohort does not see"
-                            : "not visible to Cohort") +
+                            : "in no call of Cohort, which it has not joined") +
            held;
   const std::string what = NameCall(call, name_group);
   if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier" + held;

@@ -38,10 +38,10 @@ int LikelySignal(const v1::RankExit& exit);
 std::string DescribeEnd(const v1::RankExit& exit);
 
 // DescribeEnd, and the exception that Python has printed for it: "exited with code 1: ValueError: no tensor". Without
-// one, the rank's last words: "exited with code 6; its last line: no licence file".
+// one, the rank's last words: `exited with code 6; its last line: "no licence file"`.
 std::string DescribeFailure(const v1::RankExit& exit);
 
-// "; its last line: no licence file", as DescribeFailure has it; empty without words.
+// `; its last line: "no licence file"`, as DescribeFailure has it; empty without words.
 std::string LastLine(const std::string& words);
 
 // The exit status that a shell would report: 128 + n for signal n, 127 for a rank that could not be started, 125 for
@@ -55,8 +55,8 @@ std::string GroupName(uint64_t group);
 std::string NameCall(const v1::CallState& call, bool name_group = false);
 
 // "in all_reduce #42 at train.cc:88 for 120 ms", "after all_reduce #42 at train.cc:88 (done 120 ms earlier)", "in no
-// collective call"; "not visible to Cohort" for a rank that has not joined. Give `name_group` where calls of several
-// groups stand side by side, since each group numbers its own.
+// collective call"; "in no call of Cohort, which it has not joined" for a rank that uses no Cohort yet. Give
+// `name_group` where calls of several groups stand side by side, since each group numbers its own.
 std::string DescribeCall(const v1::CallState& call, bool name_group = false);
 
 // "all_reduce(sum, float32, 1024) at train.cc:88".

@@ -36,7 +36,7 @@ TEST(DescribeCallTest, NamesTheGroupWhereCallsOfSeveralStandSideBySide) {
 
 TEST(DescribeCallTest, DistinguishesARankWithoutCallsFromOneWithoutCohort) {
   v1::CallState call;
-  EXPECT_EQ(DescribeCall(call), "not visible to Cohort");
+  EXPECT_EQ(DescribeCall(call), "in no call of Cohort, which it has not joined");
   call.set_joined(true);
   EXPECT_EQ(DescribeCall(call), "in no collective call");
 }
@@ -64,9 +64,9 @@ TEST(DescribeFailureTest, NamesPythonsException) {
 TEST(DescribeFailureTest, NamesTheLastLineWhereThereIsNoException) {
   v1::RankExit exit = Failed({"no licence file", "-----"});
   exit.set_last_words("no licence file");
-  EXPECT_EQ(DescribeFailure(exit), "exited with code 1; its last line: no licence file");
+  EXPECT_EQ(DescribeFailure(exit), "exited with code 1; its last line: \"no licence file\"");
   exit.set_signal(6);
-  EXPECT_EQ(DescribeFailure(exit), "killed by SIGABRT; its last line: no licence file");
+  EXPECT_EQ(DescribeFailure(exit), "killed by SIGABRT; its last line: \"no licence file\"");
   exit.set_killed_by_us(true);
   EXPECT_EQ(DescribeFailure(exit), "killed by SIGABRT");
   v1::RankExit python = Failed({"  File \"train.py\", line 1, in f", "ValueError: no", "bye"});

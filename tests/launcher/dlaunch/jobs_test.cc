@@ -152,7 +152,7 @@ TEST_F(Jobs, KillNowKeepsTheCauseOfAFailure) {
   std::stringstream record;
   record << std::ifstream(folder.path() + "/logs/report.json").rdbuf();
   EXPECT_NE(record.str().find("\"text\": \"rank 1 ("), string::npos) << record.str();
-  EXPECT_NE(record.str().find("exited with code 3; its last line: up; then stopped by dlaunch kill, at once"),
+  EXPECT_NE(record.str().find("exited with code 3; its last line: \\\"up\\\"; then stopped by dlaunch kill, at once"),
             string::npos)
       << record.str();
 }

@@ -131,7 +131,7 @@ TEST_P(LastWords, LastWordsAreInTheHeadlineAndInTheRecord) {
   const string record = ReadFile(folder.path() + "/logs/report.json");
   const size_t text = record.find("\"text\": \"rank 1 (");
   ASSERT_NE(text, string::npos) << record;
-  EXPECT_NE(record.substr(text, record.find('\n', text) - text).find("; its last line: " + words), string::npos)
+  EXPECT_NE(record.substr(text, record.find('\n', text) - text).find("; its last line: \\\"" + words), string::npos)
       << record;
   EXPECT_NE(record.find("\"last_line\": \"" + words), string::npos) << record;
 }
@@ -163,7 +163,8 @@ TEST(Output, StatusShowsLastWordsWhileTheJobEnds) {
   ASSERT_NE(id, string::npos) << job.err();
   DlaunchProcess status({"status", job.err().substr(id + 5, 20)});
   EXPECT_EQ(status.Wait(), 0) << status.err();
-  EXPECT_NE(status.out().find("exited with code 6; its last line: no licence file\n"), string::npos) << status.out();
+  EXPECT_NE(status.out().find("exited with code 6; its last line: \"no licence file\"\n"), string::npos)
+      << status.out();
   ending.Open();
   EXPECT_EQ(job.Wait(), 6) << job.err();
 }

@@ -170,7 +170,7 @@ TEST(Run, ReportsAFailureOnce) {
                       "if [ $RANK = 1 ]; then echo no tensor; exit 5; fi; "
                       "trap 'until [ -e " +
                           go + " ]; do sleep 0.05; done; exit 0' TERM; sleep 30 & wait"});
-  const string failure = " exited with code 5; its last line: no tensor\n";
+  const string failure = " exited with code 5; its last line: \"no tensor\"\n";
   EXPECT_TRUE(job.WaitUntil([&] { return job.err().find(failure) != string::npos; })) << job.err();
   std::ofstream(go) << "";
   EXPECT_EQ(job.Wait(), 5) << job.err();

@@ -137,7 +137,7 @@ TEST(TopTable, DistinguishesARankWithoutCallsFromOneWithoutCohort) {
     return *std::find_if(lines.begin(), lines.end(),
                          [&](const string& line) { return line.find(pid) != string::npos; });
   };
-  EXPECT_THAT(line_of("  1000  "), HasSubstr("not visible to Cohort"));
+  EXPECT_THAT(line_of("  1000  "), HasSubstr("has not joined Cohort"));
   EXPECT_THAT(line_of("  1001  "), HasSubstr("no collective call yet"));
 }
 
@@ -282,7 +282,7 @@ TEST_F(Top, TopPrintsAPageOfTextWithoutATerminal) {
   EXPECT_THAT(lines[4], HasSubstr("node1: ranks 2-3, "));
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(lines[7 + rank], HasSubstr(std::to_string(job_->RankProcess(rank))));
-    EXPECT_THAT(lines[7 + rank], HasSubstr("not visible to Cohort"));
+    EXPECT_THAT(lines[7 + rank], HasSubstr("has not joined Cohort"));
   }
   EXPECT_EQ(page.find('\x1b'), string::npos);
 }
@@ -290,7 +290,7 @@ TEST_F(Top, TopPrintsAPageOfTextWithoutATerminal) {
 TEST_F(Top, TopOnATerminalGoesOnUntilTheJobEnds) {
   Start("echo up; sleep 1000");
   DlaunchProcess top({"top", "--interval", "0.2", id_}, {.on_terminal = true});
-  ASSERT_TRUE(top.WaitForOutput("not visible to Cohort")) << top.err();
+  ASSERT_TRUE(top.WaitForOutput("has not joined Cohort")) << top.err();
   const size_t first = top.out().size();
   ASSERT_TRUE(top.WaitUntil([&] { return top.out().find("RANK", first) != string::npos; })) << "a second page";
   ::kill(job_->pid(), SIGKILL);
@@ -308,7 +308,7 @@ TEST_F(Top, QEndsTopAndRestoresTheTerminal) {
   ASSERT_EQ(::tcgetattr(terminal, &before), 0);
   for (const bool by_signal : {false, true}) {
     DlaunchProcess top({"top", id_}, {.on_terminal = true, .input = terminal});
-    ASSERT_TRUE(top.WaitForOutput("not visible to Cohort")) << top.err();
+    ASSERT_TRUE(top.WaitForOutput("has not joined Cohort")) << top.err();
     ASSERT_EQ(::tcgetattr(terminal, &after), 0);
     EXPECT_EQ(after.c_lflag & (ICANON | ECHO), 0u);
     ASSERT_EQ(by_signal ? ::kill(top.pid(), SIGINT) : ::write(keyboard, "xq", 2), by_signal ? 0 : 2);
@@ -375,12 +375,12 @@ constexpr char kStopIt[] = "\x1a";  // Ctrl-Z
 TEST_F(Top, GivesTheTerminalBackWhileItIsStopped) {
   Start("echo up; sleep 1000");
   Shell shell(ProgramFolder() + "/dlaunch top " + id_ + "; echo; stty -a; echo as it was; fg; echo left with $?");
-  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
+  ASSERT_TRUE(shell.Shows("has not joined Cohort"));
   shell.Type(kStopIt);
   EXPECT_TRUE(shell.Shows(" icanon "));
   EXPECT_TRUE(shell.Shows(" echo "));
   ASSERT_TRUE(shell.Shows("as it was"));
-  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
+  ASSERT_TRUE(shell.Shows("has not joined Cohort"));
   shell.Type("q");  // and no Enter
   EXPECT_TRUE(shell.Shows("left with 0"));
 }
@@ -391,12 +391,12 @@ TEST_F(Top, TakesKeysAgainInFrontOfBash) {
   Start("echo up; sleep 1000");
   Shell shell(ProgramFolder() + "/dlaunch top " + id_ + "; bg; echo in the back; read; fg; echo left with $?",
               "/bin/bash");
-  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
+  ASSERT_TRUE(shell.Shows("has not joined Cohort"));
   shell.Type(kStopIt);
   ASSERT_TRUE(shell.Shows("in the back"));
-  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
+  ASSERT_TRUE(shell.Shows("has not joined Cohort"));
   shell.Type("\n");
-  for (int page = 0; page < 2; ++page) ASSERT_TRUE(shell.Shows("not visible to Cohort"));
+  for (int page = 0; page < 2; ++page) ASSERT_TRUE(shell.Shows("has not joined Cohort"));
   shell.Type("q");  // and no Enter
   EXPECT_TRUE(shell.Shows("left with 0"));
 }
@@ -407,10 +407,10 @@ TEST_F(Top, TopEndsInTheBackground) {
     Shell shell(ProgramFolder() + "/dlaunch top " + id_ +
                 "; bg; echo in the back; read line; if [ $line = kill ]; then kill %1; fi; "
                 "wait %1; echo left with $?");
-    ASSERT_TRUE(shell.Shows("not visible to Cohort"));
+    ASSERT_TRUE(shell.Shows("has not joined Cohort"));
     shell.Type(kStopIt);
     ASSERT_TRUE(shell.Shows("in the back"));
-    ASSERT_TRUE(shell.Shows("not visible to Cohort")) << "another page, so that it runs";
+    ASSERT_TRUE(shell.Shows("has not joined Cohort")) << "another page, so that it runs";
     shell.Type(by_signal ? "kill\n" : "wait\n");
     if (!by_signal) ::kill(job_->pid(), SIGKILL);
     EXPECT_TRUE(shell.Shows(by_signal ? "left with 143" : "left with 0"));

@@ -85,7 +85,7 @@ TEST(Diagnosis, LinesThatStandAboveAreNotRepeated) {
 TEST(Diagnosis, TheLastLineInTheHeadlineIsNotRepeatedBelowIt) {
   v1::JobReport report;
   report.set_exit_code(5);
-  report.set_headline("rank 0 (a, pid 1) exited with code 5 while in barrier #1; its last line: no tensor");
+  report.set_headline("rank 0 (a, pid 1) exited with code 5 while in barrier #1; its last line: \"no tensor\"");
   report.set_last_words("no tensor");
   EXPECT_EQ(FormatReport(report), "dlaunch: " + report.headline() + "\n");
   report.add_last_lines("\x1b[31mno tensor\x1b[0m");
@@ -93,7 +93,7 @@ TEST(Diagnosis, TheLastLineInTheHeadlineIsNotRepeatedBelowIt) {
   options.lines_stand_above = true;
   EXPECT_EQ(FormatReport(report, options), "dlaunch: rank 0 (a, pid 1) exited with code 5 while in barrier #1\n");
   for (int i = 0; i < 5; ++i) report.add_last_lines("retry " + std::to_string(i));  // of the other stream
-  EXPECT_THAT(FormatReport(report, options), HasSubstr("; its last line: no tensor\n"));
+  EXPECT_THAT(FormatReport(report, options), HasSubstr("; its last line: \"no tensor\"\n"));
 }
 
 TEST(Diagnosis, ReportsAreColouredOnlyWhenAsked) {

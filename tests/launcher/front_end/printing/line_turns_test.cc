@@ -50,9 +50,9 @@ class LineTurnsTest : public testing::Test {
 // Only an error has an id, which it gets where it is made.
 TEST_F(LineTurnsTest, AnAnnouncementIsPrintedAsItIs) {
   Begin({.prefix = true});
-  turns_->Announce("rank 0 exited with code 1; its last line: no program given");
+  turns_->Announce("rank 0 exited with code 1; its last line: \"no program given\"");
   EXPECT_EQ(Output(), "");
-  EXPECT_EQ(error_, "dlaunch: rank 0 exited with code 1; its last line: no program given\n");
+  EXPECT_EQ(error_, "dlaunch: rank 0 exited with code 1; its last line: \"no program given\"\n");
 }
 
 // A writer of a long line may stall wherever its pipe is full, and a part may be short.
