@@ -191,9 +191,10 @@ std::string MeantOption(const std::string& name, const std::vector<OptionNames>&
 
 std::string MeantCommand(const std::string& name) {
   if (name == "help") return "--help";
-  for (const char* const command : {"join", "status", "top", "stacks", "kill", "doctor", "completion"}) {
-    // Every third word of a shell is two letters away from some short name.
-    if (EditDistance(name, command) <= (std::string_view(command).size() > 4 ? 2 : 1)) return command;
+  for (const char* const command :
+       {"join", "status", "top", "stacks", "trace", "why", "replay", "kill", "doctor", "completion"}) {
+    // Every third word of a shell is two letters away from some short name, and so is "train" from "trace".
+    if (EditDistance(name, command) <= (std::string_view(command).size() > 5 ? 2 : 1)) return command;
   }
   return "";
 }

@@ -13,7 +13,7 @@ using OptionNames = std::vector<std::string>;
 // letters at the most, and in three; empty: none is like it.
 std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known);
 
-// "status" for "statsu": dlaunch's own command whose name differs in two letters at the most; empty: none is like it.
+// "status" for "statsu": dlaunch's own command whose name is like that; empty: none is.
 std::string MeantCommand(const std::string& name);
 
 // Advice for `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.

@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--log-dir", "/dev/null", "true"}, 2, {"--log-dir /dev/null"}},
         Refusal{{"no-such-program-anywhere"}, 127, {"no-such-program-anywhere", "PATH", "give its path"}},
         Refusal{{"statsu"}, 127, {"did you mean dlaunch status?"}}, Refusal{{"kil", "1"}, 127, {"dlaunch kill?"}},
-        Refusal{{"help"}, 127, {"did you mean dlaunch --help?"}},
+        Refusal{{"whyy"}, 127, {"did you mean dlaunch why?"}}, Refusal{{"help"}, 127, {"did you mean dlaunch --help?"}},
         Refusal{{"./././nowhere/program"}, 127, {std::filesystem::current_path().string() + "/nowhere/program"}},
         Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
         Refusal{{"/dev/null"}, 126, {"/dev/null is a device, not a program"}},
