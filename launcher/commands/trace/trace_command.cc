@@ -120,6 +120,11 @@ int RunTraceCommand(const std::vector<std::string>& arguments) {
   if (!state.ok()) return Refuse(Prefixed(*id + ": ", state.status()), kExitNoSuchJob);
   if (!state->problem().empty()) return Refuse(state->problem(), kExitLauncher);
   if (state->running()) return Answer(*id + " has ended; its trace is in " + state->file() + "\n");
+  if (state->calls() + state->missed() == 0) {
+    Say("the ranks of " + *id +
+        " have made no call of Cohort or NCCL meanwhile; dlaunch top shows which of them have joined Cohort, and "
+        "dlaunch stacks where they are");
+  }
   return Answer(state->summary() + "\n");
 }
 

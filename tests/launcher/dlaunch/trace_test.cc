@@ -286,6 +286,19 @@ TEST_F(Trace, CallsThatAreTooManyAreCounted) {
   EXPECT_EQ(trace.slices.size() + missed, all) << job.err();
 }
 
+TEST_F(Trace, ATraceWithoutCallsSaysWhereToLook) {
+  DlaunchProcess job({"-n", "1", "sh", "-c", "echo up; exec sleep 600"});
+  ASSERT_TRUE(job.WaitForOutput("up"));
+  const size_t at = job.err().find("job-");
+  ASSERT_NE(at, string::npos) << job.err();
+  const string id = job.err().substr(at, job.err().find('\n', at) - at);
+  DlaunchProcess trace({"trace", "--for", "100ms", "--output", path_, id});
+  EXPECT_EQ(trace.Wait(), 0) << trace.err();
+  EXPECT_THAT(trace.out(), HasSubstr(": 0 calls"));
+  EXPECT_THAT(trace.err(),
+              HasSubstr("the ranks of " + id + " have made no call of Cohort or NCCL meanwhile; dlaunch top"));
+}
+
 TEST_F(Trace, TheCommandRefusesWhatItCannotDo) {
   struct Case {
     std::vector<string> arguments;
