@@ -240,7 +240,7 @@ int MakeSteps(const std::string& scenario, const std::string& folder, int rank,
       while (!IsOver(folder)) std::this_thread::sleep_for(milliseconds(5));
     }
     if (scenario == "leave" && rank == 1 && i == 4) {
-      std::this_thread::sleep_for(milliseconds(500));  // the plug-in has then told which rank this is
+      std::this_thread::sleep_for(milliseconds(1500));  // the plug-in has then told which rank this is
       return 0;
     }
     if (!call(scenario == "mismatch" && rank == 2 && i == 4 ? "Broadcast" : "AllReduce")) return 1;
