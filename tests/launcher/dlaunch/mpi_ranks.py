@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 DLAUNCH = os.path.abspath(sys.argv[1])
@@ -38,6 +39,29 @@ def skip_without_pmix():
 def open_mpi_memory():
     """The memory that ranks of Open MPI share, and the folders for it."""
     return {name for name in os.listdir("/dev/shm") if name.startswith(("vader_", "sm_segment", "dlaunch-mpi-"))}
+
+
+def mapped_memory():
+    """The lines of all processes' maps that are in shared memory."""
+    lines = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/maps") as maps:
+                lines += [line for line in maps if "/dev/shm/" in line]
+        except OSError:
+            pass
+    return "".join(lines)
+
+
+def left_open_mpi_memory(before):
+    """The names that are new in that memory for 20 s and that no process maps: jobs of other tests come and go."""
+    deadline = time.monotonic() + 20
+    while True:
+        left, mapped = open_mpi_memory() - before, mapped_memory()
+        left = {name for name in left if f"/dev/shm/{name}" not in mapped}
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
 
 
 class RanksOfALibrary:

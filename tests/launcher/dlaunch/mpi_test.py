@@ -18,7 +18,7 @@ import time
 import unittest
 
 from mpi_ranks import (DLAUNCH, LIMIT_S, MPICHS, OPEN_MPIS, PMI1_CLIENT, RanksOfALibrary, find_library,
-                       open_mpi_memory, run, run_pmi1_client, skip_without_pmix)
+                       left_open_mpi_memory, open_mpi_memory, run, run_pmi1_client, skip_without_pmix)
 
 # Handles of MPI_COMM_WORLD, MPI_INT, MPI_SUM: numbers in MPICH's binary interface, addresses in Open MPI's.
 PROGRAM = r"""
@@ -356,7 +356,7 @@ class OpenMpi(MpiPrograms, unittest.TestCase):
             job = self.run_job(["-n", "3"], what)
             self.assertEqual(job.returncode, status, job.stderr)
             self.assertIn("sum 6", job.stdout, job.stderr)  # they were connected
-        self.assertEqual(open_mpi_memory() - before, set())
+        self.assertEqual(left_open_mpi_memory(before), set())
 
     def test_a_linked_program_runs_without_pmix_as_one_rank_or_by_choice(self):
         program = self.link(self.library)
