@@ -234,7 +234,7 @@ TEST_F(Trace, AFullDiskEndsTheTraceAndNotTheJob) {
     return ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            ::mount("none", disk.c_str(), "tmpfs", 0, "size=8k") == 0;
   };
-  DlaunchProcess job(Command({"--trace", disk + "/x"}, {"2000", "100"}), {.enter = with_small_disk});
+  DlaunchProcess job(Command({"--trace", disk + "/x"}, {"400", "100"}), {.enter = with_small_disk});
   const int status = job.Wait();
   if (status == 97) GTEST_SKIP() << "no file system can be mounted here";
   EXPECT_EQ(status, 0) << job.err();
