@@ -4,7 +4,8 @@
 # A library `cohort_comm` with alias `cohort::comm`, included as "cohort/comm/communicator.h" here and where it is
 # installed.
 # HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS. A
-# library of headers alone is an interface.
+# library of headers alone is an interface. COHORT_CHECK_HEADERS=ON compiles the headers that are not installed without
+# sources before them; tests/package does so with the installed ones.
 # PRIVATE_DEPS are used by the .cc files only.
 # PCH_FROM names the set of precompiled headers, common_headers if it is left out (CohortHeaders.cmake). Several sources
 # are compiled as one (CohortMerge.cmake), or alone with UNMERGED.
@@ -53,6 +54,8 @@
 #
 #   cohort_fuzzer(NAME launcher_token_fuzz SRCS token_fuzz.cc DEPS cohort::launcher [CORPUS corpus/token])
 include_guard(GLOBAL)
+
+option(COHORT_CHECK_HEADERS "Compile the headers that are not installed without sources before them" OFF)
 
 # A dependency that only compiles is hidden from the export set. Programs that link the library link all others.
 function(cohort_link_private target)
@@ -125,7 +128,31 @@ function(cohort_library)
   cohort_is_installed(installed)
   if(installed)
     cohort_install_library(${arg_NAME} "${arg_DEPS};${arg_PRIVATE_DEPS}" "${arg_HDRS}")
+  elseif(COHORT_CHECK_HEADERS AND arg_HDRS)
+    cohort_check_headers(${target} ${base} ${arg_HDRS})
   endif()
+endfunction()
+
+# cohort_check_headers(<target> <base> <header>...): compiles the library's headers, without precompiled ones, in one file
+# in their order and in another backwards. A header that lacks an #include fails in one of them, unless a header before it
+# and one after it have that #include. A file for each header would find those too, and takes twice as long.
+function(cohort_check_headers target base)
+  set(forwards "")
+  set(backwards "")
+  foreach(header IN LISTS ARGN)
+    cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${base})
+    string(APPEND forwards "#include \"${header}\"\n")
+    string(PREPEND backwards "#include \"${header}\"\n")
+  endforeach()
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/headers/${target})
+  file(CONFIGURE OUTPUT ${folder}_forwards.cc CONTENT "${forwards}" @ONLY)
+  set(checks ${folder}_forwards.cc)
+  if(NOT forwards STREQUAL backwards)
+    file(CONFIGURE OUTPUT ${folder}_backwards.cc CONTENT "${backwards}" @ONLY)
+    list(APPEND checks ${folder}_backwards.cc)
+  endif()
+  add_library(${target}_headers_alone OBJECT ${checks})
+  target_link_libraries(${target}_headers_alone PRIVATE ${target})
 endfunction()
 
 function(cohort_proto_library)
