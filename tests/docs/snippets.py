@@ -150,7 +150,7 @@ class Page:
                         printed = shell.run(command)
                         count += 1
                         fault = missing(expected, printed)
-                        for _ in range(LOOKS if command.startswith("dlaunch top ") else 0):
+                        for _ in range(LOOKS if command.startswith(("dlaunch top ", "dlaunch stacks ")) else 0):
                             if not fault:
                                 break
                             time.sleep(0.3)
