@@ -106,6 +106,7 @@ struct Segment::Rep {
   absl::Status EnsureMapped(uint64_t offset, uint64_t bytes, Known known = Known::kAsIs);
   // Makes the page tables of a mapped, allocated range now.
   void Populate(uint64_t start, uint64_t end) const;
+  void ReadPages(uint64_t start, uint64_t end) const;
   // kInvalidArgument: not so.
   absl::Status CheckInside(SegmentBlock block) const;
   absl::Status CheckAllocated(SegmentBlock block) const;
@@ -198,9 +199,12 @@ absl::Status Segment::Rep::CheckAllocated(SegmentBlock block) const {
 void Segment::Rep::Populate(uint64_t start, uint64_t end) const {
   constexpr int kPopulateWrite =
       23;  // MADV_POPULATE_WRITE, which older C libraries do not have, nor kernels before 5.14
-  if (madvise(base + start, end - start, kPopulateWrite) == 0) return;
-  const volatile char* const pages = base;
-  for (uint64_t at = start; at < end; at += kPage) (void)pages[at];
+  if (madvise(base + start, end - start, kPopulateWrite) != 0) ReadPages(start, end);
+}
+
+void Segment::Rep::ReadPages(uint64_t start, uint64_t end) const {
+  const volatile char* const bytes = base;
+  for (uint64_t at = start; at < end; at += kPage) (void)bytes[at];
 }
 
 absl::Status Segment::Rep::EnsureMapped(uint64_t offset, uint64_t bytes, Known known) {
@@ -377,6 +381,8 @@ absl::StatusOr<SegmentBlock> Segment::Rep::TakePages(uint64_t bytes) {
   }
   absl::Status status = Reserve(fd.get(), *offset, size);
   if (status.ok()) status = EnsureMapped(*offset, size, Known::kPopulate);
+  // qemu-user ignores requests to populate, and peers take a reserved page for a hole until it is touched.
+  if (status.ok() && !CheckAllocated({*offset, size}).ok()) ReadPages(*offset, *offset + size);
   if (!status.ok()) {
     (void)GiveBack(fd.get(), *offset, size);
     pages.Add(*offset, size);
