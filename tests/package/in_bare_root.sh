@@ -115,6 +115,8 @@ if wanted rpm; then
   use /usr /usr/lib64/pkgconfig -Dcohort_DIR=/usr/lib64/cmake/cohort
   quietly rpm --erase --nodeps libcohort0 libcohort-devel dlaunch cohort-trainer
   rm /etc/ld.so.conf.d/lib64.conf
+  [ -z "$(rpm -qa)" ] || { rpm -qa && echo "rpm still has the packages above" && exit 1; }
+  rm -r /root/.rpmdb # rpm's own database, which Debian's rpm has in the home folder
   removed "the set of .rpm"
 fi
 echo "passed:$formats"
