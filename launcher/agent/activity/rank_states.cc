@@ -8,6 +8,17 @@
 
 namespace cohort::launcher {
 
+namespace {
+
+// Whether the program had a CPU, or was ready for one, nearly all of the time. A look tells more of Python's.
+bool IsCounted(const ProcessActivity::State& state) {
+  if (!state.place.empty()) return false;
+  const uint64_t counted_ns = state.computed_ns + state.queued_ns + state.throttled_ns;
+  return static_cast<double>(counted_ns) >= RankStates::kCounted * static_cast<double>(state.length_ns);
+}
+
+}  // namespace
+
 RankStates::RankStates(EventLoop* loop, std::vector<uint32_t> ranks, Surroundings surroundings)
     : loop_(loop), world_ranks_(std::move(ranks)), surroundings_(std::move(surroundings)), seen_(world_ranks_.size()) {}
 
@@ -16,6 +27,7 @@ void RankStates::Watch(bool on) {
   seen_.clear();
   seen_.resize(world_ranks_.size());
   begun_ns_ = on ? runtime::SteadyNow() : kNever;
+  counted_ = false;
   if (!on) return Forget();
   if (sampler_ == nullptr) {
     absl::StatusOr<std::unique_ptr<ActivitySampler>> sampler = ActivitySampler::Start();
@@ -46,12 +58,16 @@ void RankStates::LookAtSome() {
   }
   const size_t count = subjects.size();
   if (sampler_->Look(std::move(subjects))) next_ += count;
-  timer_ = loop_->After(UntilSharedWake(EventLoop::Clock::now(), kLookEvery), [this] { LookAtSome(); });
+  const std::chrono::milliseconds period = counted_ ? kLookWhileCountedEvery : kLookEvery;
+  timer_ = loop_->After(UntilSharedWake(EventLoop::Clock::now(), period), [this] { LookAtSome(); });
 }
 
 void RankStates::TakeSamples() {
   if (sampler_ == nullptr) return;
-  for (const ActivitySampler::Sample& sample : sampler_->Take()) {
+  const std::vector<ActivitySampler::Sample> samples = sampler_->Take();
+  if (samples.empty()) return;
+  counted_ = std::all_of(samples.begin(), samples.end(), [](const auto& sample) { return IsCounted(sample.state); });
+  for (const ActivitySampler::Sample& sample : samples) {
     if (sample.state.begin_ns >= begun_ns_) Add(sample.state, &seen_[sample.number]);  // else of the time before
   }
 }

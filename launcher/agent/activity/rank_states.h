@@ -22,6 +22,9 @@ namespace cohort::launcher {
 class RankStates {
  public:
   static constexpr std::chrono::milliseconds kLookEvery{20};
+  // While the kernel's counts alone tell what the ranks do: each look keeps one of them from its CPU.
+  static constexpr std::chrono::milliseconds kLookWhileCountedEvery{40};
+  static constexpr double kCounted = 0.9;  // the least part of the time since the last look that is counted then
   // Looked at in one go: about 0.3 ms of a CPU. More ranks take turns.
   static constexpr size_t kRanksAtOnce = 16;
 
@@ -68,6 +71,7 @@ class RankStates {
   uint64_t begun_ns_ = kNever;                // when somebody began to want to know
   std::vector<Seen> seen_;                    // by local rank
   size_t next_ = 0;                           // whose turn it is
+  bool counted_ = false;                      // all that the latest samples saw, see kLookWhileCountedEvery
   EventLoop::TimerId timer_ = 0;
 };
 

@@ -11,9 +11,9 @@ class ReadPace {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
-  // A ring holds 512 calls: at the least interval a rank may make 170,000 a second, at the longest 25,000.
+  // A ring holds 512 calls: at the least interval a rank may make 170,000 a second, at the longest 12,800.
   static constexpr std::chrono::milliseconds kLeast{3};
-  static constexpr std::chrono::milliseconds kMost{20};
+  static constexpr std::chrono::milliseconds kMost{40};
   // After a ring that was full: bursts come again.
   static constexpr std::chrono::milliseconds kHold{2000};
   // Messages wait for the next look.

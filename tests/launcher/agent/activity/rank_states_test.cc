@@ -56,10 +56,15 @@ class RankStatesTest : public ::testing::Test {
   const WatchedChild child_{[](int) { ::sleep(600); }};
   WatchedProcess process_ = ProcessOf(child_.pid());
   bool waits_ = false;
+  int looks_ = 0;
   std::vector<v1::RankStates> taken_;
   RankStates states_{&loop_,
                      {7},
-                     {.process_of = [this](int) { return process_; },
+                     {.process_of =
+                          [this](int) {
+                            ++looks_;
+                            return process_;
+                          },
                       .waits =
                           [this](int) {
                             EXPECT_NE(process_.pid, 0) << "nothing of it may be asked for";
@@ -111,6 +116,26 @@ TEST_F(RankStatesTest, OneThreadLooksEachTimeAndTellsOnlyOfThatTime) {
   const std::set<std::string> second = threads();  // those of earlier tests may end meanwhile
   EXPECT_TRUE(std::includes(first.begin(), first.end(), second.begin(), second.end()));
   EXPECT_GE(taken_[0].begin_ns(0), static_cast<int64_t>(again_ns));
+}
+
+TEST_F(RankStatesTest, ProgramsThatOnlyComputeAreLookedAtHalfAsOften) {
+  const WatchedChild busy([](int) {
+    while (runtime::SteadyNow() > 0) {
+    }
+  });
+  process_ = ProcessOf(busy.pid());
+  const auto computes = [this] {
+    return !taken_.empty() && taken_.back().shapes(0).activity() == static_cast<uint32_t>(Activity::kComputes);
+  };
+  states_.Watch(true);
+  TakeUntil(computes);
+  const int looked = looks_;
+  const uint64_t begun_ns = runtime::SteadyNow();
+  loop_.After(std::chrono::milliseconds(800), [this] { loop_.Quit(); });
+  loop_.Run();
+  const auto most =
+      (runtime::SteadyNow() - begun_ns) / std::chrono::nanoseconds(RankStates::kLookWhileCountedEvery).count();
+  EXPECT_LE(static_cast<uint64_t>(looks_ - looked), most + 4);
 }
 
 TEST_F(RankStatesTest, AnotherProcessOfTheSameNumberIsNotWatched) {

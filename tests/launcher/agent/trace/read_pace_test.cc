@@ -15,6 +15,7 @@ TEST(ReadPace, ReadsQuietRingsMoreRarely) {
   ReadPace pace(2);
   EXPECT_EQ(pace.Next(0, 0), milliseconds(6));
   EXPECT_EQ(pace.Next(10, 10), milliseconds(12));
+  EXPECT_EQ(pace.Next(10, 10), milliseconds(24));
   EXPECT_EQ(pace.Next(10, 10), ReadPace::kMost);
 }
 
