@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cohort/runtime/base/clock.h"
@@ -129,13 +130,17 @@ TEST_F(RankStatesTest, ProgramsThatOnlyComputeAreLookedAtHalfAsOften) {
   };
   states_.Watch(true);
   TakeUntil(computes);
-  const int looked = looks_;
-  const uint64_t begun_ns = runtime::SteadyNow();
-  loop_.After(std::chrono::milliseconds(800), [this] { loop_.Quit(); });
-  loop_.Run();
-  const auto most =
-      (runtime::SteadyNow() - begun_ns) / std::chrono::nanoseconds(RankStates::kLookWhileCountedEvery).count();
-  EXPECT_LE(static_cast<uint64_t>(looks_ - looked), most + 4);
+  // A busy machine may keep it from its CPU at a look, before the kernel has counted that.
+  int looked = looks_;
+  uint64_t begun_ns = runtime::SteadyNow();
+  const uint64_t period_ns = std::chrono::nanoseconds(RankStates::kLookWhileCountedEvery).count();
+  bool seldom = false;
+  TakeUntil([&] {
+    const uint64_t passed_ns = runtime::SteadyNow() - std::exchange(begun_ns, runtime::SteadyNow());
+    const int looks = looks_ - std::exchange(looked, looks_);
+    seldom = seldom || (looks > 0 && static_cast<uint64_t>(looks) <= passed_ns / period_ns + 1);
+    return seldom;
+  });
 }
 
 TEST_F(RankStatesTest, AnotherProcessOfTheSameNumberIsNotWatched) {
