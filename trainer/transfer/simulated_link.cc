@@ -15,15 +15,15 @@ struct Link {
   double now = 0, free = 0;  // of the clock; when what was called so far is through
   double computed = 0, communicated = 0, exposed = 0;
 };
-runtime::Mutex mutex;
-Link link COHORT_GUARDED_BY(mutex);
+runtime::Mutex link_mutex;
+Link link COHORT_GUARDED_BY(link_mutex);
 
 // A call that is through at some time of the link's clock.
 class TimedCall final : public runtime::WorkState {
  public:
   TimedCall(runtime::Work inner, double sent_bytes) : inner_(std::move(inner)) {
     Reset(1);
-    runtime::MutexLock lock(mutex);
+    runtime::MutexLock lock(link_mutex);
     const double takes = link.latency + link.seconds_per_byte * sent_bytes;
     link.communicated += takes;
     link.free = std::max(link.free, link.now) + takes;
@@ -35,7 +35,7 @@ class TimedCall final : public runtime::WorkState {
     const absl::Status status = inner_.Wait(deadline);
     if (done() || !inner_.Done()) return;
     {
-      runtime::MutexLock lock(mutex);
+      runtime::MutexLock lock(link_mutex);
       link.exposed += std::max(0.0, through_ - link.now);
       link.now = std::max(link.now, through_);
     }
@@ -49,35 +49,35 @@ class TimedCall final : public runtime::WorkState {
 
 SimulatedLink::SimulatedLink(double latency, double seconds_per_byte) {
   before_ = ExchangeCallObserver(this);
-  runtime::MutexLock lock(mutex);
+  runtime::MutexLock lock(link_mutex);
   link = {.latency = latency, .seconds_per_byte = seconds_per_byte};
 }
 
 SimulatedLink::~SimulatedLink() { ExchangeCallObserver(before_); }
 
 void SimulatedLink::Compute(double seconds) {
-  runtime::MutexLock lock(mutex);
+  runtime::MutexLock lock(link_mutex);
   link.now += seconds;
   link.computed += seconds;
 }
 
 double SimulatedLink::computed() const {
-  runtime::MutexLock lock(mutex);
+  runtime::MutexLock lock(link_mutex);
   return link.computed;
 }
 
 double SimulatedLink::communicated() const {
-  runtime::MutexLock lock(mutex);
+  runtime::MutexLock lock(link_mutex);
   return link.communicated;
 }
 
 double SimulatedLink::exposed() const {
-  runtime::MutexLock lock(mutex);
+  runtime::MutexLock lock(link_mutex);
   return link.exposed;
 }
 
 void SimulatedLink::Reset() {
-  runtime::MutexLock lock(mutex);
+  runtime::MutexLock lock(link_mutex);
   link = {.latency = link.latency, .seconds_per_byte = link.seconds_per_byte};
 }
 
