@@ -17,7 +17,7 @@ bool GivesAllTheSame(const CollectiveRequest& request);
 absl::Status CheckComparable(const CollectiveRequest& request, const runtime::Checks& checks, int size);
 
 // The hash of the result of a call that is done, never 0; 0 where ranks may get different results, or it lies in CUDA
-// memory. `size`: of the group.
+// memory. All NaNs of a reduction count as one: their signs and payloads may differ. `size`: of the group.
 uint64_t HashResult(const CollectiveRequest& request, int size);
 
 // All results so far of the calls of one provider, which begin in one order on all members.

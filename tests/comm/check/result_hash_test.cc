@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <set>
 
 namespace cohort::comm {
 namespace {
@@ -27,6 +29,40 @@ TEST(HashResultTest, OnlyResultsThatMustBeEqualHaveOne) {
   const UserReduceOp op;
   request.user_op = &op;
   EXPECT_EQ(HashResult(request, 4), 0);
+}
+
+// Every bit pattern of the types of one and two bytes; the edges of the larger ones.
+TEST(HashResultTest, SignsAndPayloadsOfNaNsDoNotCount) {
+  const auto hash = [](DataType dtype, const void* number) {
+    CollectiveRequest request;
+    request.kind = CollectiveKind::kAllReduce;
+    request.in = request.out = const_cast<void*>(number);
+    request.count = 1;
+    request.dtype = dtype;
+    return HashResult(request, 2);
+  };
+  const struct {
+    DataType dtype;
+    size_t different;  // 256 or 65536 without all NaNs but one
+  } kSmall[] = {{DataType::kFloat8E4M3, 255},
+                {DataType::kFloat8E5M2, 251},
+                {DataType::kFloat16, 65536 - 2045},
+                {DataType::kBFloat16, 65536 - 253}};
+  for (const auto& type : kSmall) {
+    std::set<uint64_t> hashes;
+    for (uint32_t bits = 0; bits < 1u << 8 * SizeOf(type.dtype); ++bits) hashes.insert(hash(type.dtype, &bits));
+    EXPECT_EQ(hashes.size(), type.different) << Name(type.dtype);
+  }
+  const auto of32 = [&](uint32_t bits) { return hash(DataType::kFloat32, &bits); };
+  EXPECT_EQ(of32(0x7fc00000), of32(0xffc00001));
+  EXPECT_EQ(of32(0x7fc00000), of32(0x7f800001));
+  EXPECT_NE(of32(0x7fc00000), of32(0x7f800000));
+  EXPECT_NE(of32(0x7f800000), of32(0xff800000));
+  EXPECT_NE(of32(0), of32(0x80000000));
+  const auto of64 = [&](uint64_t bits) { return hash(DataType::kFloat64, &bits); };
+  EXPECT_EQ(of64(0x7ff8000000000000), of64(0xfff0000000000001));
+  EXPECT_NE(of64(0x7ff8000000000000), of64(0x7ff0000000000000));
+  EXPECT_NE(of64(0x7ff0000000000000), of64(0xfff0000000000000));
 }
 
 TEST(HashResultTest, PlacesOfBlocksDoNotCount) {
