@@ -91,7 +91,7 @@ constexpr bool IsBitwise(ReduceOp op) { return op == ReduceOp::kBand || op == Re
 // Says on what, besides the inputs, the bits of a reduction's result may depend. comm/REFERENCE.md has the costs.
 enum class Determinism : uint8_t {
   kDefault = 0,  // CommunicatorOptions::determinism; there it means kFast
-  kFast,         // the fastest algorithm; all ranks get the same bits from one call
+  kFast,         // the fastest algorithm; all ranks get the same bits from one call, but for signs and payloads of NaNs
   // The same ranks of the same group on the same machines get the same bits from the same inputs in every run. The
   // choice of the algorithm depends on no measurement.
   kReproducible,

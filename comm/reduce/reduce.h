@@ -3,9 +3,8 @@
 // The values of results:
 //   integers      wrap around (modulo 2^bits), signed ones too; means never do (comm/reduce/integer_mean.h)
 //   float16, bfloat16, float8   each operation is computed in float32 and rounded to nearest, ties to even
-//   float8_e4m3   has no infinity: infinity and what rounds beyond 448 become NaN; float8_e5m2: what rounds beyond
-//   57344
-//                 becomes infinity. As PyTorch and ml_dtypes convert; NCCL's kernels saturate to 448 and 57344 instead
+//   float8_e4m3   has no infinity: infinity and what rounds beyond 448 become NaN. PyTorch 2.15 saturates to 448.
+//   float8_e5m2   what rounds beyond 57344 becomes infinity. NCCL's kernels saturate both types.
 //   min, max      of floating-point numbers: NaN if either is NaN (as torch.minimum and IEEE 754-2019 minimum), and -0
 //                 is less than +0, so that the result does not depend on the order of the operands
 // All CPUs give the same bits, except for the payload of NaNs.
