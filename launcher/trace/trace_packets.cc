@@ -148,7 +148,8 @@ bool TracePackets::Add(const Slice& slice) {
   packets_.Append(packet);
 
   v1::TracePacket& end = packets_.Event(v1::TrackEvent::TYPE_SLICE_END, track, ends[line]);
-  if (slice.waited != 0) end.mutable_track_event()->add_terminating_flow_ids(slice.waited);
+  // By clocks that are a little apart the flow may begin later. A terminating one would be dropped then.
+  if (slice.waited != 0) end.mutable_track_event()->add_flow_ids(slice.waited);
   packets_.Append(end);
   return true;
 }

@@ -121,6 +121,7 @@ class ReadTrace {
     if (open.empty()) return problems.push_back("an end without a beginning");
     open.back().end_ns = time;
     open.back().waited = event.slice.waited;
+    open.back().waited.insert(open.back().waited.end(), event.slice.causes.begin(), event.slice.causes.end());
     ListOf(open.back().track).push_back(std::move(open.back()));
     open.pop_back();
   }

@@ -168,13 +168,12 @@ void Trace::CheckArrows(size_t* late) const {
                              })->second;
     for (const auto& [rank, slice] : call) {
       SCOPED_TRACE("all-reduce " + std::to_string(i) + " of rank " + std::to_string(rank));
-      const uint64_t before_ns = last.start_ns - slice->start_ns;
+      const uint64_t before_ns = std::min(last.start_ns, slice->end_ns) - slice->start_ns;
       if (slice->waited.empty()) continue;
       ASSERT_EQ(causes.count(slice->waited[0]), 1u);
       EXPECT_EQ(causes.at(slice->waited[0]), &last);
       EXPECT_EQ("rank " + slice->arguments.at("waited for rank"), last.track);
       EXPECT_EQ(slice->arguments.at("waited ns"), std::to_string(before_ns));
-      EXPECT_GE(slice->end_ns, last.start_ns);
     }
     if (i % 16 != 0) continue;
     const int late_rank = static_cast<int>(i / 16 % 4);
@@ -234,7 +233,7 @@ TEST_F(Trace, AFullDiskEndsTheTraceAndNotTheJob) {
     return ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            ::mount("none", disk.c_str(), "tmpfs", 0, "size=8k") == 0;
   };
-  DlaunchProcess job(Command({"--trace", disk + "/x"}, {"400", "100"}), {.enter = with_small_disk});
+  DlaunchProcess job(Command({"--trace", disk + "/x"}, {"400", "5000"}), {.enter = with_small_disk});
   const int status = job.Wait();
   if (status == 97) GTEST_SKIP() << "no file system can be mounted here";
   EXPECT_EQ(status, 0) << job.err();
