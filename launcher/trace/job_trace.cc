@@ -236,6 +236,7 @@ void JobTrace::LearnClocks(const std::vector<TracedCall>& calls) {
   if (std::none_of(calls.begin(), calls.end(), [](const auto& call) { return AwaitsOthers(*call.shape); })) return;
   std::vector<NodeClocks::Visit> visits;
   const uint64_t late_ns = calls[0].shape->device() == runtime::kUnknownDevice ? kSeenWithinNs : 0;
+  if (late_ns > 0 && runtime::IsPointToPoint(static_cast<uint16_t>(calls[0].shape->kind()))) return;
   for (const TracedCall& call : calls) {
     if (call.state != runtime::CallState::kDone) return;
     const auto at = std::find_if(visits.begin(), visits.end(),
