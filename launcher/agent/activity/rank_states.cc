@@ -27,7 +27,7 @@ void RankStates::Watch(bool on) {
   seen_.clear();
   seen_.resize(world_ranks_.size());
   begun_ns_ = on ? runtime::SteadyNow() : kNever;
-  counted_ = false;
+  counted_ = not_counted_ = 0;
   if (!on) return Forget();
   if (sampler_ == nullptr) {
     absl::StatusOr<std::unique_ptr<ActivitySampler>> sampler = ActivitySampler::Start();
@@ -58,16 +58,16 @@ void RankStates::LookAtSome() {
   }
   const size_t count = subjects.size();
   if (sampler_->Look(std::move(subjects))) next_ += count;
-  const std::chrono::milliseconds period = counted_ ? kLookWhileCountedEvery : kLookEvery;
+  const bool all_counted = counted_ > 0 && not_counted_ == 0;
+  counted_ = not_counted_ = 0;
+  const std::chrono::milliseconds period = all_counted ? kLookWhileCountedEvery : kLookEvery;
   timer_ = loop_->After(UntilSharedWake(EventLoop::Clock::now(), period), [this] { LookAtSome(); });
 }
 
 void RankStates::TakeSamples() {
   if (sampler_ == nullptr) return;
-  const std::vector<ActivitySampler::Sample> samples = sampler_->Take();
-  if (samples.empty()) return;
-  counted_ = std::all_of(samples.begin(), samples.end(), [](const auto& sample) { return IsCounted(sample.state); });
-  for (const ActivitySampler::Sample& sample : samples) {
+  for (const ActivitySampler::Sample& sample : sampler_->Take()) {
+    ++(IsCounted(sample.state) ? counted_ : not_counted_);
     if (sample.state.begin_ns >= begun_ns_) Add(sample.state, &seen_[sample.number]);  // else of the time before
   }
 }

@@ -71,7 +71,7 @@ class RankStates {
   uint64_t begun_ns_ = kNever;                // when somebody began to want to know
   std::vector<Seen> seen_;                    // by local rank
   size_t next_ = 0;                           // whose turn it is
-  bool counted_ = false;                      // all that the latest samples saw, see kLookWhileCountedEvery
+  size_t counted_ = 0, not_counted_ = 0;      // samples since the last look, see kLookWhileCountedEvery
   EventLoop::TimerId timer_ = 0;
 };
 

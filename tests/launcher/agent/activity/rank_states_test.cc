@@ -134,12 +134,12 @@ TEST_F(RankStatesTest, ProgramsThatOnlyComputeAreLookedAtHalfAsOften) {
   int looked = looks_;
   uint64_t begun_ns = runtime::SteadyNow();
   const uint64_t period_ns = std::chrono::nanoseconds(RankStates::kLookWhileCountedEvery).count();
-  bool seldom = false;
+  int seldom = 0;  // times in a row
   TakeUntil([&] {
     const uint64_t passed_ns = runtime::SteadyNow() - std::exchange(begun_ns, runtime::SteadyNow());
     const int looks = looks_ - std::exchange(looked, looks_);
-    seldom = seldom || (looks > 0 && static_cast<uint64_t>(looks) <= passed_ns / period_ns + 1);
-    return seldom;
+    if (seldom < 3) seldom = looks > 0 && static_cast<uint64_t>(looks) <= passed_ns / period_ns + 1 ? seldom + 1 : 0;
+    return seldom == 3;
   });
 }
 
