@@ -382,7 +382,8 @@ absl::StatusOr<SegmentBlock> Segment::Rep::TakePages(uint64_t bytes) {
   absl::Status status = Reserve(fd.get(), *offset, size);
   if (status.ok()) status = EnsureMapped(*offset, size, Known::kPopulate);
   // qemu-user ignores requests to populate, and peers take a reserved page for a hole until it is touched.
-  if (status.ok() && !CheckAllocated({*offset, size}).ok()) ReadPages(*offset, *offset + size);
+  const auto first = static_cast<off_t>(*offset);
+  if (status.ok() && lseek(fd.get(), first, SEEK_DATA) != first) ReadPages(*offset, *offset + size);
   if (!status.ok()) {
     (void)GiveBack(fd.get(), *offset, size);
     pages.Add(*offset, size);
