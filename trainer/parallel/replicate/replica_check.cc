@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -18,8 +19,12 @@ namespace {
 
 constexpr const char* kWhat = "comparing the replicas' parameters";
 
+// All NaNs count as one: a reduction may give the ranks NaNs of different signs and payloads.
 int64_t HashOf(const at::Tensor& tensor) {
-  const at::Tensor here = tensor.detach().to(at::kCPU).contiguous();
+  at::Tensor here = tensor.detach().to(at::kCPU).contiguous();
+  if (here.is_floating_point() && here.element_size() > 1) {
+    here = here.masked_fill(here.isnan(), std::numeric_limits<double>::quiet_NaN());
+  }
   return here.nbytes() == 0 ? 0 : static_cast<int64_t>(runtime::HashMemory(here.data_ptr(), here.nbytes()));
 }
 
