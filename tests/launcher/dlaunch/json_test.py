@@ -70,6 +70,7 @@ class JsonTest(unittest.TestCase):
             self.assertLess(time.monotonic(), end, found)
             asked = subprocess.run([DLAUNCH, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
             found = self.valid(name, asked.stdout) if asked.returncode == 0 else None
+            time.sleep(0.05)
         return found
 
     def listed(self):
