@@ -121,7 +121,8 @@ enum {
   ((cohort_type)((bytes) > 0 && (bytes) <= 16777216 ? COHORT_BLOCK_BASE + (int32_t)(bytes) : COHORT_BLOCK_BASE))
 
 /* Levels of cohort_call_options.determinism: what the bits of a reduction depend on besides the inputs. 0 is the
- * communicator's own level. All ranks get the same bits from one call at every level. */
+ * communicator's own level. All ranks get the same bits from one call at every level, but
+ * for the sign and payload of NaNs. */
 enum {
   COHORT_FAST = 1,           /* on the algorithm, which measured times choose */
   COHORT_REPRODUCIBLE = 2,   /* on the group and its machines: every run gives the same */

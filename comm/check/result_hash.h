@@ -9,7 +9,7 @@
 
 namespace cohort::comm {
 
-// Whether a call must give all ranks of a group the same bits.
+// Whether a call must give all ranks of a group the same bits, but for those of a reduction's NaNs.
 bool GivesAllTheSame(const CollectiveRequest& request);
 
 // OK, or kUnimplemented for a call whose results `checks` asks to compare and nobody can: in CUDA memory, where NCCL's

@@ -29,10 +29,11 @@ class CriticalPath {
   explicit CriticalPath(const Timelines& timelines);
 
   // The path that ends with `rank` at the end of `span` and begins at its beginning, latest pieces first. A rank that
-  // waits is not on it: the path goes on at the one that it waits for.
+  // waits is not on it: the path goes on at the one that it waits for. Pieces of ranks of several nodes may overlap by
+  // as much as the nodes' clocks are apart.
   std::vector<PathPiece> Find(uint32_t rank, const Span& span) const;
-  // The time for which each other rank was blocked in these spans, which do not overlap. Ranks that were not are left
-  // out.
+  // The time for which each other rank was blocked in these spans. Time that lies in two of them counts twice. Ranks
+  // that were not are left out.
   std::map<uint32_t, uint64_t> Blocked(const std::vector<Span>& spans) const;
 
  private:

@@ -29,7 +29,8 @@ struct PlacedCall {
   uint64_t symbol = 0;        // the same for calls that repeat: same operation, group, other side and call site
   uint64_t occurrence = 0;    // of its symbol in its step, from 0
   uint64_t own_begin_ns = 0;  // when the rank was free before it: the rank's own time is from here to the start
-  // It waited for a call of another rank, which began at `release_ns`. `blocked_ns`: from when on it did nothing else.
+  // It waited for a call of another rank until `release_ns` (ReleaseOf). `blocked_ns`: from when on it did nothing
+  // else.
   bool waited = false;
   uint64_t release_ns = 0;
   uint64_t blocked_ns = 0;

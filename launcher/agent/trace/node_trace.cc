@@ -132,7 +132,7 @@ void NodeTrace::ReadLast(size_t local_rank) {
 }
 
 void NodeTrace::Schedule(ReadPace::Duration pause) {
-  // The looks at the programs are as far apart.
+  // The looks at the programs are as far apart, or half as far.
   const bool shared = pause == ReadPace::kMost;
   const std::chrono::nanoseconds delay = shared ? UntilSharedWake(EventLoop::Clock::now(), pause) : pause;
   timer_ = loop_->After(delay, [this] { Schedule(Read()); });
