@@ -181,8 +181,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> DrawGroup(std::mt19937_64& random,
   // Half of the groups have all ranks.
   if (Draw(random, 2) == 0) ranks.resize(least + Draw(random, ranks.size() - least + 1));
   *size = static_cast<int>(ranks.size());
-  if (std::find(ranks.begin(), ranks.end(), world.rank()) == ranks.end()) return std::unique_ptr<Communicator>();
-  return world.Subgroup(ranks);
+  absl::StatusOr<std::unique_ptr<Communicator>> group = std::unique_ptr<Communicator>();
+  if (std::find(ranks.begin(), ranks.end(), world.rank()) != ranks.end()) group = world.Subgroup(ranks);
+  // A rank that is late would get the error of the others' calls from Subgroup.
+  const absl::Status met = world.Barrier().Wait(3 * kBound);
+  if (group.ok() && !met.ok()) return met;
+  return group;
 }
 
 // All ranks have ended their trial: what a group leaves behind must live until nobody stores into it.
