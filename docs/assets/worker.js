@@ -29,3 +29,12 @@ if (location.protocol === "file:") {
     terminate() {}
   };
 }
+// A word with leading dashes is an option here, and lunr would leave out every page that has it. The page sends each query to
+// its worker as a message of type 2.
+const words = (query) => query.replace(/(^|\s)--?(?=\w)/g, "$1");
+window.Worker = class extends window.Worker {
+  postMessage(message, ...rest) {
+    super.postMessage(message?.type === 2 ? {...message, data: words(message.data)} : message, ...rest);
+  }
+};
+window.IFrameWorker &&= window.Worker;
