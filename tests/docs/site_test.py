@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = pathlib.Path(sys.argv.pop() if len(sys.argv) > 1 else tempfile.mkdtemp())
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools/docs"))
 import build  # noqa: E402
 import check_site  # noqa: E402
 import doxygen_filter  # noqa: E402
+import plots  # noqa: E402
 
 
 class Filter(unittest.TestCase):
@@ -29,6 +31,44 @@ class Filter(unittest.TestCase):
     def test_comment_of_c(self):
         text = doxygen_filter.translate("/* Head. */\n/* Above. */\nint a; /* behind */\n")
         self.assertEqual(text.splitlines(), ["", "/** Above. */", "int a; /**< behind */"])
+
+    def test_option_of_libtorch_is_a_field(self):
+        text = doxygen_filter.translate("#pragma once\n  TORCH_ARG(std::vector<int64_t>, blocks) = {};  // parts\n")
+        self.assertEqual(text.splitlines()[1], "  std::vector<int64_t> blocks = {};  ///< parts")
+
+
+class Pages(unittest.TestCase):
+    def test_drawing_keeps_its_lines_and_other_text_does_not(self):
+        page = "```text\na ──► b\n```\n\n```text\nan error\n```\n\n```python\na --> b\n```\n"
+        shown = build._BLOCK.sub(build._marked, page)
+        self.assertEqual(shown.count("{ .text .drawing }"), 1)
+        self.assertIn("``` { .text .drawing }\na ──► b\n```", shown)
+
+    def test_option_is_a_heading(self):
+        page = "| option | meaning |\n|---|---|\n| `-n, --np N\\|M` | Ranks |\n| `JOB` | A job |\n"
+        self.assertEqual(build.with_headings(page), "### `-n, --np N|M`\n\nRanks\n\n### `JOB`\n\nA job\n")
+
+    def test_button_copies_commands_alone(self):
+        page = '<div class="language-console highlight"><pre><code><span>$ a &lt; "b" \\\n</span><span>> -c\nprinted\n$ d\n</span></code></pre></div>'
+        self.assertIn('<div data-copy="a &lt; &quot;b&quot; \\\n-c\nd" class="language-console', build.with_commands(page))
+        other = page.replace("console", "python")
+        self.assertEqual(build.with_commands(other), other)
+
+
+class Plots(unittest.TestCase):
+    def test_panels_are_in_one_column_without_background(self):
+        source = next((ROOT / "tools/bench/results").glob("peers-*-ratios.svg")).read_text(encoding="utf-8")
+        shown = plots.in_one_column(source)
+        root = ElementTree.fromstring(shown)
+        self.assertEqual(root.get("width"), "460")
+        self.assertNotIn('height="100%" fill="white"', shown)
+        self.assertEqual(shown.count("<polyline"), source.count("<polyline"))
+        panels = [group.get("transform") for group in root if any(child.get("class") == "title" for child in group)]
+        self.assertEqual(len(panels), source.count('class="title"'))
+        self.assertEqual(len(set(panels)), len(panels))
+
+    def test_other_picture_stays(self):
+        self.assertEqual(plots.in_one_column("<svg><path/></svg>"), "<svg><path/></svg>")
 
 
 class Checker(unittest.TestCase):

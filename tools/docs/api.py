@@ -61,6 +61,7 @@ def escaped(text):
 
 
 _TYPES = ("class", "struct", "union", "enum")
+_OPTIONS = "Its fields are options: `.NAME(value)` sets one and returns the object, `.NAME()` reads it."
 
 
 class Symbol:
@@ -77,6 +78,7 @@ class Symbol:
         self.text = "\n\n".join(filter(None, (_text(element.find("briefdescription")),
                                               _text(element.find("detaileddescription")))))
         self.shared = ""  # a sentence in place of a comment of its own: where it is described
+        self.is_option = False  # by TORCH_ARG
         self.values = [(v.findtext("name"), "\n".join(filter(None, (_text(v.find("briefdescription")),
                         _text(v.find("detaileddescription")))))) for v in element.findall("enumvalue")]
 
@@ -170,12 +172,16 @@ def share_comments(path, symbols):
     """Gives a symbol without a comment the one that speaks for it too: of its block, the lines up to the next empty one;
     of the file, whose head names the type; of the struct that a typedef repeats; of the function that it overrides."""
     lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    for symbol in symbols:
+        symbol.is_option = "TORCH_ARG(" in lines[symbol.line - 1]
     head = "\n".join(doxygen_filter.head_of("\n".join(lines) + "\n")[0])
     code = "\n".join(lines)
     by_name = {s.name: s for s in symbols if s.text and s.kind != "typedef"}
     for before, symbol in zip([None] + symbols, symbols):
         if symbol.text or symbol.values and all(text for _, text in symbol.values):
             continue
+        if symbol.is_option and not (before.is_option and before.text and "//" not in lines[before.line - 1]):
+            continue  # a comment behind an option is about that one
         subject = symbol.name.removesuffix("Impl").removesuffix("Options")
         if symbol.name.endswith("Options") and re.search(rf"\b(class|struct|auto|Work|[A-Za-z:<>]+) {subject}(Impl)?\b", code):
             symbol.shared = f"Options of `{subject}`."
@@ -218,15 +224,36 @@ def _head(path):
     return re.sub(r"\n(\s*\n)+```\n", "\n```\n\n", text.replace("\n```text", "\n\n```text"))
 
 
+def shown_name(symbol, scopes):
+    """The heading of a symbol: a member has its class before it."""
+    return f"{symbol.scope.rsplit('::', 1)[-1]}::{symbol.name}" if symbol.scope in scopes else symbol.name
+
+
+def scopes_of(symbols):
+    return {s.full_name for s in symbols if s.kind in ("class", "struct", "union")}
+
+
+def anchor(shown):
+    return re.sub(r"\W+", "-", shown).strip("-").lower()
+
+
+def broken(path):
+    """The path of a header as text that narrow windows break behind a slash."""
+    return path.replace("/", "/<wbr>")
+
+
 def page(path, symbols):
-    lines = [f"# {path}", "", f'```cpp\n#include "cohort/{path if path != "comm/c/cohort.h" else "cohort.h"}"\n```', "",
+    lines = [f"# {broken(path)}", "", f'```cpp\n#include "cohort/{path if path != "comm/c/cohort.h" else "cohort.h"}"\n```', "",
              _head(path), ""]
-    scopes = {s.full_name for s in symbols if s.kind in ("class", "struct", "union")}
+    scopes, with_options, seen = scopes_of(symbols), {s.scope for s in symbols if s.is_option}, set()
     for symbol in symbols:
-        inside = symbol.scope in scopes
-        level = "###" if inside else "##"
-        shown = f"{symbol.scope.rsplit('::', 1)[-1]}::{symbol.name}" if inside else symbol.name
-        lines += [f"{level} {escaped(shown)}", "", f"```cpp\n{symbol.signature}\n```", "", symbol.text or symbol.shared, ""]
+        level = "###" if symbol.scope in scopes else "##"
+        shown = shown_name(symbol, scopes)
+        mark = "" if anchor(shown) in seen else f" {{ #{anchor(shown)} }}"
+        seen.add(anchor(shown))
+        lines += [f"{level} {escaped(shown)}{mark}", "", f"```cpp\n{symbol.signature}\n```", "", symbol.text or symbol.shared, ""]
+        if symbol.full_name in with_options:
+            lines += [_OPTIONS, ""]
         if symbol.values:
             lines += ["| value | meaning |", "|---|---|"]
             lines += [f"| `{name}` | {text.replace(chr(10), ' ').replace('|', chr(92) + '|')} |" for name, text in symbol.values] + [""]
@@ -241,14 +268,25 @@ def index(found):
     """The list of all headers, for reference/cpp.md."""
     lines = []
     for part, title in PARTS:
-        lines += [f"## {title}", "", "| header | symbols |", "|---|---|"]
+        lines += [f"## {title}", ""]
         for path, symbols in found.items():
             if path.startswith(part + "/"):
-                names = list(dict.fromkeys(s.name for s in symbols if s.scope.count("::") < 3 and s.kind != "define"))
-                shown = ", ".join(f"`{n}`" for n in names[:6]) + (", ..." if len(names) > 6 else "")
-                lines.append(f"| [`{path}`](cpp/{slug(path)}) | {shown} |")
-        lines.append("")
+                lines += [f"### [{broken(path)}](cpp/{slug(path)}) {{ #{anchor(path)} }}", "", *_listed(path, symbols), ""]
     return "\n".join(lines)
+
+
+def _listed(path, symbols):
+    """A line for each class, with its members, and one for all else of a header. Each name is a link."""
+    scopes, lines = scopes_of(symbols), {}
+    for symbol in symbols:
+        shown = shown_name(symbol, scopes)
+        link = f"[`{symbol.name}`](cpp/{slug(path)}#{anchor(shown)})"
+        group = symbol.full_name if symbol.full_name in scopes else symbol.scope if symbol.scope in scopes else ""
+        if link not in lines.setdefault(group, []):  # an overload has the heading of the first
+            lines[group].append(link)
+    rest = lines.pop("", [])
+    return [f"- {listed[0]}{': ' if listed[1:] else ''}{', '.join(listed[1:])}" for listed in lines.values()] + \
+           ([f"- {', '.join(rest)}"] if rest else [])
 
 
 def generate(folder, verbose=False):

@@ -5,6 +5,7 @@ Without MkDocs it makes FOLDER/env with requirements.txt first. --symbols lists 
 pages of docs/ are the site's own. Every other page of the tree lies at its path; a link to a file that is no page
 leads to a copy of the file, shown as code. The last lines say how many pages, links and symbols there are.
 """
+import html
 import importlib.util
 import os
 import pathlib
@@ -17,6 +18,7 @@ import sys
 import api
 import check_site
 import headers
+import plots
 
 ROOT = pathlib.Path(headers.ROOT)
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,6 +28,7 @@ _LANGUAGES = {".h": "cpp", ".cc": "cpp", ".cu": "cpp", ".def": "cpp", ".c": "c",
 # The theme loads this from a network for search on file:// pages; assets/worker.js replaces it.
 _SHIM = "https://unpkg.com/iframe-worker/shim"
 _PICTURES = (".svg", ".png")
+_BLOCK = re.compile(r"^( *)(```+)([^\n]*)\n(.*?)^\1\2$", re.M | re.S)
 
 
 def place_of(path):
@@ -37,6 +40,30 @@ def place_of(path):
     return path.removeprefix("docs/")
 
 
+def _marked(block):
+    """A block of code; one that is a drawing gets the class by which assets/site.css keeps its lines."""
+    drawn = block[3] in ("", "text") and re.search(r"[─│┌└├►◄▲▼]|--+[>+]|\+--|^ *\|", block[4], re.M)
+    return f"{block[1]}{block[2]} {{ .text .drawing }}\n{block[4]}{block[1]}{block[2]}" if drawn else block[0]
+
+
+def with_headings(text):
+    """A page of options whose rows are headings, so that the search finds an option and leads to it."""
+    def headings(table):
+        rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", table[1], re.M)
+        return "\n".join(f"### `{option}`\n\n{meaning}\n" for option, meaning in rows).replace("\\|", "|")
+    return re.sub(r"^\| option \| meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", headings, text, flags=re.M)
+
+
+def with_commands(page):
+    """A page of HTML on which the button of a console block copies its commands, and not what they print."""
+    def commands(block):
+        lines = html.unescape(re.sub(r"<[^>]+>", "", block[0])).splitlines()
+        kept = [line for n, line in enumerate(lines) if line.startswith("$ ") or n and lines[n - 1].endswith("\\")]
+        text = html.escape("\n".join(line.removeprefix("$ ").removeprefix("> ") for line in kept))
+        return block[0].replace('<div class="language-console', f'<div data-copy="{text}" class="language-console', 1)
+    return re.sub(r'<div class="language-console.*?</pre></div>', commands, page, flags=re.S)
+
+
 class Staging:
     """Copies pages into a folder and rewrites their links; pages and files that they link to follow."""
 
@@ -46,21 +73,27 @@ class Staging:
         self.folder = pathlib.Path(folder)
         self.extra = {}  # {path in the tree: place}, for files that are shown as code and for folders without a page
         self.pictures = set()
+        self.shown = set()  # pictures that a page shows; to others it only links
         self.headers = set(headers.public_headers(repository))
         self.missing = []
 
     def add_pages(self):
+        menu = set(re.findall(r"[\w./-]+\.md", (ROOT / "docs/nav.yml").read_text(encoding="utf-8")))
         for path in self.repository.named(".md"):
             if path == "docs/README.md" or path.startswith(".github/") or "/corpus" in path or path.startswith("tests/"):
                 continue
-            boost = "---\nsearch:\n  boost: 3\n---\n" if path.startswith("docs/") else ""  # for users, before the folders' READMEs
-            self._write(place_of(path), boost + self._rewritten(path, self.repository.text(path)))
+            used = path.startswith("docs/") or place_of(path) in menu  # by users; they come before the folders' READMEs
+            boost = "---\nsearch:\n  boost: 3\n---\n" if used else ""
+            text = self.repository.text(path)
+            self._write(place_of(path), boost + self._rewritten(path, with_headings(text) if path.endswith("OPTIONS.md") else text))
         for path in list(self.extra):
             self._write(self.extra[path], self._shown(path))
         for path in self.pictures:
             target = self.folder / place_of(path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, target)
+            if path in self.shown and path.endswith(".svg"):
+                target.write_text(plots.in_one_column(target.read_text(encoding="utf-8")), encoding="utf-8")
 
     def _write(self, place, text):
         file = self.folder / place
@@ -70,13 +103,13 @@ class Staging:
     def _rewritten(self, path, text):
         fenced = False
         lines = []
-        for line in text.splitlines():
+        for line in _BLOCK.sub(_marked, text).splitlines():
             if line.lstrip().startswith("```"):
                 fenced = not fenced
-            lines.append(line if fenced else _LINK.sub(lambda found: f"{found[1]}({self._target(path, found[2])})", line))
+            lines.append(line if fenced else _LINK.sub(lambda found: f"{found[1]}({self._target(path, found[2], found[1][0] == '!')})", line))
         return "\n".join(lines) + "\n"
 
-    def _target(self, path, link):
+    def _target(self, path, link, shown=False):
         if re.match(r"[a-z]+:|#", link):
             return link
         file, mark, anchor = link.partition("#")
@@ -85,6 +118,8 @@ class Staging:
             place, mark, anchor = "reference/cpp/" + api.slug(target), "", ""
         elif target.endswith(_PICTURES) and target in self.paths:
             self.pictures.add(target)
+            if shown:
+                self.shown.add(target)
             place = place_of(target)
         elif target.endswith(".md") and target in self.paths and not target.startswith(("tests/", ".github/")) \
                 and target != "docs/README.md":
@@ -153,7 +188,8 @@ def build(folder):
         sys.exit(ran.returncode)
     for file in (folder / "site").rglob("*.html"):
         up = posixpath.relpath(".", file.parent.relative_to(folder / "site").as_posix())
-        file.write_text(file.read_text(encoding="utf-8").replace(_SHIM, f"{up}/assets/worker.js"), encoding="utf-8")
+        page = with_commands(file.read_text(encoding="utf-8"))
+        file.write_text(page.replace(_SHIM, f"{up}/assets/worker.js"), encoding="utf-8")
     pages, links, broken = check_site.check(folder / "site")
     print("\n".join(broken))
     print(f"{folder}/site: {pages} pages, {links} links, {len(broken)} broken; {total} public symbols, {documented} documented")

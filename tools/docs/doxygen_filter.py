@@ -2,13 +2,15 @@
 """Doxygen's input filter: `doxygen_filter.py HEADER` prints the header with comments in the form that Doxygen reads.
 
 Headers have plain comments. One above a declaration becomes `///`, one behind it `///<` with its further lines. The
-comment at the head of a file is left out: api.py prints it at the top of the header's page.
+comment at the head of a file is left out: api.py prints it at the top of the header's page. TORCH_ARG(bool, bias) = true
+becomes the field bias.
 """
 import re
 import sys
 
 _ALONE = re.compile(r"^(\s*)//(?!/) ?(.*)$")
 _BEHIND = re.compile(r"^(.*?[;,{}=\w)]\s*)//(?!/) ?(.*)$")
+_OPTION = re.compile(r"\bTORCH_ARG\((.+), (\w+)\)")  # libtorch's: a field with a function that sets it and one that reads it
 _BLOCK = re.compile(r"^(.*?)/\*(?!\*) ?(.*)$")
 
 
@@ -22,6 +24,7 @@ def _lines(lines):
     """C++ comments, line by line."""
     column = None  # of a comment behind code, which may go on in the next line
     for line in lines:
+        line = _OPTION.sub(r"\1 \2", line)
         alone, found = _ALONE.match(line), _BEHIND.match(line)
         if alone and len(alone[1]) == column:
             yield f"{alone[1]}///< {_plain(alone[2])}"
