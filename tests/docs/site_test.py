@@ -54,6 +54,10 @@ class Pages(unittest.TestCase):
         other = page.replace("console", "python")
         self.assertEqual(build.with_commands(other), other)
 
+    def test_option_is_not_broken_behind_its_dashes(self):
+        shown = build.with_whole_options("<p>--a</p><code><span id=\"x-y\">run --no-pin</span> a-b</code>")
+        self.assertEqual(shown, '<p>--a</p><code><span id="x-y">run <span class="option">--no-pin</span></span> a-b</code>')
+
 
 class Plots(unittest.TestCase):
     def test_panels_are_in_one_column_without_background(self):

@@ -64,6 +64,14 @@ def with_commands(page):
     return re.sub(r'<div class="language-console.*?</pre></div>', commands, page, flags=re.S)
 
 
+def with_whole_options(page):
+    """A page of HTML on which no line ends behind the dashes of an option in code."""
+    def marked(code):
+        return re.sub(r"(<[^>]*>)|(?<![\w&;-])(--?[A-Za-z][\w-]*)",
+                      lambda found: found[1] or f'<span class="option">{found[2]}</span>', code[0])
+    return re.sub(r"<code\b.*?</code>", marked, page, flags=re.S)
+
+
 class Staging:
     """Copies pages into a folder and rewrites their links; pages and files that they link to follow."""
 
@@ -188,7 +196,7 @@ def build(folder):
         sys.exit(ran.returncode)
     for file in (folder / "site").rglob("*.html"):
         up = posixpath.relpath(".", file.parent.relative_to(folder / "site").as_posix())
-        page = with_commands(file.read_text(encoding="utf-8"))
+        page = with_whole_options(with_commands(file.read_text(encoding="utf-8")))
         file.write_text(page.replace(_SHIM, f"{up}/assets/worker.js"), encoding="utf-8")
     pages, links, broken = check_site.check(folder / "site")
     print("\n".join(broken))
