@@ -41,6 +41,15 @@
 #
 # NIGHTLY adds an entry `<name>_nightly` that runs the binary with --nightly (tests/support/nightly.h).
 #
+# A GoogleTest binary with an entry for each X_test.cc of its sources, `<prefix>_X_test`, which runs the suites of that
+# file. It costs far less time to compile than a binary a file. Two files that have tests of one suite are refused.
+#
+#   cohort_test_group(NAME comm_group_tests PREFIX comm
+#     SRCS death_test.cc shrink_test.cc survivors.h
+#     DEPS cohort::process_cluster
+#     [LABELS ...] [TIMEOUT 120] [ENV ...] [NIGHTLY shrink_test.cc]) # of every entry; NIGHTLY: files with such an entry
+#   cohort_test_timeout(300 comm_death_test) # where one differs; set_tests_properties sets its other properties
+#
 # Any other command as a test; exit status 77 means skipped, with a line "skipped: <what>: <why>" in its output. The
 # programs it names are built before.
 #

@@ -1,5 +1,5 @@
-# cohort_test, cohort_command_test, cohort_test_program and cohort_fuzzer: the head of CohortLibrary.cmake shows their
-# use.
+# cohort_test, cohort_test_group, cohort_command_test, cohort_test_program and cohort_fuzzer: the head of
+# CohortLibrary.cmake shows their use.
 #
 # Test binaries lie in <build>/tests/bin and link `cohort::test_main`, whose main() exits with 77 when every test it ran
 # skipped itself, so that ctest says "Skipped" and never hides a failure behind a skip. Each test finds
@@ -47,14 +47,26 @@ function(cohort_test_program)
   endif()
 endfunction()
 
+# Sanitizers make programs up to ten times slower.
+function(cohort_sanitized_timeout variable seconds)
+  if(COHORT_SANITIZE)
+    math(EXPR seconds "${seconds} * 8")
+  endif()
+  set(${variable} ${seconds} PARENT_SCOPE)
+endfunction()
+
+# cohort_test_timeout(<seconds> <entry>...): another time for some of the entries of a group.
+function(cohort_test_timeout seconds)
+  cohort_sanitized_timeout(seconds ${seconds})
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
 # cohort_test_properties(<variable>): what a test's ctest entry gets, as code, because ENVIRONMENT and LABELS are lists.
 macro(cohort_test_properties variable)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  if(COHORT_SANITIZE) # which makes programs up to ten times slower
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 8")
-  endif()
+  cohort_sanitized_timeout(arg_TIMEOUT ${arg_TIMEOUT})
   if(NOT DEFINED COHORT_TEST_PROCESSORS)
     set(COHORT_TEST_PROCESSORS 2)
   endif()
@@ -99,6 +111,73 @@ function(cohort_command_test)
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
   cmake_language(EVAL CODE "set_tests_properties(${arg_NAME} PROPERTIES ${properties})")
   set_property(GLOBAL APPEND PROPERTY COHORT_TESTS ${arg_NAME})
+endfunction()
+
+# cohort_test_filter(<variable> <file>): the --gtest_filter of the file's tests. The list of suites is read when CMake
+# configures, which it does again after each change of the file. A suite belongs to one file of a program.
+function(cohort_test_filter variable file)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} text)
+  # A macro with TEST in its name that is not in this list would add tests that are in no entry.
+  set(known "(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_SUITE|INSTANTIATE_TEST_SUITE_P|GTEST_[A-Z_]+)")
+  set(suites "")
+  set(patterns "")
+  string(REGEX MATCHALL "\n[A-Z_]*TEST[A-Z_]*\\([A-Za-z0-9_]*" tests "\n${text}")
+  foreach(test IN LISTS tests)
+    string(REGEX MATCH "^\n(.*)\\((.*)$" found "${test}")
+    set(kind ${CMAKE_MATCH_1})
+    set(suite ${CMAKE_MATCH_2})
+    if(NOT kind MATCHES "^${known}$" OR suite STREQUAL "")
+      message(FATAL_ERROR "${file}: the entries of its program cannot tell which suite ${kind}(${suite} adds tests to.")
+    elseif(kind MATCHES "^(TEST|TEST_F|TEST_P|TYPED_TEST)$" AND NOT suite IN_LIST suites)
+      list(APPEND suites ${suite})
+      if(kind STREQUAL "TEST_P") # GoogleTest's own suite fails where nothing instantiates this one
+        list(APPEND patterns ${suite}.* */${suite}.* GoogleTestVerification.*<${suite}>)
+      elseif(kind STREQUAL "TYPED_TEST")
+        list(APPEND patterns ${suite}/*)
+      else()
+        list(APPEND patterns ${suite}.*)
+      endif()
+    endif()
+  endforeach()
+  if(NOT suites)
+    message(FATAL_ERROR "${file} has no tests.")
+  endif()
+  list(JOIN patterns ":" filter)
+  set(${variable} ${filter} PARENT_SCOPE)
+  set(${variable}_SUITES ${suites} PARENT_SCOPE)
+endfunction()
+
+function(cohort_test_group)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;PREFIX;TIMEOUT" "SRCS;DEPS;LABELS;ENV;NIGHTLY")
+  cohort_check_arguments("cohort_test_group")
+  foreach(file IN LISTS arg_NIGHTLY)
+    if(NOT file IN_LIST arg_SRCS)
+      message(FATAL_ERROR "cohort_test_group(${arg_NAME}): NIGHTLY names ${file}, which is none of the SRCS")
+    endif()
+  endforeach()
+  cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS} cohort::test_main)
+  set(all_suites "")
+  foreach(file IN LISTS arg_SRCS)
+    if(NOT file MATCHES "_test[.]cc$")
+      continue()
+    endif()
+    cohort_test_filter(filter ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    foreach(suite IN LISTS filter_SUITES)
+      if(suite IN_LIST all_suites)
+        message(FATAL_ERROR "${arg_NAME}: ${file} and a file before it both have tests of ${suite}. Rename one.")
+      endif()
+    endforeach()
+    list(APPEND all_suites ${filter_SUITES})
+    cmake_path(GET file STEM stem)
+    set(command ${arg_NAME} --gtest_filter=${filter})
+    cohort_command_test(NAME ${arg_PREFIX}_${stem} COMMAND ${command} TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS}
+      ENV ${arg_ENV})
+    if(file IN_LIST arg_NIGHTLY)
+      cohort_command_test(NAME ${arg_PREFIX}_${stem}_nightly COMMAND ${command} --nightly TIMEOUT 7200
+        LABELS ${arg_LABELS} nightly ENV ${arg_ENV})
+    endif()
+  endforeach()
 endfunction()
 
 function(cohort_fuzzer)

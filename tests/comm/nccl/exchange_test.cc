@@ -14,7 +14,7 @@
 namespace cohort::comm {
 namespace {
 
-class NcclExchangeTest : public testing::Test {
+class NcclExchangeTest : public ::testing::Test {
  protected:
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
   void TearDown() override {
@@ -30,7 +30,7 @@ class NcclExchangeTest : public testing::Test {
 using Bytes = std::vector<std::byte>;
 
 // Returns the input of rank r: the same on all ranks that ask.
-Bytes Input(DataType dtype, int rank, size_t count) {
+Bytes InputBytes(DataType dtype, int rank, size_t count) {
   std::mt19937_64 random(static_cast<uint64_t>(rank) * 1000 + static_cast<uint64_t>(dtype));
   Bytes bytes(count * SizeOf(dtype));
   if (dtype == DataType::kFloat32) {
@@ -54,7 +54,7 @@ Bytes Folded(DataType dtype, ReduceOp op, int size, size_t whole, size_t begin, 
   std::vector<Bytes> inputs;
   std::vector<const void*> ins;
   for (int rank = 0; rank < size; ++rank) {
-    const Bytes input = Input(dtype, rank, whole);
+    const Bytes input = InputBytes(dtype, rank, whole);
     inputs.emplace_back(count * SizeOf(wide));
     const std::byte* from = input.data() + begin * SizeOf(dtype);
     if (scaled) {
@@ -73,7 +73,7 @@ Bytes Folded(DataType dtype, ReduceOp op, int size, size_t whole, size_t begin, 
   return result;
 }
 
-CollectiveRequest Request(CollectiveKind kind, DataType dtype, ReduceOp op, int rank, size_t count) {
+CollectiveRequest RequestOf(CollectiveKind kind, DataType dtype, ReduceOp op, int rank, size_t count) {
   CollectiveRequest request;
   request.kind = kind;
   request.dtype = dtype;
@@ -87,9 +87,9 @@ std::string CheckKinds(NcclRank& self, DataType dtype, ReduceOp op, Determinism 
   const int size = self.size(), rank = self.rank();
   const std::string what = std::string(Name(dtype)) + " " + std::string(Name(op)) + " " + std::to_string(n) + ": ";
   const size_t element = SizeOf(dtype);
-  CollectiveRequest request = Request(CollectiveKind::kAllReduce, dtype, op, rank, n);
+  CollectiveRequest request = RequestOf(CollectiveKind::kAllReduce, dtype, op, rank, n);
   request.determinism = determinism;
-  Bytes in = Input(dtype, rank, n), out(n * element);
+  Bytes in = InputBytes(dtype, rank, n), out(n * element);
   request.in = in.data();
   request.out = out.data();
   if (const absl::Status status = self.Run(request); !status.ok()) return what + status.ToString();
@@ -98,7 +98,7 @@ std::string CheckKinds(NcclRank& self, DataType dtype, ReduceOp op, Determinism 
   request.in_place = true;
   if (const absl::Status status = self.Run(request); !status.ok()) return what + status.ToString();
   if (in != out) return what + "all_reduce in place gave other bits";
-  in = Input(dtype, rank, n);
+  in = InputBytes(dtype, rank, n);
   request.in = in.data();
   request.out = out.data();
   request.in_place = false;
@@ -109,7 +109,7 @@ std::string CheckKinds(NcclRank& self, DataType dtype, ReduceOp op, Determinism 
   if (const absl::Status status = self.Run(request); !status.ok()) return what + status.ToString();
   if (out != (rank == size - 1 ? Folded(dtype, op, size, n, 0, n) : untouched)) return what + "reduce";
   const size_t all = n * static_cast<size_t>(size);
-  in = Input(dtype, rank, all);
+  in = InputBytes(dtype, rank, all);
   request.in = in.data();
   request.kind = CollectiveKind::kReduceScatter;
   if (const absl::Status status = self.Run(request); !status.ok()) return what + status.ToString();
@@ -125,7 +125,7 @@ std::string CheckKinds(NcclRank& self, DataType dtype, ReduceOp op, Determinism 
   table.out_counts = {rank};
   table.out_places = {0};
   const auto whole = static_cast<size_t>(end), part = static_cast<size_t>(rank);
-  in = Input(dtype, rank, whole);
+  in = InputBytes(dtype, rank, whole);
   out.assign(std::max(part, size_t{1}) * element, std::byte{});
   request.in = in.data();
   request.out = out.data();
@@ -186,7 +186,7 @@ TEST_F(NcclExchangeTest, AGroupOfOneMultipliesByItsFactor) {
 TEST_F(NcclExchangeTest, AGroupOfOneIsRefusedTheCallAlone) {
   const std::vector<std::string> problems = RunNcclRanks(1, [](NcclRank& self) -> std::string {
     std::vector<float> in(10, 2), out(10);
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kFloat32, ReduceOp::kPreMulSum, 0, 10);
+    CollectiveRequest request = RequestOf(CollectiveKind::kAllReduce, DataType::kFloat32, ReduceOp::kPreMulSum, 0, 10);
     request.in = in.data();
     request.out = out.data();
     request.factor = 3;
@@ -234,8 +234,9 @@ class Release : public runtime::ProgressSource {
 TEST_F(NcclExchangeTest, OtherOperationsGoOnWhileNcclIsAtWork) {
   std::atomic<int> driven{0};
   const std::vector<std::string> problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
-    Bytes in = Input(DataType::kInt16, self.rank(), 64), out(128);
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
+    Bytes in = InputBytes(DataType::kInt16, self.rank(), 64), out(128);
+    CollectiveRequest request =
+        RequestOf(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
     request.in = in.data();
     request.out = out.data();
     if (!self.Run(request).ok()) return "the first call failed";
@@ -269,8 +270,9 @@ TEST_F(NcclExchangeTest, OtherOperationsGoOnWhileNcclIsAtWork) {
 
 TEST_F(NcclExchangeTest, MemoryOfAFailedCallIsKeptUntilNcclHasStopped) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    Bytes in = Input(DataType::kInt16, self.rank(), 64), out(128);
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
+    Bytes in = InputBytes(DataType::kInt16, self.rank(), 64), out(128);
+    CollectiveRequest request =
+        RequestOf(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
     request.in = in.data();
     request.out = out.data();
     if (!self.Run(request).ok()) return "the first call failed";
@@ -299,9 +301,9 @@ TEST_F(NcclExchangeTest, MemoryOfAFailedCallIsKeptUntilNcclHasStopped) {
 
 TEST_F(NcclExchangeTest, ABatchMayHoldBothKinds) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    Bytes in = Input(DataType::kInt16, self.rank(), 64), folded(128), gathered(256);
-    CollectiveRequest reduce = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
-    CollectiveRequest gather = Request(CollectiveKind::kAllGather, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
+    Bytes in = InputBytes(DataType::kInt16, self.rank(), 64), folded(128), gathered(256);
+    CollectiveRequest reduce = RequestOf(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
+    CollectiveRequest gather = RequestOf(CollectiveKind::kAllGather, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
     reduce.in = gather.in = in.data();
     reduce.out = folded.data();
     gather.out = gathered.data();
@@ -319,7 +321,7 @@ TEST_F(NcclExchangeTest, ABatchMayHoldBothKinds) {
       if (const absl::Status status = work.Wait(std::chrono::seconds(10)); !status.ok()) return status.ToString();
     }
     if (folded != Folded(DataType::kInt16, ReduceOp::kSum, 2, 64, 0, 64)) return "all_reduce gave other bits";
-    const Bytes last = Input(DataType::kInt16, 1, 64);
+    const Bytes last = InputBytes(DataType::kInt16, 1, 64);
     return std::equal(last.begin(), last.end(), gathered.begin() + 128) ? "" : "all_gather gave wrong values";
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
@@ -327,8 +329,9 @@ TEST_F(NcclExchangeTest, ABatchMayHoldBothKinds) {
 
 TEST_F(NcclExchangeTest, AnExchangeIsCapturedOnceItHasRun) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    Bytes in = Input(DataType::kInt16, self.rank(), 50), out(100);
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 50);
+    Bytes in = InputBytes(DataType::kInt16, self.rank(), 50), out(100);
+    CollectiveRequest request =
+        RequestOf(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 50);
     request.in = in.data();
     request.out = out.data();
     if (!self.Run(request).ok()) return "the first call failed";
@@ -348,14 +351,14 @@ TEST_F(NcclExchangeTest, AnExchangeIsCapturedOnceItHasRun) {
 TEST_F(NcclExchangeTest, FactorsGoToNccl) {
   const std::vector<std::string> problems = RunNcclRanks(3, [](NcclRank& self) -> std::string {
     std::vector<float> in(10, 2), out(10);
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kFloat32, ReduceOp::kPreMulSum, 0, 10);
+    CollectiveRequest request = RequestOf(CollectiveKind::kAllReduce, DataType::kFloat32, ReduceOp::kPreMulSum, 0, 10);
     request.in = in.data();
     request.out = out.data();
     request.factor = 0.5 * (self.rank() + 1);
     if (const absl::Status status = self.Run(request); !status.ok()) return status.ToString();
     if (out != std::vector<float>(10, 6)) return "float32 gave " + std::to_string(out[0]);
     std::vector<uint16_t> halves(4, 0x4000), half_sum(4);  // bfloat16 2
-    request = Request(CollectiveKind::kReduceScatter, DataType::kBFloat16, ReduceOp::kPreMulSum, 0, 1);
+    request = RequestOf(CollectiveKind::kReduceScatter, DataType::kBFloat16, ReduceOp::kPreMulSum, 0, 1);
     halves.resize(3);
     request.in = halves.data();
     request.out = half_sum.data();
@@ -363,7 +366,7 @@ TEST_F(NcclExchangeTest, FactorsGoToNccl) {
     if (const absl::Status status = self.Run(request); !status.ok()) return status.ToString();
     if (half_sum[0] != 0x3fc0) return "bfloat16 gave other bits";  // 1.5
     std::vector<int64_t> numbers(5, 7), sum(5);
-    request = Request(CollectiveKind::kAllReduce, DataType::kInt64, ReduceOp::kPreMulSum, 0, 5);
+    request = RequestOf(CollectiveKind::kAllReduce, DataType::kInt64, ReduceOp::kPreMulSum, 0, 5);
     request.in = numbers.data();
     request.out = sum.data();
     request.factor = -1 - self.rank();
@@ -376,7 +379,7 @@ TEST_F(NcclExchangeTest, FactorsGoToNccl) {
 TEST_F(NcclExchangeTest, Float8IsReducedByNcclWhereItCan) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     std::vector<uint8_t> in(20, 0x38), out(20);  // e4m3 1
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kFloat8E4M3, ReduceOp::kSum, 0, 20);
+    CollectiveRequest request = RequestOf(CollectiveKind::kAllReduce, DataType::kFloat8E4M3, ReduceOp::kSum, 0, 20);
     request.in = in.data();
     request.out = out.data();
     if (const absl::Status status = self.Run(request); !status.ok()) return status.ToString();

@@ -13,16 +13,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class NcclFault : public testing::Test {
+class NcclFault : public ::testing::Test {
  protected:
   void TearDown() override { TheFake().configure(kFakeWorks, 0, -1, false); }
 };
-
-CollectiveRequest Barrier() {
-  CollectiveRequest request;
-  request.kind = CollectiveKind::kBarrier;
-  return request;
-}
 
 // A barrier and an all-reduce whose input is searched for NaN, which on rank 0 goes wrong in `mode`. Returns rank 0's
 // status and how long it took.

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class NcclGraphTest : public testing::Test {
+class NcclGraphTest : public ::testing::Test {
  protected:
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
 };

@@ -74,10 +74,6 @@ class Device {
   bool fails_ = false;
 };
 
-void ExpectNoProblem(const std::vector<std::string>& problems) {
-  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
-}
-
 TEST(DeviceLife, OnlyTheListedTransitionsAreLegal) {
   using enum DeviceLife;
   const std::set<std::pair<DeviceLife, DeviceLife>> legal = {
@@ -125,7 +121,7 @@ TEST(DeviceLife, StopsAtOnceWithoutACommunicator) {
 }
 
 TEST(DeviceLifeDeathTest, ASecondPrepareIsCaught) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto prepare_twice = [](NcclRank& self) -> std::string {
     Device device(self, 1);
     (void)device.Prepare();

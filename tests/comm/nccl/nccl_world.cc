@@ -1,8 +1,10 @@
 #include "tests/comm/nccl/nccl_world.h"
 
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <thread>
 #include <utility>
@@ -112,11 +114,27 @@ absl::Status NcclRank::Run(const CollectiveRequest& request, std::chrono::nanose
   return Launch(request, nullptr, timeout).Wait(std::chrono::seconds(20));
 }
 
-NcclOptions FakeOptions() { return {COHORT_FAKE_NCCL, COHORT_FAKE_NCCL, "", nullptr}; }
+namespace {
+
+const char* FakeLibrary() {
+  const char* chosen = std::getenv("COHORT_TEST_FAKE_NCCL");
+  return chosen == nullptr ? COHORT_FAKE_NCCL : chosen;
+}
+
+}  // namespace
+
+NcclOptions FakeOptions() { return {FakeLibrary(), FakeLibrary(), "", nullptr}; }
+
+CollectiveRequest Barrier(int device) {
+  CollectiveRequest request;
+  request.kind = CollectiveKind::kBarrier;
+  request.device = device;
+  return request;
+}
 
 const FakeNccl& TheFake() {
   static const FakeNccl fake = [] {
-    void* library = dlopen(COHORT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(FakeLibrary(), RTLD_NOW | RTLD_LOCAL);
     return FakeNccl{reinterpret_cast<decltype(&FakeNcclConfigure)>(dlsym(library, "FakeNcclConfigure")),
                     reinterpret_cast<decltype(&FakeNcclLiveCommunicators)>(dlsym(library, "FakeNcclLiveCommunicators")),
                     reinterpret_cast<decltype(&FakeNcclMade)>(dlsym(library, "FakeNcclMade")),
@@ -173,6 +191,10 @@ std::vector<std::string> RunNcclRanks(int size, const std::function<std::string(
   }
   for (std::thread& thread : threads) thread.join();
   return problems;
+}
+
+void ExpectNoProblem(const std::vector<std::string>& problems) {
+  for (size_t rank = 0; rank < problems.size(); ++rank) EXPECT_EQ(problems[rank], "") << "rank " << rank;
 }
 
 }  // namespace cohort::comm

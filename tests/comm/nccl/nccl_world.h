@@ -89,10 +89,16 @@ struct FakeNccl {
   }
 };
 const FakeNccl& TheFake();
+// The fake of COHORT_TEST_FAKE_NCCL in the environment; without it, that of today's NCCL.
 NcclOptions FakeOptions();
+
+// The call that every kind of group has.
+CollectiveRequest Barrier(int device = 0);
 
 // Runs body(rank) in `size` threads. The fake works unless the body configures it. Returns what bodies returned: "" or
 // what was wrong.
 std::vector<std::string> RunNcclRanks(int size, const std::function<std::string(NcclRank&)>& body);
+// Fails the test for each rank whose text is not empty.
+void ExpectNoProblem(const std::vector<std::string>& problems);
 
 }  // namespace cohort::comm

@@ -20,17 +20,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class NcclOrderTest : public testing::Test {
+class NcclOrderTest : public ::testing::Test {
  protected:
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
 };
-
-CollectiveRequest Barrier(int device = 0) {
-  CollectiveRequest request;
-  request.kind = CollectiveKind::kBarrier;
-  request.device = device;
-  return request;
-}
 
 // Two groups of the same ranks on one device, each with a stream, past their first calls.
 struct Pair {

@@ -12,7 +12,7 @@
 namespace cohort::comm {
 namespace {
 
-class NcclProviderTest : public testing::Test {
+class NcclProviderTest : public ::testing::Test {
  protected:
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
   void TearDown() override {
@@ -44,10 +44,6 @@ CollectiveRequest Request(CollectiveKind kind, const Values& in, Values& out, si
 
 std::string Expect(const Values& got, const Values& expected, const std::string& what) {
   return got == expected ? "" : what + " gave wrong values";
-}
-
-void ExpectNoProblem(const std::vector<std::string>& problems) {
-  for (size_t rank = 0; rank < problems.size(); ++rank) EXPECT_EQ(problems[rank], "") << "rank " << rank;
 }
 
 std::string CheckReductions(NcclRank& self, size_t n) {

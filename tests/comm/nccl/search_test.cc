@@ -12,7 +12,7 @@
 namespace cohort::comm {
 namespace {
 
-class NcclSearchTest : public testing::Test {
+class NcclSearchTest : public ::testing::Test {
  protected:
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
   void TearDown() override {
@@ -20,10 +20,6 @@ class NcclSearchTest : public testing::Test {
     EXPECT_EQ(TheFake().live_allocations(), 0);
   }
 };
-
-void ExpectNoProblem(const std::vector<std::string>& problems) {
-  for (size_t rank = 0; rank < problems.size(); ++rank) EXPECT_EQ(problems[rank], "") << "rank " << rank;
-}
 
 CollectiveRequest Sum(std::vector<float>& values) {
   CollectiveRequest request;

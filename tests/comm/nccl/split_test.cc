@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class NcclSplitTest : public testing::Test {
+class NcclSplitTest : public ::testing::Test {
  protected:
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
   void TearDown() override {
@@ -24,13 +24,6 @@ class NcclSplitTest : public testing::Test {
     EXPECT_EQ(TheFake().live_allocations(), 0);
   }
 };
-
-CollectiveRequest Barrier(int device = 0) {
-  CollectiveRequest request;
-  request.kind = CollectiveKind::kBarrier;
-  request.device = device;
-  return request;
-}
 
 // "" or what was wrong: every member's rank in the world, gathered on `device`.
 std::string Gather(NcclRank& group, const std::vector<int32_t>& members, int device) {
