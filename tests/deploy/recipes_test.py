@@ -59,11 +59,12 @@ class CMakePackage:
 
 class Recipes(unittest.TestCase):
     def spack(self):
-        recorder, names = Recorder(), ("license", "version", "variant", "depends_on", "conflicts", "generator", "when")
+        recorder, names = Recorder(), ("license", "version", "variant", "depends_on", "conflicts", "when")
         modules = {name: types.ModuleType(name) for name in (
             "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems", "spack_repo.builtin.build_systems.cmake",
             "spack", "spack.package")}
-        modules["spack_repo.builtin.build_systems.cmake"].CMakePackage = CMakePackage
+        cmake = modules["spack_repo.builtin.build_systems.cmake"]
+        cmake.CMakePackage, cmake.generator = CMakePackage, recorder.directive("generator")  # spack.package has no generator
         for name in names:
             setattr(modules["spack.package"], name, recorder.directive(name))
         sys.modules.update(modules)
