@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # wheel_roots.sh [--torch|--torch-wheel] <wheel> [suite...]: installs the wheel and numpy in bare Debian 11, 12 and 13, or in
-# the suites given, and runs four ranks there. Both together may take 60 s. `tools/dev wheel --roots` calls it.
+# the suites given, and runs four ranks there. Both together may take 60 s. Then jobs run there without the calls that older
+# kernels lack (old_kernel_test.py). `tools/dev wheel --roots` calls it.
 #
 # --torch: then four ranks of torch.distributed too, with Debian's PyTorch, which 12 and 13 have (Debian 11's is too old).
 # --torch-wheel: with PyPI's. TORCH_INDEX names another index, as for `tools/dev wheel`.
@@ -56,6 +57,10 @@ took=$(($(date +%s) - began))
 [ "$(grep -c ': 6.0,' output)" = 4 ] || { echo "these are not four sums of 6" && exit 1; }
 dlaunch doctor | tail -n 1
 ldd --version | head -n 1
+if [ -e old_kernel_test.py ]; then
+  env/bin/python old_kernel_test.py env/bin/dlaunch >old_kernel.log 2>&1 || { cat old_kernel.log && exit 1; }
+  grep '^Ran' old_kernel.log
+fi
 if [ "$torch" = wheel ]; then pip install -q --no-cache-dir --disable-pip-version-check ${index:+--extra-index-url "$index"} torch; fi
 if [ -n "$torch" ]; then
   timeout $((5 * most)) dlaunch -n 4 python -c '
@@ -80,6 +85,7 @@ for suite; do
   fill_root "$work/$suite" "$suite" "$architecture" python3 python3-venv || exit 1
   mkdir "$work/$suite/user"
   cp "$wheel" "$work/in_root.sh" "$work/$suite/user/"
+  [ -n "$emulated" ] || cp "$here/../launcher/dlaunch/old_kernel_test.py" "$work/$suite/user/" # qemu has no seccomp
   cp /etc/ssl/certs/ca-certificates.crt "$work/$suite/user/certificates" # pip trusts what this machine trusts
   if [ "$with" = python3-torch ]; then
     in_root "$work/$suite" sh -c "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install python3-torch" \
