@@ -18,7 +18,7 @@ namespace {
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 
-constexpr int kSteps = 20;
+constexpr int kNoisySteps = 20;
 
 // `where` is a Communicator or a DeviceMesh.
 template <typename Where>
@@ -33,7 +33,7 @@ std::vector<at::Tensor> TrainedSharded(Where& where, const FullyShardedDataParal
   auto stack = std::make_shared<Stack>(saving ? checkpointed : plain, /*statistics=*/false);
   auto model = std::make_shared<FullyShardedDataParallel<Stack>>(stack, where, options);
   Adam optimizer(model->parameters(), AdamOptions(0.02));
-  TrainNoisy(*model, optimizer, kSteps);
+  TrainNoisy(*model, optimizer, kNoisySteps);
   const SummonFullParams whole(*model, /*writeback=*/false);
   return Copies(model->parameters());
 }
@@ -50,7 +50,7 @@ std::vector<at::Tensor> TrainedReplicated(const std::string& mode, bool saving, 
   if (mode.starts_with("ddp")) {
     DistributedDataParallel<Stack> ddp(stack, group, options);
     Adam optimizer(stack->parameters(), AdamOptions(0.02));
-    TrainNoisy(ddp, optimizer, kSteps);
+    TrainNoisy(ddp, optimizer, kNoisySteps);
     return Copies(stack->parameters());
   }
   ZeroRedundancyOptimizerOptions split;
@@ -59,7 +59,7 @@ std::vector<at::Tensor> TrainedReplicated(const std::string& mode, bool saving, 
   std::unique_ptr<DistributedDataParallel<Stack>> ddp =
       mode.starts_with("zero1") ? std::make_unique<DistributedDataParallel<Stack>>(stack, group, options)
                                 : std::make_unique<ShardedDataParallel<Stack>>(stack, optimizer, group, options);
-  TrainNoisy(*ddp, optimizer, kSteps);
+  TrainNoisy(*ddp, optimizer, kNoisySteps);
   return Copies(stack->parameters());
 }
 
@@ -117,7 +117,7 @@ TEST(EveryMode, NoModeUsesABufferTooEarly) {
   for (const std::string& mode : Modes()) {
     const DelayedCollectives delayed;
     ExpectAlike(TrainedUnder(mode, /*saving=*/true, *group), expected, mode + " with transfers held back");
-    EXPECT_GT(delayed.calls(), world->size() > 1 ? kSteps : 0) << mode;
+    EXPECT_GT(delayed.calls(), world->size() > 1 ? kNoisySteps : 0) << mode;
   }
 }
 
@@ -132,7 +132,7 @@ TEST(EveryMode, EveryModeTrainsAsASingleProcess) {
     streams.push_back(at::detail::createCPUGenerator(static_cast<uint64_t>(900 + rank)));
   }
   at::Generator own = at::detail::getDefaultCPUGenerator();
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kNoisySteps; ++step) {
     optimizer.zero_grad();
     for (int rank = 0; rank < world->size(); ++rank) {
       own.set_state(streams[rank].get_state());

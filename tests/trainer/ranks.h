@@ -19,6 +19,13 @@ namespace cohort::trainer {
 extern std::unique_ptr<runtime::Runtime> job;
 extern std::unique_ptr<comm::Communicator> world;
 
+// All ranks, whose sums have the same bits in any order of the ranks.
+inline std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
+  auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
 // Two linear layers and a buffer; weights differ per rank until a wrapper makes them rank 0's.
 struct Net : torch::nn::Module {
   explicit Net(int64_t hidden = 5) {

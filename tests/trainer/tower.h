@@ -67,12 +67,6 @@ std::shared_ptr<Sharded> Shard(Where& where, const FullyShardedDataParallelOptio
   return std::make_shared<Sharded>(tower, where, options);
 }
 
-inline std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
-  auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
-  EXPECT_TRUE(made.ok()) << made.status();
-  return *std::move(made);
-}
-
 inline bool WorldIsPowerOfTwo() { return (world->size() & (world->size() - 1)) == 0; }
 
 template <typename Model>

@@ -25,7 +25,7 @@ using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
 using ZeroAdamW = ZeroRedundancyOptimizer<AdamW>;
 
-enum class Layers { kTensor, kTorchShard };
+enum class CutBy { kTensor, kTorchShard };
 
 // Rows of the embedding, and what it and the two layers after it give.
 struct Sizes {
@@ -43,11 +43,11 @@ struct Tail : torch::nn::Module {
 
 // An embedding and two layers. On an axis of one rank they are ordinary ones; names and initial values, by element, are
 // the same in every way.
-torch::nn::Sequential MakeMlp(Layers layers, const TensorAxis& axis, const Sizes& sizes) {
+torch::nn::Sequential MakeMlp(CutBy layers, const TensorAxis& axis, const Sizes& sizes) {
   using torch::nn::Functional;
   torch::nn::Sequential mlp;
   const auto [tokens, width, hidden, out] = sizes;
-  if (layers == Layers::kTorchShard) {
+  if (layers == CutBy::kTorchShard) {
     namespace nn = torchshard::nn;
     mlp->push_back("tokens", nn::ParallelEmbedding(nn::ParallelEmbeddingOptions(tokens, width).dim(0)));
     mlp->push_back("up", nn::ParallelLinear(nn::ParallelLinearOptions(width, hidden).dim(1)));
@@ -157,7 +157,7 @@ std::unique_ptr<Way> Make(const std::string& name, const Sizes& sizes = {}) {
     way->alone = First(1);
     if (way->alone == nullptr) return nullptr;
     way->group = way->alone.get();
-    const auto mlp = std::make_shared<Mlp>(MakeMlp(Layers::kTensor, TensorAxis(), sizes));
+    const auto mlp = std::make_shared<Mlp>(MakeMlp(CutBy::kTensor, TensorAxis(), sizes));
     way->module = mlp;
     way->optimizer = std::make_unique<AdamW>(mlp->parameters(), Adam());
     way->state = StateOf(*mlp, *way->optimizer, *way->alone);
@@ -168,7 +168,7 @@ std::unique_ptr<Way> Make(const std::string& name, const Sizes& sizes = {}) {
   DeviceMesh& mesh = *way->mesh;
   const TensorAxis axis = mesh.has(kTensorAxis) ? TensorAxis(mesh.axis(kTensorAxis).value()) : TensorAxis();
   if (how == "torchshard") torchshard::distributed::init_process_group(*world, mesh.size(kTensorAxis).value());
-  const auto layers = MakeMlp(how == "torchshard" ? Layers::kTorchShard : Layers::kTensor, axis, sizes);
+  const auto layers = MakeMlp(how == "torchshard" ? CutBy::kTorchShard : CutBy::kTensor, axis, sizes);
   if (how == "pipeline") {
     MakePipeline(*way, layers);
     return way;

@@ -27,8 +27,8 @@ double WholeNorm(double scale = 1) {
   return std::sqrt(squares);
 }
 
-struct Sharded {
-  Sharded() : net(std::make_shared<Net>()), zero(net->parameters(), *world, torch::optim::SGDOptions(0.1)) {
+struct ShardedByZero {
+  ShardedByZero() : net(std::make_shared<Net>()), zero(net->parameters(), *world, torch::optim::SGDOptions(0.1)) {
     model = std::make_unique<ShardedDataParallel<Net>>(net, zero, *world);
   }
   void Backward(double scale = 1) { (model->forward(InputOf(world->rank())).pow(2).mean() * scale).backward(); }
@@ -42,7 +42,7 @@ TEST(Zero2Placements, TheNormCountsEachGradientAtItsOwner) {
   const double expected = WholeNorm();
   const auto mesh = init_device_mesh(*world, {world->size()}, {"replicate"});
   for (const bool over_mesh : {false, true}) {
-    Sharded sharded;
+    ShardedByZero sharded;
     sharded.Backward();
     const at::Tensor norm = clip_grad_norm_(sharded.net->parameters(), 1e9, 2, over_mesh ? mesh.get() : nullptr);
     EXPECT_NEAR(norm.item<double>(), expected, 1e-5);
@@ -51,7 +51,7 @@ TEST(Zero2Placements, TheNormCountsEachGradientAtItsOwner) {
 }
 
 TEST(Zero2Placements, TheScalerSkipsOnAllRanksWithoutBeingTold) {
-  Sharded sharded;
+  ShardedByZero sharded;
   GradScaler scaler({.init_scale = 8});
   for (const bool odd : {true, false}) {
     sharded.zero.zero_grad();
@@ -89,7 +89,7 @@ TEST(Zero2Placements, RanksThatPartitionOtherwiseAreToldTheDifference) {
 }
 
 TEST(Zero2Placements, PlacementsEndWithTheWrapper) {
-  Sharded sharded;
+  ShardedByZero sharded;
   const at::Tensor weight = sharded.net->first->weight;
   ASSERT_NE(Placements().Of(weight), nullptr);
   EXPECT_EQ(Placements().Of(weight)->owner("replicate"), sharded.zero.OwnerOf(weight));

@@ -20,8 +20,8 @@ using testing::HasSubstr;
 
 constexpr int64_t kTextPlaces = 5;
 
-struct Layers : torch::nn::Cloneable<Layers> {
-  Layers() { reset(); }
+struct PlannedLayers : torch::nn::Cloneable<PlannedLayers> {
+  PlannedLayers() { reset(); }
   void reset() override {
     tokens = register_module("tokens", nn::Embedding(13, 6));
     up = register_module("up", nn::Linear(6, 9));
@@ -43,9 +43,9 @@ TEST(TensorPlan, ClonesComputeWithTheirOwnParameters) {
     const TensorAxis axis(*world, {.sequence_parallel = sequence_parallel, .sequence_dim = 1});
     axis.set_sequence_length(kTextPlaces);
     torch::manual_seed(4);
-    Layers model;
+    PlannedLayers model;
     CutLayers(model, CutsOfLayers(), axis);
-    const auto copy = std::dynamic_pointer_cast<Layers>(model.clone());
+    const auto copy = std::dynamic_pointer_cast<PlannedLayers>(model.clone());
     const at::Tensor y = model.forward(Codes());
     y.pow(2).sum().backward();
     const auto parameters = model.named_parameters();
@@ -165,7 +165,7 @@ TEST(TensorPlan, ALayerOfTwoNamesIsCutAndListedOnce) {
 TEST(TensorPlan, RefusesLayersThatAreCutOrAdaptedAlready) {
   if (world->size() == 1) GTEST_SKIP() << "nothing is cut";
   const TensorAxis axis(*world);
-  Layers model, adapted;
+  PlannedLayers model, adapted;
   CutLayers(model, {{"up", ColwiseParallel()}}, axis);
   EXPECT_THAT(ErrorOf([&] { CutLayers(model, CutsOfLayers(), axis); }), HasSubstr("up.weight is cut already"));
   EXPECT_EQ(model.tokens->weight.size(0), 13);
@@ -176,7 +176,7 @@ TEST(TensorPlan, RefusesLayersThatAreCutOrAdaptedAlready) {
 // Trains adapters with dropout, and returns the outputs of the steps: this rank's part of the sequence, if it is cut.
 std::vector<at::Tensor> TrainAdapters(const TensorAxis* axis) {
   torch::manual_seed(8);
-  Layers model;
+  PlannedLayers model;
   if (axis != nullptr) {
     axis->set_sequence_length(3);  // of Codes() along dimension 0
     CutLayers(model, CutsOfLayers(), *axis);
@@ -212,7 +212,7 @@ TEST(TensorPlan, MasksOfAdaptersAreThoseOfOneProcessOnAnyMesh) {
 
 TEST(TensorPlan, MasksOfAdaptersAreTorchsWithoutAMeshAndAPlace) {
   const RandomPlaceGuard none({});
-  Layers model, cut;
+  PlannedLayers model, cut;
   const Lora lora(model, {.r = 2, .lora_dropout = 0.5, .target_modules = {"up"}});
   {
     const at::NoGradGuard no_grad;

@@ -124,7 +124,7 @@ TEST(ScaledGradients, ScaledGradientsWithoutCopiesAreRefusedAsByPyTorch) {
   EXPECT_TRUE(sharded.step(optimizer));
 }
 
-DeepSpeedConfig Config(int stage, double clipping) {
+DeepSpeedConfig ClippingConfig(int stage, double clipping) {
   std::ostringstream json;
   json << R"({"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true, "loss_scale": 65536},
               "optimizer": {"type": "SGD", "params": {"lr": )"
@@ -136,7 +136,7 @@ DeepSpeedConfig Config(int stage, double clipping) {
 // An engine's weights after a step.
 void ExpectStep(int stage, double clipping, double gradient) {
   const auto model = std::make_shared<Tiny>(torch::kFloat);
-  DeepSpeedEngine<Tiny> engine(model, Config(stage, clipping), *world);
+  DeepSpeedEngine<Tiny> engine(model, ClippingConfig(stage, clipping), *world);
   engine.backward(engine.forward(torch::ones({})));
   engine.step();
   EXPECT_EQ(engine.skipped_steps(), 0);

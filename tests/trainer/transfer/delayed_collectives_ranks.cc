@@ -164,7 +164,7 @@ class Careless : public CommHook {
   std::vector<runtime::Work> works_;
 };
 
-DistributedDataParallelOptions SmallBuckets() {
+DistributedDataParallelOptions BucketsOf100Bytes() {
   DistributedDataParallelOptions options;
   options.buckets = {.first_bytes = 8, .cap_bytes = 100};
   return options;
@@ -174,7 +174,7 @@ TEST(DelayedCollectives, AHookThatReusesItsBufferTooEarlyIsFound) {
   const auto group = GroupOfItsOwn();
   const DelayedCollectives delayed;
   auto model = std::make_shared<Net>(7);
-  DistributedDataParallel<Net> ddp(model, *group, SmallBuckets());
+  DistributedDataParallel<Net> ddp(model, *group, BucketsOf100Bytes());
   ASSERT_GT(ddp.reducer().buckets().size(), 1u);
   ddp.register_comm_hook(std::make_shared<Careless>(/*one_buffer_for_all=*/true));
   const at::Tensor loss = ddp.forward(InputOf(world->rank())).pow(2).mean();
@@ -191,7 +191,7 @@ TEST(DelayedCollectives, AHookThatDoesNotWaitIsFound) {
   const DelayedCollectives delayed;
   auto model = std::make_shared<Net>(7);
   auto hook = std::make_shared<Careless>(/*one_buffer_for_all=*/false);
-  DistributedDataParallel<Net> ddp(model, *group, SmallBuckets());
+  DistributedDataParallel<Net> ddp(model, *group, BucketsOf100Bytes());
   ddp.register_comm_hook(hook);
   ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
   for (const auto& parameter : model->parameters()) EXPECT_TRUE(parameter.grad().isnan().all().item<bool>());

@@ -23,22 +23,22 @@ using comm::CollectiveKind;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-constexpr int64_t kWidth = 12;
-constexpr int64_t kLayerBytes = (kWidth + 1) * kWidth * 4;  // 156 elements, which 1 to 4 ranks share evenly
+constexpr int64_t kLedgerWidth = 12;
+constexpr int64_t kLayerBytes = (kLedgerWidth + 1) * kLedgerWidth * 4;  // 156 elements, which 1 to 4 ranks share evenly
 constexpr int64_t kLedgerLayers = 4;
 constexpr int64_t kBytes = (kLedgerLayers + 1) * kLayerBytes;
-constexpr int kSteps = 3;
+constexpr int kLedgerSteps = 3;
 
-struct Layers : torch::nn::Module {
+struct LedgerLayers : torch::nn::Module {
   using Layer = std::shared_ptr<torch::nn::LinearImpl>;
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  explicit Layers(const std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(Layer)>& wrap) {
+  explicit LedgerLayers(const std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(Layer)>& wrap) {
     for (int i = 0; i < kLedgerLayers; ++i) {
-      auto [module, forward] = wrap(std::make_shared<torch::nn::LinearImpl>(kWidth, kWidth));
+      auto [module, forward] = wrap(std::make_shared<torch::nn::LinearImpl>(kLedgerWidth, kLedgerWidth));
       register_module("layer" + std::to_string(i), module);
       layers.push_back(forward);
     }
-    head = register_module("head", torch::nn::Linear(kWidth, kWidth));
+    head = register_module("head", torch::nn::Linear(kLedgerWidth, kLedgerWidth));
   }
   at::Tensor forward(at::Tensor x) {
     for (const Forward& layer : layers) x = torch::tanh(layer(x));
@@ -48,21 +48,22 @@ struct Layers : torch::nn::Module {
   torch::nn::Linear head{nullptr};
 };
 
-std::shared_ptr<Layers> Plain() {
-  return std::make_shared<Layers>([](Layers::Layer layer) {
+std::shared_ptr<LedgerLayers> PlainLedgerLayers() {
+  return std::make_shared<LedgerLayers>([](LedgerLayers::Layer layer) {
     return std::make_pair(layer, [layer](const at::Tensor& x) { return layer->forward(x); });
   });
 }
 
 // `where` is a Communicator or a DeviceMesh.
 template <typename Where>
-std::shared_ptr<FullyShardedDataParallel<Layers>> Shard(Where& where, const FullyShardedDataParallelOptions& options) {
+std::shared_ptr<FullyShardedDataParallel<LedgerLayers>> ShardLayers(Where& where,
+                                                                    const FullyShardedDataParallelOptions& options) {
   using Unit = FullyShardedDataParallel<torch::nn::LinearImpl>;
-  auto layers = std::make_shared<Layers>([&](Layers::Layer layer) {
+  auto layers = std::make_shared<LedgerLayers>([&](LedgerLayers::Layer layer) {
     auto unit = std::make_shared<Unit>(layer, where, options);
     return std::make_pair(unit, [unit](const at::Tensor& x) { return unit->forward(x); });
   });
-  return std::make_shared<FullyShardedDataParallel<Layers>>(layers, where, options);
+  return std::make_shared<FullyShardedDataParallel<LedgerLayers>>(layers, where, options);
 }
 
 using Entries = std::map<std::pair<CollectiveKind, int>, LedgerEntry>;
@@ -72,15 +73,15 @@ template <typename Model>
 Entries Entered(const std::string& mode, Model& model, torch::optim::Optimizer& optimizer) {
   const auto step = [&] {
     optimizer.zero_grad();
-    model.forward(torch::ones({2, kWidth})).sum().backward();
+    model.forward(torch::ones({2, kLedgerWidth})).sum().backward();
     optimizer.step();
   };
   for (int i = 0; i < 2; ++i) step();
   const CommunicationLedger ledger;
-  for (int i = 0; i < kSteps; ++i) step();
+  for (int i = 0; i < kLedgerSteps; ++i) step();
   if (world->rank() == 0) {
-    std::printf("%s, %d steps, %lld bytes of parameters\n%s", mode.c_str(), kSteps, static_cast<long long>(kBytes),
-                ledger.Table().c_str());
+    std::printf("%s, %d steps, %lld bytes of parameters\n%s", mode.c_str(), kLedgerSteps,
+                static_cast<long long>(kBytes), ledger.Table().c_str());
   }
   return ledger.entries();
 }
@@ -89,7 +90,7 @@ Entries Entered(const std::string& mode, Model& model, torch::optim::Optimizer& 
 void ExpectSent(const std::string& mode, const Entries& entries,
                 std::map<std::pair<CollectiveKind, int>, int64_t> sent) {
   for (const auto& [key, entry] : entries) {
-    EXPECT_EQ(entry.sent_by_group, kSteps * sent[key]) << mode << ": " << Name(key.first) << " of " << key.second;
+    EXPECT_EQ(entry.sent_by_group, kLedgerSteps * sent[key]) << mode << ": " << Name(key.first) << " of " << key.second;
     sent.erase(key);
   }
   for (const auto& [key, bytes] : sent) {
@@ -97,7 +98,7 @@ void ExpectSent(const std::string& mode, const Entries& entries,
   }
 }
 
-DistributedDataParallelOptions SmallBuckets() {
+DistributedDataParallelOptions BucketsOf1000Bytes() {
   DistributedDataParallelOptions options;
   options.buckets = {.first_bytes = 100, .cap_bytes = 1000};
   return options;
@@ -106,23 +107,23 @@ DistributedDataParallelOptions SmallBuckets() {
 TEST(Ledger, ReplicatedModelsSendWhatTheFormulasSay) {
   const int n = world->size();
   {
-    auto model = Plain();
-    DistributedDataParallel<Layers> ddp(model, *world, SmallBuckets());
+    auto model = PlainLedgerLayers();
+    DistributedDataParallel<LedgerLayers> ddp(model, *world, BucketsOf1000Bytes());
     SGD optimizer(model->parameters(), SGDOptions(0.1));
     ExpectSent("DDP", Entered("DDP", ddp, optimizer), {{{CollectiveKind::kAllReduce, n}, 2 * (n - 1) * kBytes}});
   }
   for (const bool views : {false, true}) {
-    auto model = Plain();
-    DistributedDataParallel<Layers> ddp(model, *world, SmallBuckets());
+    auto model = PlainLedgerLayers();
+    DistributedDataParallel<LedgerLayers> ddp(model, *world, BucketsOf1000Bytes());
     ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, SGDOptions(0.1),
                                            {.parameters_as_bucket_view = views});
     ExpectSent(
         "ZeRO-1", Entered("ZeRO-1", ddp, optimizer),
         {{{CollectiveKind::kAllReduce, n}, 2 * (n - 1) * kBytes}, {{CollectiveKind::kAllGather, n}, (n - 1) * kBytes}});
   }
-  auto model = Plain();
+  auto model = PlainLedgerLayers();
   ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, SGDOptions(0.1));
-  ShardedDataParallel<Layers> sharded(model, optimizer, *world, SmallBuckets());
+  ShardedDataParallel<LedgerLayers> sharded(model, optimizer, *world, BucketsOf1000Bytes());
   ExpectSent(
       "ZeRO-2", Entered("ZeRO-2", sharded, optimizer),
       {{{CollectiveKind::kReduceScatter, n}, (n - 1) * kBytes}, {{CollectiveKind::kAllGather, n}, (n - 1) * kBytes}});
@@ -131,7 +132,7 @@ TEST(Ledger, ReplicatedModelsSendWhatTheFormulasSay) {
 TEST(Ledger, ShardsSendWhatTheFormulasSay) {
   const int n = world->size();
   const auto expect = [&](const std::string& mode, const FullyShardedDataParallelOptions& options, int64_t gathered) {
-    auto model = Shard(*world, options);
+    auto model = ShardLayers(*world, options);
     SGD optimizer(model->parameters(), SGDOptions(0.1));
     ExpectSent(mode, Entered(mode, *model, optimizer),
                {{{CollectiveKind::kAllGather, n}, (n - 1) * gathered},
@@ -145,7 +146,7 @@ TEST(Ledger, ShardsSendWhatTheFormulasSay) {
   options.sharding_strategy = ShardingStrategy::kShardGradOp;
   expect("FSDP, SHARD_GRAD_OP", options, kBytes);
   options.mixed_precision.param_dtype = torch::kBFloat16;
-  auto model = Shard(*world, options);
+  auto model = ShardLayers(*world, options);
   SGD optimizer(model->parameters(), SGDOptions(0.1));
   ExpectSent("FSDP in bfloat16", Entered("FSDP in bfloat16", *model, optimizer),
              {{{CollectiveKind::kAllGather, n}, (n - 1) * kBytes / 2},
@@ -157,8 +158,8 @@ TEST(Ledger, ShardsSendWhatTheFormulasSay) {
 TEST(Ledger, ShardsCountPaddingAndEachCall) {
   struct Uneven : torch::nn::Module {
     Uneven() {
-      wide = register_module("wide", torch::nn::Linear(kWidth, 1601));
-      narrow = register_module("narrow", torch::nn::Linear(1601, kWidth));
+      wide = register_module("wide", torch::nn::Linear(kLedgerWidth, 1601));
+      narrow = register_module("narrow", torch::nn::Linear(1601, kLedgerWidth));
       factor = register_parameter("factor", torch::ones({}));
     }
     at::Tensor forward(const at::Tensor& x) { return narrow(wide(x)) * factor; }
@@ -167,8 +168,8 @@ TEST(Ledger, ShardsCountPaddingAndEachCall) {
   };
   const int n = world->size();
   const auto padded = [n](int64_t rows, int64_t row) { return (rows + n - 1) / n * n * row * 4; };
-  const int64_t bytes =
-      padded(1601, kWidth) + padded(1601, 1) + padded(kWidth, 1601) + padded(kWidth, 1) + padded(1, 1);
+  const int64_t bytes = padded(1601, kLedgerWidth) + padded(1601, 1) + padded(kLedgerWidth, 1601) +
+                        padded(kLedgerWidth, 1) + padded(1, 1);
   FullyShardedDataParallelOptions options;
   options.reshard_after_forward = true;
   FullyShardedDataParallel<Uneven> model(std::make_shared<Uneven>(), *world, options);
@@ -178,8 +179,9 @@ TEST(Ledger, ShardsCountPaddingAndEachCall) {
       "FSDP, uneven", entries,
       {{{CollectiveKind::kAllGather, n}, 2 * (n - 1) * bytes}, {{CollectiveKind::kReduceScatter, n}, (n - 1) * bytes}});
   if (n == 1) return;
-  EXPECT_EQ((entries[{CollectiveKind::kAllGather, n}].calls), kSteps * 2 * 3);  // two large ones, and the small ones
-  EXPECT_EQ((entries[{CollectiveKind::kReduceScatter, n}].calls), kSteps);
+  EXPECT_EQ((entries[{CollectiveKind::kAllGather, n}].calls),
+            kLedgerSteps * 2 * 3);  // two large ones, and the small ones
+  EXPECT_EQ((entries[{CollectiveKind::kReduceScatter, n}].calls), kLedgerSteps);
 }
 
 TEST(Ledger, ReplicatedShardsSendWhatTheFormulasSay) {
@@ -190,7 +192,7 @@ TEST(Ledger, ReplicatedShardsSendWhatTheFormulasSay) {
   ASSERT_TRUE(mesh.ok());
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = ShardingStrategy::kHybridShard;
-  auto model = Shard(**mesh, options);
+  auto model = ShardLayers(**mesh, options);
   SGD optimizer(model->parameters(), SGDOptions(0.1));
   ExpectSent("HSDP", Entered("HSDP", *model, optimizer),
              {{{CollectiveKind::kAllGather, shards}, (shards - 1) * (2 * kBytes - kLayerBytes)},

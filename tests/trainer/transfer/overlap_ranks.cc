@@ -15,7 +15,7 @@ namespace cohort::trainer {
 namespace {
 
 constexpr int kOverlapped = 16;
-constexpr int kWidth = 24;
+constexpr int kOverlapWidth = 24;
 constexpr int kStepsSeen = 3;
 
 // The computation of a block, in seconds.
@@ -38,14 +38,14 @@ struct Computes : torch::autograd::Function<Computes> {
 };
 
 struct Layer : torch::nn::Module {
-  Layer() { linear = register_module("linear", torch::nn::Linear(kWidth, kWidth)); }
+  Layer() { linear = register_module("linear", torch::nn::Linear(kOverlapWidth, kOverlapWidth)); }
   at::Tensor forward(const at::Tensor& x) { return Computes::apply(torch::tanh(linear(x))); }
   torch::nn::Linear linear{nullptr};
 };
 
-struct Layers : torch::nn::Module {
+struct OverlappedLayers : torch::nn::Module {
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  explicit Layers(const std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>()>& make) {
+  explicit OverlappedLayers(const std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>()>& make) {
     for (int i = 0; i < kOverlapped; ++i) {
       auto [module, forward] = make();
       register_module("layer" + std::to_string(i), module);
@@ -59,8 +59,8 @@ struct Layers : torch::nn::Module {
   std::vector<Forward> layers;
 };
 
-std::shared_ptr<Layers> PlainLayers() {
-  return std::make_shared<Layers>([] {
+std::shared_ptr<OverlappedLayers> PlainLayers() {
+  return std::make_shared<OverlappedLayers>([] {
     auto layer = std::make_shared<Layer>();
     return std::make_pair(layer, [layer](const at::Tensor& x) { return layer->forward(x); });
   });
@@ -93,20 +93,20 @@ double Exposed(const std::string& mode, const std::function<void()>& step, doubl
   return share;
 }
 
-at::Tensor Input() { return torch::randn({2, kWidth}); }
+at::Tensor Input() { return torch::randn({2, kOverlapWidth}); }
 
 TEST(Overlap, OverlapHidesTheGradientsOfDataParallelism) {
   if (world->size() == 1) GTEST_SKIP() << "nothing moves";
   DistributedDataParallelOptions options;
-  constexpr int64_t kLayerBytes = (kWidth + 1) * kWidth * 4;
+  constexpr int64_t kLayerBytes = (kOverlapWidth + 1) * kOverlapWidth * 4;
   options.buckets = {.first_bytes = kLayerBytes, .cap_bytes = kLayerBytes};
   {
-    DistributedDataParallel<Layers> ddp(PlainLayers(), *world, options);
+    DistributedDataParallel<OverlappedLayers> ddp(PlainLayers(), *world, options);
     EXPECT_LE(Exposed("DDP", [&] { ddp.forward(Input()).sum().backward(); }, 0), 0.1);
   }
   auto model = PlainLayers();
   ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(model->parameters(), *world, torch::optim::SGDOptions(0.1));
-  ShardedDataParallel<Layers> sharded(model, optimizer, *world, options);
+  ShardedDataParallel<OverlappedLayers> sharded(model, optimizer, *world, options);
   const auto step = [&] {
     optimizer.zero_grad();
     sharded.forward(Input()).sum().backward();
@@ -117,11 +117,11 @@ TEST(Overlap, OverlapHidesTheGradientsOfDataParallelism) {
 // `where` is a Communicator or a DeviceMesh.
 template <typename Where>
 double ExposedByFsdp(const std::string& mode, Where& where) {
-  auto layers = std::make_shared<Layers>([&] {
+  auto layers = std::make_shared<OverlappedLayers>([&] {
     auto layer = std::make_shared<FullyShardedDataParallel<Layer>>(std::make_shared<Layer>(), where);
     return std::make_pair(layer, [layer](const at::Tensor& x) { return layer->forward(x); });
   });
-  auto model = std::make_shared<FullyShardedDataParallel<Layers>>(layers, where);
+  auto model = std::make_shared<FullyShardedDataParallel<OverlappedLayers>>(layers, where);
   return Exposed(mode, [&] { model->forward(Input()).sum().backward(); }, 1.0 / 3);
 }
 

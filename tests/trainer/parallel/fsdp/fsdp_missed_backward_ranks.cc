@@ -13,12 +13,12 @@ namespace {
 using std::chrono::steady_clock;
 using testing::HasSubstr;
 
-using Sharded = FullyShardedDataParallel<Net>;
+using MissedSharded = FullyShardedDataParallel<Net>;
 
-std::shared_ptr<Sharded> Shard(comm::Communicator& group, ShardingStrategy strategy) {
+std::shared_ptr<MissedSharded> ShardNet(comm::Communicator& group, ShardingStrategy strategy) {
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = strategy;
-  return std::make_shared<Sharded>(std::make_shared<Net>(), group, options);
+  return std::make_shared<MissedSharded>(std::make_shared<Net>(), group, options);
 }
 
 bool IsLast() { return world->rank() == world->size() - 1; }
@@ -27,7 +27,7 @@ TEST(FsdpMissedBackward, AMissedBackwardPassIsAnErrorOnAllRanksThatNamesIt) {
   if (world->size() == 1) GTEST_SKIP() << "nobody else has it";
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
     const auto group = world->Duplicate().value();
-    const auto model = Shard(*group, strategy);
+    const auto model = ShardNet(*group, strategy);
     std::string error;
     steady_clock::time_point missed;
     for (int step = 0; step < 4 && error.empty(); ++step) {
@@ -54,7 +54,7 @@ TEST(FsdpMissedBackward, AMissedBackwardPassIsAnErrorOnAllRanksThatNamesIt) {
 
 TEST(FsdpMissedBackward, ABackwardPassThatNoRankRunsIsNoError) {
   const auto group = world->Duplicate().value();
-  const auto model = Shard(*group, ShardingStrategy::kFullShard);
+  const auto model = ShardNet(*group, ShardingStrategy::kFullShard);
   for (int step = 0; step < 4; ++step) {
     at::Tensor loss = model->forward(InputOf(world->rank(), step)).pow(2).mean();
     if (step == 2) continue;  // as an evaluation that has forgotten NoGradGuard

@@ -14,34 +14,28 @@ namespace {
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 
-constexpr int kSteps = 5;
+constexpr int kZeroSteps = 5;
 
-std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
-  auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
-  EXPECT_TRUE(made.ok()) << made.status();
-  return *std::move(made);
-}
-
-DistributedDataParallelOptions SmallBuckets() {
+DistributedDataParallelOptions BucketsOf200Bytes() {
   DistributedDataParallelOptions options;
   options.buckets = {.first_bytes = 8, .cap_bytes = 200};
   return options;
 }
 
 template <typename Wrapped, typename Optimizer>
-void Train(Wrapped& wrapped, Optimizer& optimizer) {
-  for (int step = 0; step < kSteps; ++step) {
+void TrainByZero(Wrapped& wrapped, Optimizer& optimizer) {
+  for (int step = 0; step < kZeroSteps; ++step) {
     optimizer.zero_grad();
     wrapped.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
     optimizer.step();
   }
 }
 
-std::shared_ptr<Net> TrainedByDdp(comm::Communicator& group) {
+std::shared_ptr<Net> NetTrainedByDdp(comm::Communicator& group) {
   auto model = std::make_shared<Net>(7);
-  DistributedDataParallel<Net> ddp(model, group, SmallBuckets());
+  DistributedDataParallel<Net> ddp(model, group, BucketsOf200Bytes());
   Adam optimizer(model->parameters(), AdamOptions(0.05));
-  Train(ddp, optimizer);
+  TrainByZero(ddp, optimizer);
   return model;
 }
 
@@ -66,15 +60,15 @@ class Zero : public testing::TestWithParam<std::tuple<bool, ZeroPartition>> {
 TEST_P(Zero, Zero1GivesTheBitsOfAPlainOptimizer) {
   const auto group = OrderInvariantWorld();
   auto model = std::make_shared<Net>(7);
-  DistributedDataParallel<Net> ddp(model, *group, SmallBuckets());
+  DistributedDataParallel<Net> ddp(model, *group, BucketsOf200Bytes());
   {
     ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *group, AdamOptions(0.05), options());
-    Train(ddp, optimizer);
+    TrainByZero(ddp, optimizer);
     size_t mine = 0;
     for (int owner : optimizer.owners()) mine += owner == world->rank() ? 1 : 0;
     EXPECT_EQ(optimizer.local_optimizer().state().size(), mine) << "state of other ranks' parameters";
   }
-  ExpectSameParameters(*model, *TrainedByDdp(*group));
+  ExpectSameParameters(*model, *NetTrainedByDdp(*group));
 }
 
 TEST_P(Zero, Zero2GivesTheBitsOfAPlainOptimizer) {
@@ -82,13 +76,13 @@ TEST_P(Zero, Zero2GivesTheBitsOfAPlainOptimizer) {
   auto model = std::make_shared<Net>(7);
   {
     ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *group, AdamOptions(0.05), options());
-    ShardedDataParallel<Net> sharded(model, optimizer, *group, SmallBuckets());
-    Train(sharded, optimizer);
+    ShardedDataParallel<Net> sharded(model, optimizer, *group, BucketsOf200Bytes());
+    TrainByZero(sharded, optimizer);
     for (size_t i = 0; i < optimizer.owners().size(); ++i) {
       EXPECT_EQ(model->parameters()[i].grad().defined(), optimizer.owners()[i] == world->rank()) << i;
     }
   }
-  ExpectSameParameters(*model, *TrainedByDdp(*group));
+  ExpectSameParameters(*model, *NetTrainedByDdp(*group));
 }
 INSTANTIATE_TEST_SUITE_P(Options, Zero,
                          testing::Combine(testing::Bool(),
@@ -98,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Options, Zero,
 TEST(ShardedDataParallelOfZero, AccumulatesAfterAForwardPassWithoutABackwardPass) {
   auto model = std::make_shared<Net>();
   ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *world, AdamOptions(0.05));
-  ShardedDataParallel<Net> sharded(model, optimizer, *world, SmallBuckets());
+  ShardedDataParallel<Net> sharded(model, optimizer, *world, BucketsOf200Bytes());
   auto expected = ExpectedGradients(*model, 0);
   const auto second = ExpectedGradients(*model, 1);
   sharded.forward(InputOf(3));
