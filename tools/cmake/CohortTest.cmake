@@ -6,8 +6,8 @@
 # COHORT_TEST_BIN_DIR (the programs), COHORT_TEST_HELPER_DIR (the test binaries) and COHORT_TEST_SOURCE_DIR (the
 # repository) in its environment.
 #
-# `tools/dev test` gives ctest four places. A test takes two of them; a folder whose tests mostly wait sets
-# COHORT_TEST_PROCESSORS to 1, so that twice as many of them run at a time.
+# `tools/dev test` gives ctest five places. A test takes two of them; a folder whose tests mostly wait sets
+# COHORT_TEST_PROCESSORS to 1. Two that compute run at a time then, and one that waits beside them.
 include_guard(GLOBAL)
 
 # Precompiled headers of the programs of tests (CohortHeaders.cmake), whose sources are merged (CohortMerge.cmake). A folder
