@@ -12,7 +12,6 @@ namespace cohort::launcher {
 namespace {
 
 using std::string;
-constexpr std::chrono::seconds kGone{20};
 
 std::vector<string> Job(std::vector<string> options, std::vector<string> arguments) {
   options.insert(options.end(), {"--", COHORT_NEXT_EPOCH_RANKS});

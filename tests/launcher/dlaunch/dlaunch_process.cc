@@ -115,7 +115,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
     if (surroundings.without_output) ::close(1);
-    if (surroundings.enter && !surroundings.enter()) ::_exit(97);
+    if (surroundings.enter && !surroundings.enter()) ::_exit(kNotPermitted);
     if (!surroundings.working_directory.empty() && ::chdir(surroundings.working_directory.c_str()) != 0) ::_exit(99);
     ::execve(program.c_str(), argv.data(), envp.data());
     ::_exit(98);

@@ -24,8 +24,14 @@ struct DlaunchSurroundings {
   bool without_output = false;                // it is closed when dlaunch is started
   bool on_terminal = false;                   // standard output and error are terminals of 24 rows and 80 columns
   int input = -1;                             // its standard input, not owned; -1: /dev/null
-  std::function<bool()> enter = {};           // called in the new process: moves it elsewhere; false ends it with 97
+  std::function<bool()> enter = {};           // called in the new process: moves it elsewhere; false: kNotPermitted
 };
+
+// The exit status of a DlaunchProcess whose `enter` returned false.
+inline constexpr int kNotPermitted = 97;
+
+// How long a job's processes may take to be gone: ten times what they should.
+inline constexpr std::chrono::seconds kGone{20};
 
 class DlaunchProcess {
  public:

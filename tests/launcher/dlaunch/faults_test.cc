@@ -18,16 +18,13 @@
 #include "cohort/launcher/agent/watch/keeper.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 
 namespace cohort::launcher {
 namespace {
 
 using std::string;
-constexpr std::chrono::seconds kGone{20};
 constexpr std::chrono::seconds kKilledWithin{3};  // a stopped rank, where it is not left alone: after 2.5 s
-
-// Each rank has a child in its session, one in a session of its own, and an orphan.
-constexpr char kFamily[] = "(sleep 1000 &); setsid sleep 1000 & sleep 1000 & echo up; wait";
 
 // The files in places where programs leave things behind. /tmp belongs to others as well, so jobs get their own folder.
 std::set<string> SharedMemoryFiles() {
@@ -47,7 +44,7 @@ size_t AddressSpace(pid_t pid) {
   return pages;
 }
 
-class Faults : public testing::Test {
+class Faults : public ::testing::Test {
  protected:
   void StartFamily(std::vector<string> options = {}) {
     const std::vector<string> command = {"--simulate-nodes", "2", "--nproc-per-node", "2", "sh", "-c", kFamily};

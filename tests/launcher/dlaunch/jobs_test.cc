@@ -28,7 +28,6 @@ namespace cohort::launcher {
 namespace {
 
 using std::string;
-constexpr std::chrono::seconds kGone{20};
 
 TEST(RunningJobs, RunningJobsAreReadFromTheKernelsTable) {
   const string table =

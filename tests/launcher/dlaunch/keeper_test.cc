@@ -24,7 +24,6 @@ namespace {
 
 using std::string;
 using std::vector;
-constexpr std::chrono::seconds kGone{20};  // ten times the 2 s that it should take
 
 // Why no cgroup may be made here; empty: one may.
 string WhyNoCgroup() {
@@ -51,7 +50,7 @@ bool CanHideCgroup() {
   return ::waitpid(child, &status, 0) == child && status == 0;
 }
 
-class Strangers : public testing::Test {
+class Strangers : public ::testing::Test {
  protected:
   // Two nodes, a rank and a stranger on each.
   void Start(bool with_cgroup, const string& then = "exec sleep 1000") {

@@ -13,8 +13,6 @@
 
 namespace cohort::launcher {
 
-inline constexpr std::chrono::seconds kGone{20};
-
 // The line that a rank of the jobs below prints.
 inline std::string Line(int epoch, int rank, int size, int node) {
   const std::string name = std::to_string(rank);

@@ -57,7 +57,7 @@ string ValueOf(const string& text, const string& series) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-class Metrics : public testing::Test {
+class Metrics : public ::testing::Test {
  protected:
   void SetUp() override {
     DlaunchProcess probe({"--metrics", "0", "true"});

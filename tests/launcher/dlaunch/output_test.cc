@@ -4,29 +4,18 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 
 namespace cohort::launcher {
 namespace {
 
 using std::string;
 using std::vector;
-
-string ReadFile(const string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-size_t CountOf(const string& text, const string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != string::npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
 
 // Ranks that go on when the test says so.
 class Gate {
@@ -119,7 +108,7 @@ struct Culprit {
   int status;
 };
 
-class LastWords : public testing::TestWithParam<Culprit> {};
+class LastWords : public ::testing::TestWithParam<Culprit> {};
 
 TEST_P(LastWords, LastWordsAreInTheHeadlineAndInTheRecord) {
   const TemporaryFolder folder;
@@ -138,7 +127,7 @@ TEST_P(LastWords, LastWordsAreInTheHeadlineAndInTheRecord) {
 
 INSTANTIATE_TEST_SUITE_P(
     Of, LastWords,
-    testing::Values(
+    ::testing::Values(
         Culprit{"ALongLine", "head -c 1048576 /dev/zero | tr '\\0' x; echo; echo giving up; exit 6", "giving up", 6},
         Culprit{"AFlood", "seq -f 'warning %.0f' 200000; echo no licence file >&2; exit 6", "no licence file", 6},
         Culprit{"AFloodOfErrors", "seq -f 'retry %.0f' 200000 >&2; echo no licence file; exit 6", "no licence file", 6},
@@ -148,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "no licence file", 6},
         Culprit{"ABar", "echo no licence file; printf '\\r10 %%|# |\\r20 %%|##|'; exit 6", "no licence file", 6},
         Culprit{"ASignal", "echo no licence file >&2; kill -ABRT $$", "no licence file", 134}),
-    [](const testing::TestParamInfo<Culprit>& info) { return string(info.param.name); });
+    [](const ::testing::TestParamInfo<Culprit>& info) { return string(info.param.name); });
 
 TEST(Output, StatusShowsLastWordsWhileTheJobEnds) {
   Gate failing, ending;

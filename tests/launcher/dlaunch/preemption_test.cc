@@ -3,8 +3,6 @@
 
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -12,18 +10,13 @@
 
 #include "cohort/launcher/options/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 
 namespace cohort::launcher {
 namespace {
 
 using std::string;
-constexpr std::chrono::seconds kGone{20};
 constexpr int kRanks = 4;
-
-string ReadFile(const string& path) {
-  std::ifstream file(path);
-  return string(std::istreambuf_iterator<char>(file), {});
-}
 
 std::vector<string> Job(const TemporaryFolder& folder, std::vector<string> options, std::vector<string> arguments) {
   options.insert(options.begin(),

@@ -65,8 +65,6 @@ TEST_F(Programs, FilesThatAreNoProgramAreNamed) {
   EXPECT_NE(job.err().find("first: bash " + Path("run.sh")), string::npos) << job.err();
 }
 
-constexpr int kNotPermitted = 97;  // of a DlaunchProcess that could not be moved elsewhere
-
 TEST_F(Programs, ProgramsMeetOnALoopbackInterfaceOfIPv6Alone) {
   const auto enter = [] {
     return ::unshare(CLONE_NEWNET) == 0 &&

@@ -58,7 +58,7 @@ int StatusInTime(DlaunchProcess* job) {
   return status;
 }
 
-class RefusedCommands : public testing::TestWithParam<Refusal> {
+class RefusedCommands : public ::testing::TestWithParam<Refusal> {
  protected:
   static void TearDownTestSuite() {
     std::printf("the slowest refusal took %.3f s\n", std::chrono::duration<double>(slowest).count());
@@ -75,7 +75,7 @@ TEST_P(RefusedCommands, RefusesTheCommandAtOnceWithARemedy) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, RefusedCommands,
-    testing::Values(
+    ::testing::Values(
         Refusal{{}, 2, {"no program given", "dlaunch [options]", "(dlaunch --help has examples) [no-program]\n"}},
         Refusal{{"--"}, 2, {"no program given"}}, Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
         Refusal{{"--nnodes", ":", "true"}, 2, {"--nnodes ':'", "1 to", "2:5"}},
@@ -341,8 +341,6 @@ TEST(Refusals, RefusesTooLittleAddressSpace) {
   EXPECT_EQ(StatusInTime(&job), 125);
   EXPECT_NE(job.err().find("(ulimit -v)"), std::string::npos) << job.err();
 }
-
-constexpr int kNotPermitted = 97;  // of a DlaunchProcess that could not be moved elsewhere
 
 TEST(Refusals, RefusesToRunWithoutALoopbackInterface) {
   DlaunchProcess job({"true"}, {.enter = [] { return unshare(CLONE_NEWNET) == 0; }});

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -15,23 +14,12 @@
 
 #include "cohort/launcher/agent/watch/keeper.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 
 namespace cohort::launcher {
 namespace {
 
 using std::string;
-constexpr std::chrono::seconds kGone{20};
-
-size_t CountOf(const string& text, const string& what) {
-  size_t count = 0;
-  for (size_t at = 0; (at = text.find(what, at)) != string::npos; at += what.size()) ++count;
-  return count;
-}
-
-string ReadFile(const string& path) {
-  std::ifstream file(path);
-  return string(std::istreambuf_iterator<char>(file), {});
-}
 
 std::vector<string> TwoNodes(std::vector<string> options, const string& script) {
   options.insert(options.begin(), {"--simulate-nodes", "2", "--nproc-per-node", "2"});
@@ -116,9 +104,7 @@ TEST(Restart, CollectivesWorkInTheNextEpoch) {
   EXPECT_NE(job.err().find("restart 1 of 1"), string::npos) << job.err();
 }
 
-// Ranks with children in and out of their sessions: those of the first epoch are gone when the second is up.
-constexpr char kFamily[] = "(sleep 1000 &); setsid sleep 1000 & sleep 1000 & echo up; wait";
-
+// The children of the first epoch are gone when the second is up.
 TEST(Restart, NothingOfTheEpochBeforeIsLeft) {
   DlaunchProcess job(TwoNodes({"--max-restarts", "2"}, kFamily));
   for (size_t epoch = 1; epoch <= 3; ++epoch) {

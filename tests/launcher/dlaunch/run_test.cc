@@ -8,7 +8,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -17,6 +16,7 @@
 
 #include "cohort/runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 
 namespace cohort::launcher {
 namespace {
@@ -42,11 +42,6 @@ std::map<string, string> VariablesOf(const string& text, int rank) {
     if (equals != string::npos) variables[line.substr(0, equals)] = line.substr(equals + 1);
   }
   return variables;
-}
-
-string ReadFile(const string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // With such a value gRPC aborts.
@@ -132,7 +127,7 @@ struct ExitCase {
   const char* command;
   int expected;
 };
-class ExitStatus : public testing::TestWithParam<ExitCase> {};
+class ExitStatus : public ::testing::TestWithParam<ExitCase> {};
 
 TEST_P(ExitStatus, TheExitStatusIsThatOfTheFailedRank) {
   DlaunchProcess job({"--nproc-per-node", "3", "--grace", "1", "sh", "-c",
@@ -142,9 +137,9 @@ TEST_P(ExitStatus, TheExitStatusIsThatOfTheFailedRank) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 INSTANTIATE_TEST_SUITE_P(Cases, ExitStatus,
-                         testing::Values(ExitCase{"exit 1", 1}, ExitCase{"exit 77", 77}, ExitCase{"exit 255", 255},
-                                         ExitCase{"kill -SEGV $$", 139}, ExitCase{"kill -TERM $$", 143},
-                                         ExitCase{"kill -ABRT $$", 134}));
+                         ::testing::Values(ExitCase{"exit 1", 1}, ExitCase{"exit 77", 77}, ExitCase{"exit 255", 255},
+                                           ExitCase{"kill -SEGV $$", 139}, ExitCase{"kill -TERM $$", 143},
+                                           ExitCase{"kill -ABRT $$", 134}));
 
 TEST(Run, PrintsTheRootCauseBeforeItsConsequences) {
   // The others complain when they are told to end: that comes after the cause.
@@ -183,12 +178,6 @@ TEST(Run, ReportsAFailureOnce) {
       << job.err();
 }
 
-size_t CountOf(const string& text, const string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != string::npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
-
 // A line that stands on the screen just above is not repeated; one far above, or one that went elsewhere, is.
 TEST(Run, AnErrorThatStandsAboveItsReportIsNotRepeated) {
   const string fail = "echo 'no tensor' >&2; exit 5";
@@ -207,7 +196,7 @@ TEST(Run, AnErrorThatStandsAboveItsReportIsNotRepeated) {
   EXPECT_EQ(CountOf(unnamed.err(), "    | no tensor\n"), 1u) << unnamed.err();
 }
 
-class EndedByASignal : public testing::TestWithParam<int> {};
+class EndedByASignal : public ::testing::TestWithParam<int> {};
 
 TEST_P(EndedByASignal, ASignalLeavesNothingAndSetsTheStatus) {
   const rlimit no_core_file{};
@@ -222,7 +211,7 @@ TEST_P(EndedByASignal, ASignalLeavesNothingAndSetsTheStatus) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(OfATerminal, EndedByASignal, testing::Values(SIGHUP, SIGINT, SIGQUIT, SIGTERM));
+INSTANTIATE_TEST_SUITE_P(OfATerminal, EndedByASignal, ::testing::Values(SIGHUP, SIGINT, SIGQUIT, SIGTERM));
 
 TEST(Run, ContinuesWithoutTheRankWhenAskedTo) {
   DlaunchProcess job({"--on-failure", "continue", "--nproc-per-node", "3", "sh", "-c",

@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::json;
 using std::string;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SeveralPrograms : public ::testing::Test {
  protected:
@@ -180,7 +180,7 @@ TEST_F(SeveralPrograms, AJobThatCannotWorkIsRefusedBeforeAnythingStarts) {
   for (const Case& each : cases) {
     if (!each.text.empty()) AddFile(each.text);
     DlaunchProcess job(each.arguments);
-    EXPECT_EQ(job.Wait(), each.status) << testing::PrintToString(each.arguments) << job.err();
+    EXPECT_EQ(job.Wait(), each.status) << ::testing::PrintToString(each.arguments) << job.err();
     for (const string& words : each.words) EXPECT_THAT(job.err(), HasSubstr(words));
     EXPECT_THAT(job.out(), Not(HasSubstr("started")));
   }

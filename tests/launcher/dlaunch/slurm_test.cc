@@ -12,11 +12,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 #include "tests/launcher/dlaunch/same_command.h"
 #include "tests/launcher/dlaunch/slurm_cluster.h"
 
@@ -26,13 +26,6 @@ namespace {
 using std::string;
 using std::vector;
 using std::chrono::seconds;
-
-bool Succeeds(const string& command) { return std::system(command.c_str()) == 0; }
-
-string ReadFile(const string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // The processes that have `text` in their arguments or environment: pid, name, state, parent, group, session, terminal,
 // the terminal's group; then the arguments and the place in the kernel where each waits.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/job_text.h"
 #include "tests/launcher/dlaunch/same_command.h"
 #include "tests/support/linked_namespaces.h"
 
@@ -30,8 +31,6 @@ using testing::LinkedNamespaces;
 
 constexpr char kServer[] = "/usr/sbin/sshd";
 constexpr char kPrivilegeFolder[] = "/run/sshd";  // sshd insists on it
-
-bool Succeeds(const string& command) { return std::system(command.c_str()) == 0; }
 
 // Two machines, this process on the first, until the end of the process.
 class Hosts {

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-class Tape : public testing::Test {
+class Tape : public ::testing::Test {
  protected:
   std::vector<string> Job(const std::vector<string>& options, const std::vector<string>& arguments) const {
     std::vector<string> command = {"--simulate-nodes", "2", "--nproc-per-node", "2", "--tape", tapes_};

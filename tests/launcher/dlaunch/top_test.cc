@@ -344,13 +344,13 @@ class Shell {
     EXPECT_EQ(::write(keyboard_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
   // Until `text` has come since the last call.
-  testing::AssertionResult Shows(const string& text) {
+  ::testing::AssertionResult Shows(const string& text) {
     const auto deadline = std::chrono::steady_clock::now() + seconds(60);
     for (;;) {
       const size_t at = shown_.find(text, seen_);
       if (at != string::npos) {
         seen_ = at + text.size();
-        return testing::AssertionSuccess();
+        return ::testing::AssertionSuccess();
       }
       pollfd ready{keyboard_.get(), POLLIN, 0};
       const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
@@ -360,7 +360,7 @@ class Shell {
       if (n <= 0) break;
       shown_.append(buffer, static_cast<size_t>(n));
     }
-    return testing::AssertionFailure() << "no '" << text << "' in " << shown_.substr(std::min(seen_, shown_.size()));
+    return ::testing::AssertionFailure() << "no '" << text << "' in " << shown_.substr(std::min(seen_, shown_.size()));
   }
 
  private:

@@ -63,7 +63,7 @@ bool HasArrow(const AllReduce& call) {
   return std::any_of(call.begin(), call.end(), [](const auto& slice) { return !slice.second->waited.empty(); });
 }
 
-class Trace : public testing::Test {
+class Trace : public ::testing::Test {
  protected:
   std::vector<string> Command(const std::vector<string>& options, const std::vector<string>& arguments) const {
     std::vector<string> command = {"--simulate-nodes", "2", "--nproc-per-node", "2"};
