@@ -5,7 +5,7 @@
 //   mpirun -n 4 ./mpi_gradient            # or: dlaunch -n 4 ./mpi_gradient
 //   mpi_gradient [points of a rank] [--mpi]      --mpi: the sums by MPI_Allreduce, as before the move
 //
-// The move is the class Sum and the three lines in main that make and end it.
+// The move is the class Sum and three lines: two in main that make and end it, and the one in Dot that calls it.
 #include <mpi.h>
 
 #include <cmath>
