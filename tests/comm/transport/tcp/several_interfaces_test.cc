@@ -173,13 +173,13 @@ TEST(TcpSeveralInterfaces, AnInterfaceThatIsNotReachedIsLeftOutAndLoggedOnce) {
     Misleading store(self.store);
     if (const std::string wrong = Make(self, {"127.0.0.2", "127.0.0.3"}, &store); !wrong.empty()) return wrong;
     auto link = self.Connect(1 - self.identity.rank);
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     std::string wrong = Warm(self, *link, "127.0.0.3");
     if (wrong.empty()) wrong = PingPong(self, *link, 4 << 20, 10);
     const bool there = BytesByAddress().contains("127.0.0.2");
     link.reset();
     self.transport.reset();
-    const std::string said = testing::internal::GetCapturedStderr();
+    const std::string said = ::testing::internal::GetCapturedStderr();
     if (!wrong.empty()) return wrong;
     if (there) return "127.0.0.2 is used";
     const std::string text = "cohort: rank " + std::to_string(self.identity.rank) + " can't reach rank " +
