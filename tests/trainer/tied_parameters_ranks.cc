@@ -27,8 +27,8 @@ namespace {
 using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
 
-constexpr int kSteps = 6;
-constexpr double kMaxNorm = 0.05;
+constexpr int kTiedSteps = 6;
+constexpr double kTiedMaxNorm = 0.05;
 
 struct Half : torch::nn::Module {
   explicit Half(const at::Tensor& shared) {
@@ -59,12 +59,12 @@ std::vector<at::Tensor> TrainedAlone() {
   TiedNet net;
   EXPECT_EQ(net.parameters().size(), 4) << "the shared weight is not listed twice";
   AdamW optimizer(Once(net), Options());
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kTiedSteps; ++step) {
     optimizer.zero_grad();
     for (int rank = 0; rank < world->size(); ++rank) {
       (net.forward(InputOf(rank, step)).pow(2).mean() / world->size()).backward();
     }
-    torch::nn::utils::clip_grad_norm_(Once(net), kMaxNorm);
+    torch::nn::utils::clip_grad_norm_(Once(net), kTiedMaxNorm);
     optimizer.step();
   }
   return Once(net);
@@ -90,10 +90,10 @@ TEST(TiedParameters, ZeroTrainsTiedParametersOnce) {
       } else {
         ddp = std::make_unique<DistributedDataParallel<TiedNet>>(net, *world);
       }
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kTiedSteps; ++step) {
         optimizer.zero_grad();
         ddp->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
-        optimizer.clip_grad_norm_(kMaxNorm);
+        optimizer.clip_grad_norm_(kTiedMaxNorm);
         optimizer.step();
       }
       EXPECT_EQ(optimizer.owners().size(), 3);
@@ -113,7 +113,7 @@ TEST(TiedParameters, DeepSpeedTrainsTiedParametersOnce) {
                                  std::to_string(stage) + "}}",
                              world->size()),
         *world);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kTiedSteps; ++step) {
       engine.backward(engine.forward(InputOf(world->rank(), step)).pow(2).mean());
       engine.step();
     }
@@ -126,7 +126,7 @@ template <typename Wrapper>
 void TrainWithATorchOptimizer(Wrapper& wrapper, const torch::nn::Module& listed, const std::function<void()>& clip) {
   EXPECT_EQ(listed.parameters().size(), 4);
   AdamW optimizer(DistinctParameters(listed.parameters()), Options());
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kTiedSteps; ++step) {
     optimizer.zero_grad();
     wrapper.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
     clip();
@@ -137,11 +137,11 @@ void TrainWithATorchOptimizer(Wrapper& wrapper, const torch::nn::Module& listed,
 TEST(TiedParameters, TorchsOptimizersOfDistinctParametersTrainTiedOnesOnce) {
   auto net = std::make_shared<TiedNet>();
   DistributedDataParallel<TiedNet> ddp(net, *world);
-  TrainWithATorchOptimizer(ddp, *net, [&] { torch::nn::utils::clip_grad_norm_(Once(*net), kMaxNorm); });
+  TrainWithATorchOptimizer(ddp, *net, [&] { torch::nn::utils::clip_grad_norm_(Once(*net), kTiedMaxNorm); });
   ExpectAsAlone(*net, "DDP");
   net = std::make_shared<TiedNet>();
   FullyShardedDataParallel<TiedNet> fsdp(net, *world);
-  TrainWithATorchOptimizer(fsdp, fsdp, [&] { fsdp.clip_grad_norm_(kMaxNorm); });
+  TrainWithATorchOptimizer(fsdp, fsdp, [&] { fsdp.clip_grad_norm_(kTiedMaxNorm); });
   const SummonFullParams whole(fsdp, /*writeback=*/false);
   ExpectAsAlone(*net, "FSDP");
 }

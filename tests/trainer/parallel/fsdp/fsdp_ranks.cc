@@ -128,7 +128,7 @@ TEST(FsdpNoSync, NoSyncAccumulatesAndTheNextBackwardAverages) {
 }
 
 // The shards' gradients are `times` those of DDP's one backward pass of the same input.
-void ExpectGradients(FullyShardedDataParallel<Tower>& model, int step, double times) {
+void ExpectGradientsOfDdp(FullyShardedDataParallel<Tower>& model, int step, double times) {
   auto reference = Plain();
   DistributedDataParallel<Tower> ddp(reference, *world);
   ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
@@ -149,10 +149,10 @@ TEST(FsdpBackward, ASecondBackwardPassOfTheSameGraphAddsItsGradients) {
   const at::Tensor loss = model->forward(InputOf(world->rank(), 0)).pow(2).mean();
   loss.backward({}, /*retain_graph=*/true);
   loss.backward();
-  ExpectGradients(*model, 0, 2);
+  ExpectGradientsOfDdp(*model, 0, 2);
   ZeroGradients(*model);
   model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
-  ExpectGradients(*model, 1, 1);  // and leaves nothing to the next step
+  ExpectGradientsOfDdp(*model, 1, 1);  // and leaves nothing to the next step
 }
 
 TEST(FsdpBackward, AFailedBackwardPassLeavesNothingToTheNext) {
@@ -162,7 +162,7 @@ TEST(FsdpBackward, AFailedBackwardPassLeavesNothingToTheNext) {
   EXPECT_ANY_THROW(model->forward(input).pow(2).mean().backward());
   ZeroGradients(*model);
   model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
-  ExpectGradients(*model, 1, 1);
+  ExpectGradientsOfDdp(*model, 1, 1);
 }
 
 // Reductions that it began are under way, and the others wait for those that it did not begin.
@@ -227,7 +227,7 @@ TEST(FsdpBackward, FollowsParametersThatThawAndFreeze) {
   freeze(false);
   ZeroGradients(*model);
   model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
-  ExpectGradients(*model, 1, 1);
+  ExpectGradientsOfDdp(*model, 1, 1);
 }
 
 TEST(FsdpClip, ClippingScalesByTheNormOfAllGradients) {
