@@ -3,6 +3,7 @@
   json_test.py <dlaunch> <plan> <collperf> <folder of schemas>
 """
 
+import contextlib
 import json
 import os
 import re
@@ -62,6 +63,21 @@ class JsonTest(unittest.TestCase):
         job = re.search(r"job-[0-9a-f]+", process.stderr.readline()).group(0)
         self.ask_until(lambda _: True, "status", "status", "--json", job)  # it listens a moment later
         return job
+
+    def await_connection(self, process):
+        """Until it has one socket for a second: the connection of a look stays, those before it are short."""
+        end, sockets, since = time.monotonic() + DEADLINE_S, set(), time.monotonic()
+        while not sockets or time.monotonic() - since < 1:
+            self.assertLess(time.monotonic(), end)
+            self.assertIsNone(process.poll())
+            now = set()
+            for file in os.listdir(f"/proc/{process.pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    now.add(os.readlink(f"/proc/{process.pid}/fd/{file}"))
+            now = {name for name in now if name.startswith("socket:")}
+            if now != sockets:
+                sockets, since = now, time.monotonic()
+            time.sleep(0.05)
 
     def ask_until(self, condition, name, *words):
         """The first answer of a command to a job that is as wanted: a busy machine starts the ranks late."""
@@ -139,8 +155,12 @@ class JsonTest(unittest.TestCase):
             self.assertEqual(step["step"]["number"], why["steps"]["first"])
 
     def test_why_of_a_job_that_ends_meanwhile(self):
-        job = self.start("-n", "2", COLLPERF, "all_reduce", "--bytes", "1K", "--point-ms", "6000")
-        why = self.valid("why", run(DLAUNCH, "why", "--json", "--for", "50s", job))
+        job = self.start("-n", "2", COLLPERF, "all_reduce", "--point-ms", "6000")
+        with subprocess.Popen([DLAUNCH, "why", "--json", "--for", "50s", job], stdout=subprocess.PIPE, text=True) as look:
+            self.await_connection(look)
+            run(DLAUNCH, "kill", job)
+            why = self.valid("why", look.communicate(timeout=DEADLINE_S)[0])
+        self.assertEqual(look.returncode, 0)
         self.assertEqual(why["asked_seconds"], 50)
         self.assertLess(why["look_seconds"], 50)
 
