@@ -160,6 +160,7 @@ function(cohort_check_headers target base)
   endif()
   add_library(${target}_headers_alone OBJECT ${checks})
   target_link_libraries(${target}_headers_alone PRIVATE ${target})
+  target_compile_options(${target}_headers_alone PRIVATE -O0 -g0) # nobody links it
 endfunction()
 
 function(cohort_proto_library)
