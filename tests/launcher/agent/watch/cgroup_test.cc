@@ -16,6 +16,8 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include "cohort/launcher/agent/rank/rank_process.h"
@@ -163,12 +165,16 @@ TEST_F(RealCgroup, ACgroupHoldsEveryProcessThatARankStarts) {
   ASSERT_TRUE(process.ok()) << process.status();
   const std::string members_file = cgroup_->folder() + "/1/cgroup.procs";
   const auto members = [&] {
-    const std::string text = ReadFile(members_file);
-    return std::count(text.begin(), text.end(), '\n');
+    std::istringstream pids(ReadFile(members_file));
+    std::multiset<std::string> names;
+    for (std::string pid; pids >> pid;) names.insert(ReadFile("/proc/" + pid + "/comm"));
+    return names;
   };
+  // Before, the inner shell is one of them, too.
+  const std::multiset<std::string> started = {"sh\n", "sleep\n", "sleep\n"};
   const auto end = std::chrono::steady_clock::now() + seconds(60);
-  while (members() != 3 && std::chrono::steady_clock::now() < end) ::usleep(1000);
-  EXPECT_EQ(members(), 3);
+  while (members() != started && std::chrono::steady_clock::now() < end) ::usleep(1000);
+  EXPECT_EQ(members(), started);
   EXPECT_NE(ReadFile("/proc/" + std::to_string(process->pid) + "/cgroup").find("/cohort-"), std::string::npos);
   EXPECT_TRUE(cgroup_->Kill(seconds(60)));
   EXPECT_FALSE(std::filesystem::exists(members_file)) << "the next are started in another";
