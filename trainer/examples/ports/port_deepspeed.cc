@@ -3,10 +3,10 @@
 //   dlaunch --nproc-per-node 2 port_deepspeed --deepspeed_config port_deepspeed.json
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/compat/deepspeed_engine.h"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
 
@@ -52,10 +52,10 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits with a DeepSpeed configuration.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--seed", args.seed);
-  app.add_option("--deepspeed_config", args.deepspeed_config)->required();
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits with a DeepSpeed configuration.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--seed", args.seed);
+  parser.AddRequired("--deepspeed_config", args.deepspeed_config);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_deepspeed", [&] { cohort::examples::Train(args); });
 }

@@ -4,9 +4,9 @@
 //   dlaunch --nproc-per-node 2 port_fairscale
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
 #include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
@@ -60,9 +60,9 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits with optimizer state and gradients split as FairScale does.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits with optimizer state and gradients split as FairScale does.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_fairscale", [&] { cohort::examples::Train(args); });
 }

@@ -3,9 +3,9 @@
 //   dlaunch --nproc-per-node 4 port_fsdp --replicate 2
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
@@ -79,10 +79,10 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits with shards that are replicated.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--replicate", args.replicate)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits with shards that are replicated.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--replicate", args.replicate);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_fsdp", [&] { cohort::examples::Train(args); });
 }

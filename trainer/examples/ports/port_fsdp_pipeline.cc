@@ -4,10 +4,10 @@
 //   dlaunch --nproc-per-node 4 port_fsdp_pipeline --stages 2
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/transfer/job.h"
@@ -83,11 +83,11 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits in pipeline stages that are sharded each.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--stages", args.stages)->check(CLI::PositiveNumber);
-  app.add_option("--micro-batches", args.micro_batches)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits in pipeline stages that are sharded each.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--stages", args.stages);
+  parser.AddCount("--micro-batches", args.micro_batches);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_fsdp_pipeline", [&] { cohort::examples::Train(args); });
 }

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <functional>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/base/local_device.h"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/transfer/job.h"
@@ -48,6 +48,7 @@ struct Arguments {
 // The rank's devices, if they are as many as the options say.
 Devices DevicesOf(const runtime::Runtime& runtime, const Arguments& args) {
   const Devices devices = trainer::LocalDevices(runtime);
+  TORCH_CHECK(args.groups_size >= 2, "--groups_size is at least 2: the head and the tail are on devices of their own");
   TORCH_CHECK(static_cast<int>(devices.size()) == args.groups_size && runtime.local_world_size() == args.group_per_node,
               "rank ", runtime.rank(), " has ", devices.size(), " devices, and its node ", runtime.local_world_size(),
               " ranks; start it by: dlaunch --gpus-per-rank ", args.groups_size, " --nproc-per-node ",
@@ -115,12 +116,12 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits with a head and a tail on two devices of each rank.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--groups_size", args.groups_size, "Devices of a group, which is a rank")->check(CLI::Range(2, 1024));
-  app.add_option("--group_per_node", args.group_per_node, "Ranks of a node")->check(CLI::PositiveNumber);
-  app.add_option("--micro_batches", args.micro_batches)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits with a head and a tail on two devices of each rank.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--groups_size", args.groups_size, "Devices of a group, which is a rank");
+  parser.AddCount("--group_per_node", args.group_per_node, "Ranks of a node");
+  parser.AddCount("--micro_batches", args.micro_batches);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_head_tail", [&] { cohort::examples::Train(args); });
 }

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/torchshard/convert.h"
 #include "cohort/trainer/torchshard/distributed.h"
@@ -81,12 +81,12 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains a head of very many classes that are cut over the ranks.");
-  app.add_option("--classes", args.classes)->check(CLI::PositiveNumber);
-  app.add_option("--features", args.features)->check(CLI::PositiveNumber);
-  app.add_option("--batch-size", args.batch_size)->check(CLI::PositiveNumber);
-  app.add_option("--steps", args.steps)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains a head of very many classes that are cut over the ranks.");
+  parser.AddCount("--classes", args.classes);
+  parser.AddCount("--features", args.features);
+  parser.AddCount("--batch-size", args.batch_size);
+  parser.AddCount("--steps", args.steps);
+  parser.Add("--lr", args.lr);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_million_classes", [&] { cohort::examples::Train(args); });
 }

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/nn/linear.h"
 #include "cohort/trainer/parallelize/parallelize.h"
 #include "cohort/trainer/transfer/job.h"
@@ -120,12 +120,12 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains a small transformer on a mesh of shards and cut layers.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--batch-size", args.batch_size)->check(CLI::PositiveNumber);
-  app.add_option("--tensor", args.tensor, "Ranks over which layers are cut")->check(CLI::PositiveNumber);
-  app.add_option("--save", args.save, "The folder of the checkpoint");
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains a small transformer on a mesh of shards and cut layers.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--batch-size", args.batch_size);
+  parser.AddCount("--tensor", args.tensor, "Ranks over which layers are cut");
+  parser.Add("--save", args.save, "The folder of the checkpoint");
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_parallelize", [&] { cohort::examples::Train(args); });
 }

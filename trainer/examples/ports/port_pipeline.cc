@@ -3,9 +3,9 @@
 //   dlaunch --nproc-per-node 2 port_pipeline --micro-batches 4
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
@@ -70,11 +70,11 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits in pipeline stages.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--micro-batches", args.micro_batches)->check(CLI::PositiveNumber);
-  app.add_option("--schedule", args.schedule);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits in pipeline stages.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--micro-batches", args.micro_batches);
+  parser.Add("--schedule", args.schedule);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_pipeline", [&] { cohort::examples::Train(args); });
 }

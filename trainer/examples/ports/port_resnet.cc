@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <optional>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/local_device.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/examples/ports/resnet_model.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/transfer/job.h"
@@ -76,13 +76,13 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains ResNet-50 on the devices of a rank.");
-  app.add_option("--batches", args.batches)->check(CLI::PositiveNumber);
-  app.add_option("--batch-size", args.batch_size)->check(CLI::PositiveNumber);
-  app.add_option("--split-size", args.split_size)->check(CLI::PositiveNumber);
-  app.add_option("--classes", args.classes)->check(CLI::PositiveNumber);
-  app.add_option("--image-size", args.image_size)->check(CLI::PositiveNumber);
-  app.add_option("--width", args.width)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains ResNet-50 on the devices of a rank.");
+  parser.AddCount("--batches", args.batches);
+  parser.AddCount("--batch-size", args.batch_size);
+  parser.AddCount("--split-size", args.split_size);
+  parser.AddCount("--classes", args.classes);
+  parser.AddCount("--image-size", args.image_size);
+  parser.AddCount("--width", args.width);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_resnet", [&] { cohort::examples::Train(args); });
 }

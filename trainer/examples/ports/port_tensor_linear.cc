@@ -4,8 +4,8 @@
 //   dlaunch --nproc-per-node 4 port_tensor_linear --hidden 256
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
 #include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
@@ -63,10 +63,10 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains digits with linear layers that are cut over the ranks.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--hidden", args.hidden)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains digits with linear layers that are cut over the ranks.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--hidden", args.hidden);
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_tensor_linear", [&] { cohort::examples::Train(args); });
 }

@@ -4,9 +4,9 @@
 //   dlaunch --nproc-per-node 4 port_torchshard --group-size 2
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/torchshard/convert.h"
 #include "cohort/trainer/torchshard/distributed.h"
@@ -80,10 +80,10 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Classifies digits with a head whose classes are cut over the ranks.");
-  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--group-size", args.group_size, "Ranks that share the head; -1: all");
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Classifies digits with a head whose classes are cut over the ranks.");
+  parser.AddCount("--epochs", args.epochs);
+  parser.Add("--lr", args.lr);
+  parser.Add("--group-size", args.group_size, "Ranks that share the head; -1: all");
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_torchshard", [&] { cohort::examples::Train(args); });
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "CLI/CLI.hpp"
+#include "cohort/trainer/examples/ports/argument_parser.h"
 #include "cohort/trainer/examples/text_data.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/torchshard/convert.h"
@@ -117,15 +117,15 @@ void Train(const Arguments& args) {
 
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
-  CLI::App app("Trains a small GPT all of whose matrices are cut over the ranks.");
-  app.add_option("--steps", args.steps)->check(CLI::PositiveNumber);
-  app.add_option("--lr", args.lr);
-  app.add_option("--batch-size", args.batch_size)->check(CLI::PositiveNumber);
-  app.add_option("--context", args.context)->check(CLI::PositiveNumber);
-  app.add_option("--layers", args.layers)->check(CLI::PositiveNumber);
-  app.add_option("--heads", args.heads)->check(CLI::PositiveNumber);
-  app.add_option("--width", args.width)->check(CLI::PositiveNumber);
-  app.add_option("--group-size", args.group_size, "Ranks that share the model; -1: all");
-  CLI11_PARSE(app, argc, argv);
+  cohort::examples::ArgumentParser parser("Trains a small GPT all of whose matrices are cut over the ranks.");
+  parser.AddCount("--steps", args.steps);
+  parser.Add("--lr", args.lr);
+  parser.AddCount("--batch-size", args.batch_size);
+  parser.AddCount("--context", args.context);
+  parser.AddCount("--layers", args.layers);
+  parser.AddCount("--heads", args.heads);
+  parser.AddCount("--width", args.width);
+  parser.Add("--group-size", args.group_size, "Ranks that share the model; -1: all");
+  if (const auto end = parser.Parse(argc, argv)) return *end;
   return cohort::trainer::RunRank("port_torchshard_gpt", [&] { cohort::examples::Train(args); });
 }
