@@ -46,6 +46,13 @@ function(cohort_headers)
   target_precompile_headers(${target} PRIVATE ${arg_HEADERS})
 endfunction()
 
+# Programs of tests that take torch_test_headers. libtorch and the trainer do their work, and g++ takes a quarter less time
+# for them than with -O1.
+set(COHORT_TORCH_TEST_OPTIONS "")
+if(NOT COHORT_SANITIZE)
+  set(COHORT_TORCH_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O0>)
+endif()
+
 if(COHORT_HAVE_TORCH)
   cohort_headers(NAME torch_headers HEADERS <torch/torch.h> DEPS ${TORCH_LIBRARIES})
 endif()
@@ -56,5 +63,6 @@ if(COHORT_BUILD_TESTS)
   if(COHORT_HAVE_TORCH)
     cohort_headers(NAME torch_test_headers PIE HEADERS <torch/torch.h> <gmock/gmock.h> <gtest/gtest.h>
       DEPS ${TORCH_LIBRARIES} GTest::gmock)
+    target_compile_options(cohort_torch_test_headers PRIVATE ${COHORT_TORCH_TEST_OPTIONS})
   endif()
 endif()
