@@ -1,7 +1,9 @@
 """Twelve small programs under dlaunch, Open MPI, MPICH, srun and torchrun: what comes out of each, the exit status and
 the saved files. The table in launcher/README.md says the same.
 
-  compare_test.py <dlaunch> <with_slurm> [--print]   # --print: the table as it is here, without a test
+  compare_test.py <dlaunch> <with_slurm>           # dlaunch's column alone: the others change with their versions only
+  compare_test.py <dlaunch> <with_slurm> --peers   # all columns
+  compare_test.py <dlaunch> <with_slurm> --print   # the table as it is here, without a test
 
 A launcher that is not installed is left out, with the reason. with_slurm is tests/launcher/dlaunch/with_slurm.cc.
 """
@@ -22,6 +24,7 @@ import time
 import unittest
 
 DLAUNCH, WITH_SLURM = map(os.path.abspath, sys.argv[1:3])
+PEERS = "--peers" in sys.argv or "--print" in sys.argv
 README = pathlib.Path(__file__).resolve().parents[3] / "launcher" / "README.md"
 LIMIT_S = 60  # for one run
 PROMPT_S = 10  # for a prompt to be seen; a launcher that waits for the end of the line never shows it
@@ -230,6 +233,8 @@ def free_port():
 
 
 def needs(program):
+    if not PEERS:
+        return "a peer, and there is no --peers"
     return None if shutil.which(program) else f"{program} is not installed"
 
 
@@ -237,12 +242,17 @@ class Slurm:
     """A cluster on this machine, for as long as its input is open."""
 
     def __init__(self):
+        self.process, self.configuration, self.why_not = None, "", "a peer, and there is no --peers"
+        if not PEERS:
+            return
         self.process = subprocess.Popen([WITH_SLURM, "sh", "-c", "echo $SLURM_CONF; cat"], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         self.configuration = self.process.stdout.readline().strip()
         self.why_not = None if self.configuration.endswith(".conf") else self.configuration or "no Slurm here"
 
     def close(self):
+        if self.process is None:
+            return
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
