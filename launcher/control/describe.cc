@@ -128,7 +128,10 @@ std::string NameCall(const v1::CallState& call, bool name_group) {
          (name_group ? " of " + GroupName(call.group()) : "") + At(call.site());
 }
 
-std::string DescribeCall(const v1::CallState& call, bool name_group) {
+namespace {
+
+// `until` is when its age was measured: "ago" or "before its end".
+std::string DescribeCallUntil(const v1::CallState& call, bool name_group, const std::string& until) {
   const std::string held = call.held_by().empty() ? "" : ", stopped by a debugger (" + call.held_by() + ")";
   if (!call.present())
     return (call.joined()   ? "in no collective call"
@@ -136,9 +139,20 @@ std::string DescribeCall(const v1::CallState& call, bool name_group) {
                             : "in no call of Cohort, which it has not joined") +
            held;
   const std::string what = NameCall(call, name_group);
-  if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier" + held;
-  if (call.done()) return "after " + what + " (done " + DescribeDuration(call.age_ms()) + " earlier)" + held;
-  return "in " + what + " for " + DescribeDuration(call.age_ms()) + held;
+  const std::string age = DescribeDuration(call.age_ms());
+  if (call.failed()) return "in " + what + " until it failed, " + age + " " + until + held;
+  if (call.done()) return "after " + what + " (done " + age + " " + until + ")" + held;
+  return "in " + what + " for " + age + held;
+}
+
+}  // namespace
+
+std::string DescribeCall(const v1::CallState& call, bool name_group) {
+  return DescribeCallUntil(call, name_group, "ago");
+}
+
+std::string DescribeLastCall(const v1::RankExit& exit, bool name_group) {
+  return DescribeCallUntil(exit.doing(), name_group, "before its end");
 }
 
 std::string CallAndSite(const v1::CallState& call) { return call.call() + At(call.site()); }

@@ -54,10 +54,14 @@ std::string GroupName(uint64_t group);
 // "all_reduce #42 at train.cc:88", with `name_group` "all_reduce #42 of group 00000000000000ff at train.cc:88".
 std::string NameCall(const v1::CallState& call, bool name_group = false);
 
-// "in all_reduce #42 at train.cc:88 for 120 ms", "after all_reduce #42 at train.cc:88 (done 120 ms earlier)", "in no
+// "in all_reduce #42 at train.cc:88 for 120 ms", "after all_reduce #42 at train.cc:88 (done 120 ms ago)", "in no
 // collective call"; "in no call of Cohort, which it has not joined" for a rank that uses no Cohort yet. Give
 // `name_group` where calls of several groups stand side by side, since each group numbers its own.
 std::string DescribeCall(const v1::CallState& call, bool name_group = false);
+
+// DescribeCall of the call that a rank was in when it ended: "after all_reduce #42 at train.cc:88 (done 120 ms before
+// its end)".
+std::string DescribeLastCall(const v1::RankExit& exit, bool name_group = false);
 
 // "all_reduce(sum, float32, 1024) at train.cc:88".
 std::string CallAndSite(const v1::CallState& call);

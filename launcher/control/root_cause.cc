@@ -193,7 +193,7 @@ std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure
     text += ": " + own_words;
     if (own_words.find(exit.last_words()) != std::string::npos) last_line.clear();
   } else if (exit.doing().present() && !exit.doing().done()) {
-    text += " while " + DescribeCall(exit.doing(), CallsOfManyGroups(roster));
+    text += " while " + DescribeLastCall(exit, CallsOfManyGroups(roster));
   }
   return text + last_line;
 }
@@ -219,7 +219,7 @@ std::string DescribeOther(const Roster& roster, uint32_t rank, bool name_group) 
   }
   if (!exit.has_value()) return name + "unknown, its agent did not report its end in time";
   if (exit->lost() || !exit->started()) return name + DescribeEnd(*exit);
-  std::string text = name + DescribeCall(exit->doing(), name_group);
+  std::string text = name + DescribeLastCall(*exit, name_group);
   if (exit->killed_by_us() && exit->error().empty()) {
     if (exit->signal() != SIGKILL) return text;
     if (!exit->asked_to_end()) return text + ", was killed without being asked";

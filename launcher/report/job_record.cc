@@ -37,7 +37,7 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node, const std::
                {"by_dlaunch", exit.killed_by_us()}};
   if (!program.empty()) rank["program"] = program;
   if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) / 1e9;
-  if (exit.doing().present()) rank["call"] = DescribeCall(exit.doing());
+  if (exit.doing().present()) rank["call"] = DescribeLastCall(exit);
   if (!exit.frames().empty()) rank["python"] = std::vector<std::string>(exit.frames().begin(), exit.frames().end());
   if (!exit.state().empty()) rank["state"] = exit.state();
   if (std::string log = exit.log_path(); log.ends_with(".err")) {

@@ -30,7 +30,7 @@ LOOKS = 20  # at a view of a running job, which a page shows at one moment
 _BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^```$",
                     re.M | re.S)
 _VARYING = ((r"\b\d+(\.\d+)? ?(ns|us|ms|s|min)\b", "N s"), (r"\b\d+(\.\d+)?( ?(MiB|KiB|GB/s|images/s))\b", r"N\2"),
-            (r"(until it failed, N s earlier), exited with code \d+$", r"\1"), (r"\bpid \d+", "pid N"),
+            (r"(until it failed, N s before its end), exited with code \d+$", r"\1"), (r"\bpid \d+", "pid N"),
             (r"\bjob-[0-9a-f]{16}", "job-N"), (r"\bgroup [0-9a-f]{16}", "group N"), (r"\(\w[\w.-]*\): (after|in|had|never)", r"(HOST): \1"),
             (r"[ \t]+$", ""), (r" {2,}", "  "))
 

@@ -22,9 +22,16 @@ TEST(DescribeCallTest, DistinguishesCallsUnderWayFromDoneAndFailedOnes) {
   v1::CallState call = CallOfRank3();
   EXPECT_EQ(DescribeCall(call), "in all_reduce #7 at train.cc:88 for 9 ms");
   call.set_done(true);
-  EXPECT_EQ(DescribeCall(call), "after all_reduce #7 at train.cc:88 (done 9 ms earlier)");
+  EXPECT_EQ(DescribeCall(call), "after all_reduce #7 at train.cc:88 (done 9 ms ago)");
   call.set_failed(true);
-  EXPECT_EQ(DescribeCall(call), "in all_reduce #7 at train.cc:88 until it failed, 9 ms earlier");
+  EXPECT_EQ(DescribeCall(call), "in all_reduce #7 at train.cc:88 until it failed, 9 ms ago");
+}
+
+TEST(DescribeCallTest, CountsTheAgeOfALastCallToTheEndOfItsRank) {
+  v1::RankExit exit;
+  *exit.mutable_doing() = CallOfRank3();
+  exit.mutable_doing()->set_done(true);
+  EXPECT_EQ(DescribeLastCall(exit), "after all_reduce #7 at train.cc:88 (done 9 ms before its end)");
 }
 
 TEST(DescribeCallTest, NamesTheGroupWhereCallsOfSeveralStandSideBySide) {
