@@ -1,5 +1,6 @@
 // The main() of every test binary. A binary whose tests all skipped exits with 77, which ctest shows as "Skipped"; with
-// GoogleTest's own main it would count as passed. Each reason is printed on one line that tools/dev collects.
+// GoogleTest's own main it would count as passed. So would a filter that selects no test, which is an error here. Each
+// reason is printed on one line that tools/dev collects.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -49,6 +50,10 @@ int main(int argc, char** argv) {
   testing::UnitTest::GetInstance()->listeners().Append(new SkipReporter);
   const int result = RUN_ALL_TESTS();
   const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
+  if (unit.test_to_run_count() == 0 && !GTEST_FLAG_GET(list_tests)) {
+    std::fprintf(stderr, "%s: no test is selected by %s\n", argv[0], GTEST_FLAG_GET(filter).c_str());
+    return 1;
+  }
   if (result == 0 && unit.skipped_test_count() > 0 && unit.skipped_test_count() == unit.test_to_run_count()) {
     return kSkipped;
   }
