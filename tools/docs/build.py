@@ -50,6 +50,8 @@ def with_headings(text):
     """A page of options whose rows are headings, so that the search finds an option and leads to it."""
     def headings(table):
         rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", table[1], re.M)
+        if len(rows) != table[1].count("\n"):
+            sys.exit(f"a row of these options is not `option` | meaning:\n{table[1]}")
         return "\n".join(f"### `{option}`\n\n{meaning}\n" for option, meaning in rows).replace("\\|", "|")
     return re.sub(r"^\| option \| meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", headings, text, flags=re.M)
 
