@@ -86,13 +86,30 @@ class Dev(unittest.TestCase):
         self.assertEqual(status, 1, text)
         self.assertIn("\nSetting up alpha (1.0) ...\ntools/dev: apt-get install failed", text)
 
-    def test_package_refuses_words_before_it_installs_and_builds(self):
+    def test_words_are_refused_before_anything_is_installed_and_built(self):
         self.make("fakes/dpkg-query", "#!/bin/sh\nexit 1\n")  # something is to be installed
-        for words, why in ((["--bogus"], "unknown option --bogus"), (["--try", "x"], "x is too much")):
-            status, text = self.run_script("tools/dev", "package", *words)
+        self.make("CMakePresets.json", '{"name": "release"}')
+        for words, why in ((["package", "--bogus"], "unknown option --bogus"), (["package", "--try", "x"], "x is too much"),
+                           (["demo", "--bogus"], "--bogus is too much"), (["format", "--bogus"], "unknown option --bogus"),
+                           (["docs", "--bogus"], "unknown option --bogus"), (["test", "--preset"], "--preset needs a name"),
+                           (["test", "--preset", "relase"], "there is no preset relase"),
+                           (["wheel", "--arch"], "--arch needs a machine")):
+            status, text = self.run_script("tools/dev", *words)
             self.assertEqual(status, 1, text)
             self.assertIn(why, text)
             self.assertNotIn("Unpacking", text)
+
+    def test_clean_removes_folders_of_the_build_alone(self):
+        for name in ("build/release", "build/kept", "victim"):
+            os.makedirs(os.path.join(self.root, name))
+        for words in (["../victim"], ["/"], ["."], ["relase"], ["--all"], ["release", "victim"], [""]):
+            status, text = self.run_script("tools/dev", "clean", *words)
+            self.assertEqual(status, 1, (words, text))
+        self.assertTrue(os.path.isdir(os.path.join(self.root, "victim")))
+        self.assertEqual(self.run_script("tools/dev", "clean", "release"), (0, ""))
+        self.assertEqual(os.listdir(os.path.join(self.root, "build")), ["kept"])
+        self.assertEqual(self.run_script("tools/dev", "clean"), (0, ""))
+        self.assertFalse(os.path.exists(os.path.join(self.root, "build")))
 
     def wheels(self):
         """The installed wheels, by folder."""
