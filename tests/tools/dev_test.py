@@ -45,7 +45,7 @@ class Dev(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = folder.name
         os.makedirs(os.path.join(self.root, "tools/bench"))
-        for name in ("dev", "bench/peers"):
+        for name in ("dev", "peer-wheels.sh", "bench/peers"):
             shutil.copy(os.path.join(REPOSITORY, "tools", name), os.path.join(self.root, "tools", name))
         with open(os.path.join(self.root, "tools/debian-packages.txt"), "w") as file:
             file.write("build alpha\nbuild beta\n")
