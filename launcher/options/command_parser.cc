@@ -69,18 +69,19 @@ void AddOutputOptions(CLI::App* app, RawOptions* raw) {
   AddOption(
       app, "trace", &raw->trace, "FILE",
       "Write a trace of every rank's calls, for ui.perfetto.dev; --trace-last 60s: only of the last minute or two");
-  AddOption(app, "trace-last", &raw->trace_last, "TIME", "")->group("");  // beside --trace
+  AddOption(app, "trace-last", &raw->trace_last, "TIME", "Beside --trace: keep the last TIME, or up to twice as much")
+      ->group("");  // --trace names it in the help
   AddOption(app, "tape", &raw->tape, "FOLDER",
             "Record what ranks get, for dlaunch replay; --tape-ranks 3,5: of these; --tape-last N: the last N steps");
-  AddOption(app, "tape-ranks", &raw->tape_ranks, "LIST", "")->group("");  // beside --tape
-  AddOption(app, "tape-last", &raw->tape_last, "N", "")->group("");       // the same
+  AddOption(app, "tape-ranks", &raw->tape_ranks, "LIST", "Beside --tape: record these ranks")->group("");
+  AddOption(app, "tape-last", &raw->tape_last, "N", "Beside --tape: keep the last N steps")->group("");
   AddOption(app, "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
 }
 
 void AddFlags(CLI::App* app, RawOptions* raw) {
   app->add_flag("--dry-run,--dry_run", raw->dry_run,
                 "Print nodes, ranks, device groups and CPUs; start nothing; with --json as JSON");
-  app->add_flag("--json", raw->json)->group("");  // beside --dry-run
+  app->add_flag("--json", raw->json, "Beside --dry-run: print JSON")->group("");
   app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
   app->add_flag("--no-prefix,--no_prefix", raw->no_prefix,
                 "Print ranks' lines as they are, without [rank] before them");
@@ -140,7 +141,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "Pods and the like: the secret that they share; --insecure: do without one");
   app->add_flag("--encrypt-data,--encrypt_data", raw->encrypt_data,
                 "Encrypt data between nodes by TLS 1.3, over TCP; shared memory inside a node is not encrypted");
-  app->add_flag("--insecure", raw->insecure)->group("");  // beside --token-file
+  app->add_flag("--insecure", raw->insecure, "In place of --token-file: do without a secret")->group("");
   AddOption(app.get(), "launcher", &raw->launcher, "NAME",
             "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
   AddOption(app.get(), "rank-order", &raw->rank_order, "given|natural|file:FILE",

@@ -64,18 +64,21 @@ std::string BashOperands(const ManualCommand& command, const std::string& name) 
 // of the line that touch are joined first, but an option and the '=' behind it. Readline replaces only the piece behind
 // the last of these signs, so what is before it goes from the completions.
 constexpr char kBashBody[] = R"bash(
+_@_add() { # adds what compgen has found, a line each: names may hold blanks
+  mapfile -t -O ${#COMPREPLY[*]} COMPREPLY
+}
 _@_complete() { # what completes a value: $1 is its kind, $2 what is typed of it
-  local IFS=$' \t\n' list=${2%"${2##*,}"}
+  local list=${2%"${2##*,}"}
   case ${1%% *} in
-    words) COMPREPLY=($(compgen -W "${1#* }" -- "$2")) ;;
-    file) COMPREPLY=($(IFS=$'\n'; compgen -f -- "$2")); compopt -o filenames 2>/dev/null ;;
-    folder) COMPREPLY=($(IFS=$'\n'; compgen -d -- "$2")); compopt -o filenames 2>/dev/null ;;
-    jobs) COMPREPLY=($(compgen -W "$("$program" completion jobs 2>/dev/null)" -- "$2")) ;;
+    words) _@_add < <(compgen -W "${1#* }" -- "$2") ;;
+    file) _@_add < <(compgen -f -- "$2"); compopt -o filenames 2>/dev/null ;;
+    folder) _@_add < <(compgen -d -- "$2"); compopt -o filenames 2>/dev/null ;;
+    jobs) _@_add < <(compgen -W "$("$program" completion jobs 2>/dev/null)" -- "$2") ;;
     jobs-and-files)
-      COMPREPLY=($(IFS=$'\n'; compgen -f -W "$("$program" completion jobs 2>/dev/null)" -- "$2"))
+      _@_add < <(compgen -f -W "$("$program" completion jobs 2>/dev/null)" -- "$2")
       compopt -o filenames 2>/dev/null
       ;;
-    hosts) COMPREPLY=($(compgen -P "$list" -W "$("$program" completion hosts 2>/dev/null)" -- "${2##*,}")) ;;
+    hosts) _@_add < <(compgen -P "$list" -W "$("$program" completion hosts 2>/dev/null)" -- "${2##*,}") ;;
   esac
 }
 _@_join() { # makes words and places, the index in COMP_WORDS of each, up to the cursor
@@ -94,7 +97,7 @@ _@_join() { # makes words and places, the index in COMP_WORDS of each, up to the
   last=$n
 }
 _@() {
-  local words=() places=() last piece=${COMP_WORDS[COMP_CWORD]} cur i
+  local IFS=$' \t\n' words=() places=() last piece=${COMP_WORDS[COMP_CWORD]} cur i
   _@_join
   cur=${words[last]}
   [[ $cur == = ]] && cur=
@@ -140,7 +143,7 @@ _@_look() {
       _command_offset "${places[i]}"
       piece=$cur
     elif ((i == last)); then
-      COMPREPLY=($(IFS=$'\n'; compgen -c -f -- "$cur"))
+      _@_add < <(compgen -c -f -- "$cur")
       compopt -o filenames 2>/dev/null
     else
       _@_complete file "$cur"
@@ -149,16 +152,16 @@ _@_look() {
   fi
   _@_names "$command"
   if [[ $cur == -* ]]; then
-    COMPREPLY=($(compgen -W "$names" -- "$cur"))
+    _@_add < <(compgen -W "$names" -- "$cur")
     return
   fi
   kind=
   _@_operand "$command:$operands"
   [[ -n $kind ]] && _@_complete "$kind" "$cur"
   if [[ -z $command ]]; then
-    if ((last == 1)) || [[ -z $_@_runs ]]; then COMPREPLY+=($(compgen -W "$_@_commands" -- "$cur")); fi
+    if ((last == 1)) || [[ -z $_@_runs ]]; then _@_add < <(compgen -W "$_@_commands" -- "$cur"); fi
     if [[ -n $_@_runs ]]; then
-      COMPREPLY+=($(IFS=$'\n'; compgen -c -f -- "$cur"))
+      _@_add < <(compgen -c -f -- "$cur")
       compopt -o filenames 2>/dev/null
     fi
   fi

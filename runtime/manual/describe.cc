@@ -54,11 +54,6 @@ ValueType ReadType(const std::string& type) {
   return read;
 }
 
-bool IsShown(const CLI::Option& option) {
-  if (option.get_description().empty()) return false;
-  return !option.get_group().empty() || option.check_lname("help") || option.check_lname("version");
-}
-
 ManualOption DescribeOption(const CLI::App& app, const CLI::Option& option) {
   ManualOption described;
   for (const std::string& name : option.get_snames()) described.names.push_back("-" + name);
@@ -85,7 +80,7 @@ ManualCommand Describe(const CLI::App& app, const std::string& name) {
   for (const CLI::Option* const option : app.get_options()) {
     if (option->get_positional() && !option->nonpositional()) {
       command.operands.push_back(DescribeOperand(*option));
-    } else if (IsShown(*option)) {
+    } else if (!option->get_description().empty()) {
       command.options.push_back(DescribeOption(app, *option));
     }
   }

@@ -93,6 +93,8 @@ class Folder:
         self.write("state/dlaunch/hosts", "node1\nnode2\nlogin\n")
         self.write("numbers.txt", "")
         os.mkdir(self.path + "/numbers.d")
+        self.write("two words.txt", "")
+        os.mkdir(self.path + "/two words.d")
         self.environment = {"PATH": self.path + "/bin:" + os.environ["PATH"], "HOME": self.path, "TERM": "dumb",
                             "XDG_STATE_HOME": self.path + "/state", "LC_ALL": "C.UTF-8", "HISTFILE": "/dev/null"}
 
@@ -124,6 +126,10 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(shell.line_after("dlaunch --hosts log", COMPLETE).rstrip(" ,"), "dlaunch --hosts login")
         self.assertEqual(shell.line_after("dlaunch -H node2,log", COMPLETE).rstrip(" ,"), "dlaunch -H node2,login")
         self.assertEqual(shell.line_after("dlaunch docto", COMPLETE), "dlaunch doctor ")
+        # Options that --help names beside others.
+        self.assertEqual(shell.line_after("dlaunch --trace-l", COMPLETE).rstrip("= "), "dlaunch --trace-last")
+        self.assertEqual(shell.line_after("dlaunch --trace-last 60s --simulate-n", COMPLETE).rstrip("= "),
+                         "dlaunch --trace-last 60s --simulate-nodes")
         self.assertEqual(shell.line_after("dlaunch kill --n", COMPLETE), "dlaunch kill --now ")
         self.assertEqual(shell.line_after("dlaunch kill " + job[:14], COMPLETE), f"dlaunch kill {job} ")
         self.assertEqual(shell.line_after("dlaunch top --interval 5 " + job[:14], COMPLETE), f"dlaunch top --interval 5 {job} ")
@@ -135,6 +141,9 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(shell.line_after("dlaunch --grace 5 cat numbers.t", COMPLETE),
                          "dlaunch --grace 5 cat numbers.txt ")
         self.assertEqual(shell.line_after("dlaunch completion z", COMPLETE), "dlaunch completion zsh ")
+        self.assertEqual(shell.line_after("dlaunch --hostfile two\\ words.t", COMPLETE), "dlaunch --hostfile two\\ words.txt ")
+        self.assertEqual(shell.line_after("dlaunch --log-dir two", COMPLETE), "dlaunch --log-dir two\\ words.d/")
+        self.assertEqual(shell.line_after("dlaunch -n 2 cat two\\ words.t", COMPLETE), "dlaunch -n 2 cat two\\ words.txt ")
         # Values with colons and equals signs, at which readline splits words.
         self.assertEqual(shell.line_after("dlaunch --hosts node2:4,log", COMPLETE).rstrip(" ,"), "dlaunch --hosts node2:4,login")
         self.assertEqual(shell.line_after("dlaunch --hosts=node2:4,log", COMPLETE).rstrip(" ,"), "dlaunch --hosts=node2:4,login")

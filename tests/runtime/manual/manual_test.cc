@@ -49,7 +49,7 @@ ManualCommand Sample() {
   app.add_option("--ranks", number, "size of the group")->check(CLI::Range(1, 64))->capture_default_str();
   app.add_option("--kind", text, "of call")->check(CLI::IsMember({"ring", "tree"}));
   app.add_flag("--now", flag, "Don't wait");
-  app.add_flag("--hidden", flag, "Nobody sees it")->group("");
+  app.add_flag("--hidden", flag)->group("");
   CLI::App* const inner = app.add_subcommand("list", "Lists files. And more");
   inner->add_option("file", text, "the list")->type_name("FILE");
   app.add_subcommand("clear", "Removes all files");
