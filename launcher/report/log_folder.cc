@@ -87,6 +87,8 @@ LogFolder::~LogFolder() {
 
 std::string LogFolder::Keep() {
   made_.clear();
+  std::error_code error;
+  if (has_others_) fs::remove(fs::path(path_) / "report.json", error);
   (void)lock_.Release();  // as long as this process lives
   return path_;
 }

@@ -25,7 +25,8 @@ class LogFolder {
         has_others_(other.has_others_) {}
   LogFolder& operator=(LogFolder&&) = delete;
 
-  // There is a job, which will write there, alone until this process ends. Returns the absolute path.
+  // There is a job, which will write there, alone until this process ends. Another job's report goes, so that there is
+  // none until this one's is written. Returns the absolute path.
   std::string Keep();
   // Another job has written there, whose files of the same names this one will replace.
   bool has_others() const { return has_others_; }

@@ -273,8 +273,9 @@ TEST(Run, WritesLogFiles) {
   }
   EXPECT_NE(ReadFile(logs + "/report.json").find("\"exit_code\": 0"), string::npos);
   EXPECT_EQ(job.err().find("another job"), string::npos) << job.err();
-  DlaunchProcess again({"--log-dir", logs, "true"});
-  EXPECT_EQ(again.Wait(), 0);
+  DlaunchProcess again({"--log-dir", logs, "test", "!", "-e", logs + "/report.json"});
+  EXPECT_EQ(again.Wait(), 0) << again.err();
+  EXPECT_NE(ReadFile(logs + "/report.json").find("\"exit_code\": 0"), string::npos);
   EXPECT_NE(again.err().find(logs + " has the files of another job"), string::npos) << again.err();
 }
 
