@@ -4,7 +4,6 @@
 #include <fstream>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -55,9 +54,8 @@ absl::StatusOr<Recording*> Recording::Begin() {
   if (absl::IsAlreadyExists(joined.status())) return nullptr;
   COHORT_RETURN_IF_ERROR(joined.status());
   auto* const recording = new Recording(std::move(bootstrap), *std::move(joined));
-  // Never destroyed either: the destructor of a thread that runs ends the process.
   try {
-    new std::thread(runtime::StartThread("cohort-nccl", [recording] { recording->Watch(); }));
+    recording->thread_ = runtime::StartThread("cohort-nccl", [recording] { recording->Watch(); });
   } catch (const std::system_error& error) {
     delete recording;
     return absl::ResourceExhaustedError(std::string("no thread can be started: ") + error.what());

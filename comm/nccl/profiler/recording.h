@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "cohort/comm/nccl/profiler/call_watch.h"
@@ -53,6 +54,7 @@ class Recording {
   runtime::Mutex mutex_;
   runtime::CondVar changed_;
   Life life_ COHORT_GUARDED_BY(mutex_) = Life::kWatching;
+  std::thread thread_;  // as this, never destroyed: that would end the process while the thread runs
 };
 
 }  // namespace cohort::comm::nccl_profiler

@@ -70,7 +70,7 @@ TEST(NcclRecordingTest, StopsInTimeBesideAnAgentThatDoesNotAnswer) {
   const SilentAgent agent;
   setenv("COHORT_AGENT", agent.address().c_str(), 1);
   setenv("COHORT_LOCAL_RANK", "0", 1);
-  const absl::StatusOr<Recording*> recording = Recording::Begin();
+  static const absl::StatusOr<Recording*> recording = Recording::Begin();  // never destroyed
   ASSERT_TRUE(recording.ok()) << recording.status();
   ASSERT_NE(*recording, nullptr);
   (*recording)->recorder().Add({.hash = 7, .rank = 1, .size = 2});
