@@ -91,7 +91,7 @@ Finding TryAJob() {
   Finding finding = Good("trial job", "two ranks started and ended in " + std::to_string(ms) + " ms");
   if (result.ended && WIFEXITED(result.wait_status) && WEXITSTATUS(result.wait_status) == 0) return finding;
   finding.level = Finding::Level::kBad;
-  finding.text = result.ended ? "failed:" : "did not end within " + std::to_string(kTrialTimeout.count()) + " s:";
+  finding.text = result.ended ? "failed: " : "did not end within " + std::to_string(kTrialTimeout.count()) + " s: ";
   for (const char c : result.error) finding.text += c == '\n' ? "\n    " : std::string(1, c);
   finding.remedy = "mend what the lines above name, then run: dlaunch --nproc-per-node 2 true";
   return finding;

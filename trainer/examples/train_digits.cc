@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
       "  dlaunch -n 4 train_digits --mesh replicate=2,shard=2 --checkpoints digits");
   app.add_option("--epochs", options.epochs, "passes over the images")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1000000));
   app.add_option("--mesh", options.mesh, "shard=4 or replicate=2,shard=2: FSDP over the ranks, in place of DDP");
   app.add_option("--checkpoints", options.checkpoints, "save each epoch in this folder, and go on from the newest");
   try {

@@ -1,5 +1,8 @@
 #include "cohort/trainer/examples/ports/argument_parser.h"
 
+#include <cstdint>
+#include <limits>
+
 #include "CLI/CLI.hpp"
 
 namespace cohort::examples {
@@ -19,10 +22,10 @@ void ArgumentParser::AddRequired(const std::string& name, std::string& value) {
   app_->add_option(name, value)->required();
 }
 void ArgumentParser::AddCount(const std::string& name, int& value, const std::string& help) {
-  app_->add_option(name, value, help)->check(CLI::PositiveNumber);
+  app_->add_option(name, value, help)->check(CLI::Range(1, std::numeric_limits<int>::max()));
 }
 void ArgumentParser::AddCount(const std::string& name, int64_t& value, const std::string& help) {
-  app_->add_option(name, value, help)->check(CLI::PositiveNumber);
+  app_->add_option(name, value, help)->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()));
 }
 
 std::optional<int> ArgumentParser::Parse(int argc, char** argv) {
