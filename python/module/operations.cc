@@ -138,7 +138,13 @@ bool PreparedCall::ReadMemory(std::span<PyObject* const> by_argument) {
   }
   PyObject* const input = At(by_argument, kInput);
   PyObject* output = At(by_argument, kOutput);
-  if (output == nullptr && (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce)) output = input;
+  // Without this, a gradient that is None on every rank would be a call of no elements.
+  const bool without_output = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce;
+  if (kind == CollectiveKind::kBroadcast || (without_output && input == nullptr)) {
+    PyErr_Format(PyExc_TypeError, "%s is None; every rank passes memory", without_output ? "input" : "buffer");
+    return false;
+  }
+  if (output == nullptr && without_output) output = input;
   if (input != nullptr && !pending->in.Read(input, false, "input")) return false;
   if (output != nullptr && !pending->out.Read(output, true, "output")) return false;
   if (input != nullptr && output != nullptr && pending->in.elements() != pending->out.elements()) {

@@ -217,6 +217,8 @@ def refused(world):
     rank = world.rank
     good = numpy.zeros(4, numpy.float32)
     raises(TypeError, lambda: world.all_reduce("text"), "input")
+    raises(TypeError, lambda: world.all_reduce(None), "input is None")
+    raises(TypeError, lambda: world.broadcast(None), "buffer is None")
     raises(TypeError, lambda: world.all_reduce(), "input")
     raises(TypeError, lambda: world.all_reduce(good, colour=1), "colour")
     raises(TypeError, lambda: world.all_reduce(good, good, "sum", 3), "at most 3")
