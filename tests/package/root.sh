@@ -2,6 +2,7 @@
 
 # fill_root <root> <suite> <architecture> [package...]: a bare Debian of that suite for that architecture of dpkg, with this
 # machine's package sources where the suite is this machine's too. BARE_ROOT=FILE.tar is such a one, made before.
+# The caller removes <root> and <root>.log, the log of an unfinished debootstrap.
 fill_root() {
   local root=$1 suite=$2 architecture=$3 mirror file packages=ca-certificates
   shift 3
