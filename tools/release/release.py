@@ -2,7 +2,7 @@
 """Walks the release checklist of docs/project/release.md: `release.py --dry-run [DIST]` prints each item as ok or missing.
 
 DIST is the folder of the packages (dist unless given). The script changes nothing and publishes nothing: a person does the
-last steps, which the page lists. It ends with 1 while an item is missing.
+last steps, which the page lists. It ends with 1 while an item is missing, and where there is no git clone.
 """
 import hashlib
 import pathlib
@@ -16,8 +16,17 @@ MOST_LINES = 40  # of a release in the changelog
 
 
 def git(*arguments):
+    """The output of git, or None: it fails or is not here."""
+    if shutil.which("git") is None:
+        return None
     ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return ran.stdout.strip() if ran.returncode == 0 else None
+
+
+def is_clone():
+    """Whether ROOT is a clone itself, not only a folder in one."""
+    top = git("rev-parse", "--show-toplevel")
+    return top is not None and pathlib.Path(top).resolve() == ROOT
 
 
 def version():
@@ -56,24 +65,40 @@ def check_tests(_, __):
         f".ci/run passed for this commit (now: {passed[:12] or 'for none'})", "bash .ci/run in a bare Debian 12"
 
 
-PACKAGES = (("wheel", "*.whl", "tools/dev wheel"), ("Debian packages", "*.deb", "tools/dev package"), ("RPM", "*.rpm", "tools/dev package"),
-            ("tarballs", "*.tar.*", "tools/dev package"))
+NAMES = ("libcohort0", "libcohort-dev", "dlaunch", "cohort-trainer")
+# A kind of files, their names for the version {0}, and the command that makes them.
+PACKAGES = (
+    ("wheel", ["dlaunch-{0}-*.whl"], "tools/dev wheel"),
+    ("Debian packages", [f"{name}_{{0}}-*.deb" for name in NAMES], "tools/dev package"),
+    ("RPM", [f"{name.replace('-dev', '-devel')}-{{0}}-*.rpm" for name in NAMES], "tools/dev package"),
+    ("tarballs", ["cohort-{0}.tar.gz", "cohort-{0}-Linux-*.tar.gz"], "tools/dev package"),
+    ("list of linked libraries", ["cohort-{0}.cdx.json"], "tools/dev package"))
+
+
+def packages(dist, pattern, number):
+    """The regular files in dist of one of PACKAGES' names."""
+    return sorted(file for file in dist.glob(pattern.format(number)) if file.is_file() and not file.is_symlink())
 
 
 def check_packages(number, dist):
-    for name, pattern, command in PACKAGES:
-        found = [file.name for file in dist.rglob(pattern) if number in file.name]
-        yield bool(found), f"{name} of {number} in {dist.name}/" + (": " + ", ".join(found[:4]) if found else ""), command
+    for name, patterns, command in PACKAGES:
+        lacking = [pattern.format(number) for pattern in patterns if not packages(dist, pattern, number)]
+        found = [file.name for pattern in patterns for file in packages(dist, pattern, number)]
+        yield not lacking, f"{name} of {number} in {dist.name}/" + (f": no {', '.join(lacking)}" if lacking else f": {', '.join(found)}"), command
 
 
-def check_sums(_, dist):
+def check_sums(number, dist):
     sums = dist / "SHA256SUMS"
-    lines = sums.read_text(encoding="utf-8").split("\n") if sums.exists() else []
-    listed = dict(reversed(line.split(maxsplit=1)) for line in lines if line.strip())
-    kept = [f for f in dist.rglob("*") if f.is_file() and f.suffix in (".whl", ".deb", ".rpm", ".gz", ".xz", ".zst")]
-    wrong = [f.name for f in kept if listed.get(str(f.relative_to(dist))) != hashlib.sha256(f.read_bytes()).hexdigest()]
-    yield bool(kept) and not wrong, "SHA256SUMS has every package" + (f"; not {', '.join(wrong[:4])}" if wrong else ""), \
-        f"cd {dist.name} && find . -type f ! -name 'SHA256SUMS*' -printf '%P\\n' | sort | xargs sha256sum > SHA256SUMS"
+    lines = sums.read_text(encoding="utf-8", errors="replace").split("\n") if sums.is_file() else []
+    parsed = [(re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line), line) for line in lines if line.strip()]
+    listed = {match[2]: match[1] for match, _ in parsed if match}
+    kept = [file for _, patterns, _ in PACKAGES for pattern in patterns for file in packages(dist, pattern, number)]
+    wrong = [file.name for file in kept if listed.get(file.name) != hashlib.sha256(file.read_bytes()).hexdigest()]
+    remedy = f"cd {dist.name} && sha256sum *[-_]{number}[-_.]* > SHA256SUMS"
+    yield bool(kept) and not wrong, "SHA256SUMS has every package" + (f"; not {', '.join(wrong[:4])}" if wrong else ""), remedy
+    others = [line for match, line in parsed if not match]
+    if others:
+        yield False, f"each line of SHA256SUMS is a checksum and a name; not {others[0][:40]!a}", remedy
     signed = False
     if (dist / "SHA256SUMS.asc").exists() and shutil.which("gpg"):
         signed = subprocess.run(["gpg", "--verify", dist / "SHA256SUMS.asc", sums], capture_output=True, check=False).returncode == 0
@@ -102,4 +127,7 @@ if __name__ == "__main__":
         sys.exit()
     if len(sys.argv) < 2 or sys.argv[1] != "--dry-run" or len(sys.argv) > 3:
         sys.exit(__doc__)
+    if not is_clone():
+        reason = f"git finds no clone at {ROOT}" if shutil.which("git") else "there is no program git"
+        sys.exit(f"tools/dev release: {reason}, and the checklist is that of a clone")
     sys.exit(bool(walk(pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else ROOT / "dist").resolve())))
