@@ -3,6 +3,9 @@
 # (use_installed.sh) while the source and the build can't be seen. Headers named like Cohort's are earlier in the include
 # path.
 set -eu
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+case ${1:-} in -h | --help) usage && exit ;; esac
+[ $# = 2 ] || { usage >&2 && exit 2; }
 build=$1 program=$2
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)

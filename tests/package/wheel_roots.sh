@@ -11,6 +11,8 @@
 # Needs root, debootstrap, a Debian mirror and PyPI. TMPDIR holds 500 MB while it runs, 1.5 GB with --torch, 10 GB with
 # --torch-wheel.
 set -euo pipefail
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+case ${1:-} in -h | --help) usage && exit ;; esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/root.sh"
 torch=
@@ -18,7 +20,8 @@ case ${1:-} in
   --torch) torch=python3-torch && shift ;;
   --torch-wheel) torch=wheel && shift ;;
 esac
-[ $# -gt 0 ] || { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2 && exit 2; }
+[ $# -gt 0 ] || { usage >&2 && exit 2; }
+[ -f "$1" ] || { echo "wheel_roots.sh: there is no file $1" >&2 && exit 1; }
 wheel=$(realpath "$1")
 shift
 [ $# -gt 0 ] || set -- bullseye bookworm trixie

@@ -72,6 +72,15 @@ class Link(Folder):
         self.assertEqual(link.translate(given, self.toolchain(True)), ["-shared", "-Wl,--version-script=exported.map", "a.o", "-ldl"])
 
 
+class Usage(Folder):
+    def test_each_script_shows_it_and_makes_nothing(self):
+        for script in (libraries, link, symbols, sysroot):
+            for words, status in (["--help"], 0), (["-h"], 0), ([], 2):
+                ran = subprocess.run([sys.executable, "-B", script.__file__, *words], cwd=self.folder, capture_output=True, text=True, check=False)
+                self.assertEqual((ran.returncode, ran.stderr if status else ran.stdout), (status, script.__doc__ + "\n"))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
 class Sysroot(Folder):
     def package(self, name, files, source="", version="1-2"):
         """A package of Debian: files maps paths to contents, or to ("->", target)."""

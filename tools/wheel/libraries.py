@@ -61,6 +61,10 @@ def build(source, folder, compiler, targets, options):
 
 
 def main():
+    asked = sys.argv[1:2] in (["-h"], ["--help"])
+    if asked or len(sys.argv) < 2:
+        print(__doc__, file=sys.stdout if asked else sys.stderr)
+        sys.exit(0 if asked else 2)
     folder, *rest = sys.argv[1:]
     sysroot = None
     if rest[:1] == ["--sysroot"]:

@@ -90,6 +90,10 @@ def stand_ins(toolchain, output):
 
 
 def main():
+    asked = sys.argv[1:2] in (["-h"], ["--help"])
+    if asked or len(sys.argv) < 4:
+        print(__doc__, file=sys.stdout if asked else sys.stderr)
+        sys.exit(0 if asked else 2)
     folder, glibc, compiler, *arguments = sys.argv[1:]
     toolchain = Toolchain(compiler, folder, "-shared" in arguments, [a for a in arguments if a.startswith("--sysroot=")])
     output = arguments[arguments.index("-o") + 1]

@@ -67,6 +67,10 @@ def check(wheel, glibc):
 
 
 def main():
+    asked = sys.argv[1:2] in (["-h"], ["--help"])
+    if asked or len(sys.argv) < 2:
+        print(__doc__, file=sys.stdout if asked else sys.stderr)
+        sys.exit(0 if asked else 2)
     wheel, glibc = sys.argv[1], (sys.argv[2:] or ["2.28"])[0]
     found = list(check(wheel, glibc))
     if found:

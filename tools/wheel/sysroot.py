@@ -71,6 +71,10 @@ def source_of(package):
 
 
 def main():
+    asked = sys.argv[1:2] in (["-h"], ["--help"])
+    if asked or len(sys.argv) < 4:
+        print(__doc__, file=sys.stdout if asked else sys.stderr)
+        sys.exit(0 if asked else 2)
     folder, machine, *names = os.path.abspath(sys.argv[1]), *sys.argv[2:]
     if machine not in ARCHITECTURES:
         debian.fail(f"there are no packages for {machine}: {', '.join(ARCHITECTURES)}")
