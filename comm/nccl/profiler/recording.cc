@@ -81,13 +81,17 @@ void Recording::Watch() {
 bool Recording::Stop() {
   if (InChild()) return true;
   const runtime::Deadline deadline = runtime::Deadline::After(kStopWithin);
-  const runtime::MutexLock lock(mutex_);
-  if (life_ == Life::kWatching) life_ = Life::kStopping;
-  changed_.NotifyAll();
-  while (life_ != Life::kStopped) {
-    if (!changed_.Wait(mutex_, deadline)) break;
+  {
+    const runtime::MutexLock lock(mutex_);
+    if (life_ == Life::kWatching) life_ = Life::kStopping;
+    changed_.NotifyAll();
+    while (life_ != Life::kStopped) {
+      if (!changed_.Wait(mutex_, deadline)) break;
+    }
+    if (life_ != Life::kStopped) return false;
   }
-  return life_ == Life::kStopped;
+  if (thread_.joinable()) thread_.join();  // it has nothing left to do
+  return true;
 }
 
 }  // namespace cohort::comm::nccl_profiler

@@ -16,7 +16,7 @@
 
 namespace cohort::comm::nccl_profiler {
 
-// Lives until the process ends: its thread is never joined, since nobody says when NCCL is done.
+// Lives until the process ends, since nobody says when NCCL is done.
 class Recording {
  public:
   static constexpr std::chrono::milliseconds kJoinWithin{2000};
@@ -54,7 +54,7 @@ class Recording {
   runtime::Mutex mutex_;
   runtime::CondVar changed_;
   Life life_ COHORT_GUARDED_BY(mutex_) = Life::kWatching;
-  std::thread thread_;  // as this, never destroyed: that would end the process while the thread runs
+  std::thread thread_;  // runs until Stop
 };
 
 }  // namespace cohort::comm::nccl_profiler
