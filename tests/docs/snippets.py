@@ -34,6 +34,9 @@ _VARYING = ((r"\b\d+(\.\d+)? ?(ns|us|ms|s|min)\b", "N s"), (r"\b\d+(\.\d+)?( ?(M
             (r"\bjob-[0-9a-f]{16}", "job-N"), (r"\bgroup [0-9a-f]{16}", "group N"), (r"\(\w[\w.-]*\): (after|in|had|never)", r"(HOST): \1"),
             (r"[ \t]+$", ""), (r" {2,}", "  "))
 
+# Lines of dlaunch beside its report, where ranks take more than a second to end.
+_LATE = re.compile(r"dlaunch: (ending the other ranks|more on the failure .*that is told above:)")
+
 
 class Shell:
     """One bash, as a reader has it; commands run one by one."""
@@ -79,6 +82,7 @@ def missing(expected, printed):
         if found is None:
             return f"was not printed: {line}"
         left.remove(found)
+    left = [text for text in left if not _LATE.fullmatch(text)]
     return f"is not on the page: {left[0]}" if left and not open_end else None
 
 

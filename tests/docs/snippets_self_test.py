@@ -29,6 +29,9 @@ class Snippets(unittest.TestCase):
         self.assertIn("is not on the page: a", self.faults("```console\n$ echo a\n```\n")[0])
         self.assertEqual(self.faults("```console\n$ echo a; echo b\n...\nb\n```\n"), [])
 
+    def test_allows_what_is_said_of_ranks_that_end_late(self):
+        self.assertEqual(self.faults('```console\n$ echo a; echo "dlaunch: ending the other ranks"\na\n```\n'), [])
+
     def test_keeps_one_shell(self):
         self.assertEqual(self.faults("```console\n$ A=5\n$ echo $A; (exit 3)\n5\n$ echo $?\n3\n```\n"[:-13] + "```\n"), [])
 
