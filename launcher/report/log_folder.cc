@@ -88,7 +88,8 @@ LogFolder::~LogFolder() {
 std::string LogFolder::Keep() {
   made_.clear();
   std::error_code error;
-  if (has_others_) fs::remove(fs::path(path_) / "report.json", error);
+  const fs::path report = fs::path(path_) / "report.json";
+  if (fs::symlink_status(report, error).type() == fs::file_type::regular) fs::remove(report, error);
   (void)lock_.Release();  // as long as this process lives
   return path_;
 }
